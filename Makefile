@@ -1,0 +1,38 @@
+# Every target does its own set-up: a virtual environment in .venv, installed by pip (torch through constraints.txt).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test test-slow bench check clean
+
+help:           ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt src/memfit/version.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e ".[torch,plot,dev]"
+	touch $@
+
+demo: $(STAMP)  ## measure a real training run and write a report to open
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## all tests, lint and types (below ten minutes on two cores)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/pyright --warnings
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)  ## the tests that take longer
+	$(BIN)/pytest -m slow
+
+bench: $(STAMP) ## the benchmarks, with their peers installed beside
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -r benchmarks/overhead/requirements.txt
+	$(BIN)/python -m benchmarks.overhead
+
+check: $(STAMP) ## format and lint only
+	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/pyright
+
+clean:          ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,32 @@
+"""memfit: how much memory training a neural network takes, what drives it, and how to make it fit.
+
+Only names stand here; each is loaded on first use, so that `import memfit` loads no torch, no numpy and no click.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from memfit.version import VERSION as __version__
+
+_HOME_OF_NAME = {
+    "MemfitError": "memfit.errors",
+    "read_run": "memfit.api",
+}
+
+__all__ = ["MemfitError", "__version__", "read_run"]
+
+if TYPE_CHECKING:
+    from memfit.api import read_run
+    from memfit.errors import MemfitError
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF_NAME:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF_NAME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,6 @@
+"""python -m memfit"""
+
+from memfit.commands import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The command line: one file per verb, loaded only when that verb is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from memfit.errors import MemfitError
+from memfit.version import VERSION
+
+VERBS: dict[str, str] = {
+    "measure": "Run a command and measure its memory exactly.",
+    "attach": "Measure a program that is already running.",
+    "show": "Show a run: summary, picture, page.",
+    "diff": "Compare two runs, and say whether they differ by more than the noise.",
+    "export": "Write a run as CSV, JSON, chrome trace or memory-viewer snapshot.",
+    "doctor": "Say what this machine can and cannot measure, and why.",
+}
+"""Every verb with its line in the overview; `memfit VERB` loads `commands/VERB.py` and calls its `command`."""
+
+
+class VerbGroup(click.Group):
+    """A group that knows its verbs by name and loads them late."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        return import_module(f"memfit.commands.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):  # type: ignore[override]
+        name = args[0] if args else ""
+        if name and name not in VERBS and not name.startswith("-"):
+            raise click.UsageError(unknown_verb(name), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def unknown_verb(name: str) -> str:
+    """What to say about a verb that does not exist."""
+    import difflib
+
+    near = difflib.get_close_matches(name, VERBS, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"to measure a command, put it behind `memfit measure --`: memfit measure -- {name} ..."
+    )
+    return f"there is no verb {name!r}; {hint}"
+
+
+@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="memfit")
+def cli() -> None:
+    """How much memory training takes, what drives it, and how to make it fit.
+
+    \b
+    Example:
+      memfit measure -- python train.py --batch-size 64
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a user's mistake is one clear line, never a traceback."""
+    try:
+        code = cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except MemfitError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("memfit: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def print_error(error: MemfitError) -> None:
+    """The three parts of an error on standard error."""
+    click.echo(f"memfit: {error.what}", err=True)
+    if error.found:
+        click.echo(f"  found: {error.found}", err=True)
+    if error.hint:
+        click.echo(f"  try:   {error.hint}", err=True)

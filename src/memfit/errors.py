@@ -1,0 +1,99 @@
+"""Every error memfit raises on purpose, in one tree.
+
+    MemfitError                       exit code 1: it failed
+    |-- UsageError                    exit code 2: the request itself is wrong
+    |   |-- BadQuantity               "0", "8 GBs": not a size, time or number we understand
+    |   |-- CommandNotFound           the command to measure does not exist
+    |   `-- RunExists                 the run folder is already there
+    |-- ProcessUnavailable            the process is gone, or belongs to somebody else
+    |-- RecordError                   a run folder cannot be read
+    |   |-- NotARun                   nothing that looks like a run
+    |   |-- NewerFormat               written by a newer memfit
+    |   `-- DamagedRecord             a file in it is broken beyond its tail
+    |-- StorageError                  the run folder cannot be written (disk full, no permission)
+    |-- MissingExtra                  an optional dependency is not installed
+    `-- DoesNotFit                    exit code 3: the answer is that it does not fit
+
+A message has three parts: what happened, what was found, what to try.
+"""
+
+from __future__ import annotations
+
+
+class MemfitError(Exception):
+    """An error with an exit code and three parts: what happened, what was found, what to try."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, found: str = "", hint: str = "") -> None:
+        self.what = what
+        self.found = found
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.found:
+            parts.append(f"found: {self.found}")
+        if self.hint:
+            parts.append(f"try: {self.hint}")
+        return "; ".join(parts)
+
+
+class UsageError(MemfitError):
+    """The request itself is wrong."""
+
+    exit_code = 2
+
+
+class BadQuantity(UsageError):
+    """A text that is not a size, time or number."""
+
+
+class CommandNotFound(UsageError):
+    """The command to measure does not exist or cannot be executed."""
+
+
+class RunExists(UsageError):
+    """The run folder is already there and may not be overwritten."""
+
+
+class ProcessUnavailable(MemfitError):
+    """A process is gone, or may not be read by this user."""
+
+
+class RecordError(MemfitError):
+    """A run folder cannot be read."""
+
+
+class NotARun(RecordError):
+    """The path holds nothing that looks like a run."""
+
+
+class NewerFormat(RecordError):
+    """The run was written by a newer memfit."""
+
+
+class DamagedRecord(RecordError):
+    """A file of the run is broken beyond its tail."""
+
+
+class StorageError(MemfitError):
+    """The run folder cannot be written."""
+
+
+class MissingExtra(MemfitError):
+    """An optional dependency is not installed."""
+
+
+class DoesNotFit(MemfitError):
+    """The answer is that it does not fit; carries the numbers."""
+
+    exit_code = 3
+
+    def __init__(
+        self, what: str, *, limit_bytes: int, needed_bytes: int | None = None, found: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(what, found=found, hint=hint)
+        self.limit_bytes = limit_bytes
+        self.needed_bytes = needed_bytes

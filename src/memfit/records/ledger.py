@@ -1,0 +1,102 @@
+"""Where did the operating system's number go? The peak of a process, split into lines that add up to it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from memfit.records.figure import Source
+from memfit.records.timeline import Timeline
+
+LedgerKind = Literal[
+    "interpreter", "imports", "library files", "python heap", "tensors", "allocator slack", "shared memory",
+    "worker", "device context", "unexplained",
+]  # fmt: skip
+
+
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One named part of the peak."""
+
+    kind: LedgerKind
+    name: str
+    """'torch' for imports, 'parameter' for tensors, 'worker 4711' for a worker."""
+    num_bytes: int
+    source: Source = "measured"
+    method: str = ""
+
+
+class TensorShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensor bytes alive at the peak, for one category, module and birth phase."""
+
+    category: str
+    module: str
+    phase: str
+    num_bytes: int
+    num_tensors: int
+    device: str = "cpu"
+
+
+class ImportCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What importing one top-level package added to the process, without what it imported in turn."""
+
+    package: str
+    anonymous_bytes: int
+    file_bytes: int
+
+
+class HeapFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The C and Python heaps at the end of a traced step; None where the platform cannot say."""
+
+    python_arena_bytes: int | None = None
+    python_used_bytes: int | None = None
+    malloc_used_bytes: int | None = None
+    """In use in the C heap, mapped blocks included."""
+    malloc_free_bytes: int | None = None
+    """Free but kept by the C heap: allocator slack."""
+
+
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one Python process of the job knew of itself in one traced step (a line of ledger-PID.jsonl)."""
+
+    pid: int
+    step: int
+    time_ns: int
+    """Monotonic clock."""
+    device: str
+    tensor_peak_bytes: int
+    peak_phase: str
+    tensors: tuple[TensorShare, ...]
+    resident_peak_bytes: int
+    """The kernel's high-water mark of the traced step."""
+    startup_anonymous_bytes: int = 0
+    startup_file_bytes: int = 0
+    """Resident when the hook was loaded: the bare interpreter."""
+    imports: tuple[ImportCost, ...] = ()
+    heap: HeapFacts | None = None
+    allocator_reserved_bytes: int | None = None
+    """On a device: what its caching allocator holds."""
+    timeline: Timeline | None = None
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak of one process (or device) from the operating system's number down to layers."""
+
+    process: int
+    """Index into RunRecord.processes."""
+    device: str
+    """'host', or 'cuda:0'."""
+    peak_bytes: int
+    """What the operating system (or the device allocator) says."""
+    step: int
+    phase: str
+    """Where in the step the peak of tensor bytes lay."""
+    lines: tuple[LedgerLine, ...]
+    """Add up to peak_bytes; the last is 'unexplained'."""
+    tensors: tuple[TensorShare, ...]
+
+    @property
+    def explained_ratio(self) -> float:
+        """The share of the peak that carries a name."""
+        rest = sum(line.num_bytes for line in self.lines if line.kind == "unexplained")
+        return 1.0 - abs(rest) / self.peak_bytes

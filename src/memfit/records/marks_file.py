@@ -1,0 +1,165 @@
+"""What did the job's own Python process write about its steps? Reads marks-PID.txt.
+
+A text file of short lines, appended with one `write` each, so that every line but the last is whole after any kill:
+
+    H {"format": "memfit-marks", "version": 1, "pid": 4711, "python": "3.11.7"}    first line
+    F NS PEAK        a forward pass began; PEAK is the high-water mark (bytes) of the phase that ended here
+    B NS PEAK        a backward pass began
+    U NS PEAK OPT    optimizer number OPT began its update
+    S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins
+    V NS PEAK        an evaluation pass (forward without gradients) began
+    P NS PEAK NAME   a phase named by the user began
+    X {...}          an exception ended the program: {"type": ..., "message": ..., "out_of_memory": bool}
+    N {...}          a note for the reader: {"message": ...}
+
+NS is the monotonic clock in nanoseconds. PEAK is 0 when the mark could not be reset (then peaks are not exact, and an N line says so).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from memfit.records.steps import Steps, no_steps
+
+_PHASE_OF_LETTER = {"F": "forward", "B": "backward", "U": "update", "S": "data", "V": "evaluation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksFile:
+    """One marks file, read."""
+
+    pid: int
+    steps: Steps
+    peak_bytes: int | None
+    """The largest exact peak any line carries: max(old, new) over all resets."""
+    last_step: int
+    last_phase: str
+    exception: dict[str, Any] | None
+    notes: tuple[str, ...]
+    named_phases: tuple[tuple[float, str], ...]
+    """(seconds, name) of phases named by the user or evaluation passes."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """The step being read."""
+
+    begin_ns: int
+    times: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+
+
+def read_marks(path: Path, *, process: int, clock_start_ns: int) -> MarksFile | None:
+    """Read one marks file; a torn last line is dropped, None when not even the first line is whole."""
+    raw = path.read_bytes()
+    lines = raw[: raw.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
+    if not lines or not lines[0].startswith("H "):
+        return None
+    head = _json(lines[0][2:])
+    return _Reader(process, clock_start_ns).read(int(head.get("pid", 0)), lines[1:])
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _Reader:
+    """Walks the lines of one file once."""
+
+    def __init__(self, process: int, clock_start_ns: int) -> None:
+        self.process = process
+        self.clock_start_ns = clock_start_ns
+        self.rows: list[tuple[float, ...]] = []
+        self.phase = "data"
+        self.peak_bytes: int | None = None
+        self.exception: dict[str, Any] | None = None
+        self.notes: list[str] = []
+        self.named: list[tuple[float, str]] = []
+        self.row = _Row(begin_ns=0)
+
+    def read(self, pid: int, lines: list[str]) -> MarksFile:
+        for line in lines:
+            self._line(line)
+        return MarksFile(
+            pid=pid,
+            steps=self._steps(),
+            peak_bytes=self.peak_bytes,
+            last_step=len(self.rows),
+            last_phase=self.phase,
+            exception=self.exception,
+            notes=tuple(self.notes),
+            named_phases=tuple(self.named),
+        )
+
+    def _line(self, line: str) -> None:
+        letter, _, rest = line.partition(" ")
+        if letter == "X":
+            self.exception = _json(rest)
+        elif letter == "N":
+            self.notes.append(str(_json(rest).get("message", rest)))
+        elif letter in _PHASE_OF_LETTER or letter == "P":
+            parts = rest.split(" ", 2)
+            try:
+                time_ns, peak_bytes = int(parts[0]), int(parts[1])
+            except (ValueError, IndexError):
+                self.notes.append(f"a line of the marks file could not be read: {line[:60]!r}")
+                return
+            self._mark(letter, time_ns, peak_bytes, parts[2] if len(parts) > 2 else "")
+
+    def _mark(self, letter: str, time_ns: int, peak_bytes: int, extra: str) -> None:
+        if peak_bytes:
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+            self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
+        if self.row.begin_ns == 0:
+            self.row.begin_ns = time_ns
+        self.phase = extra if letter == "P" else _PHASE_OF_LETTER[letter]
+        if letter in "PV":
+            self.named.append((self._seconds(time_ns), self.phase))
+        elif letter == "S":
+            self._end_step(time_ns, int(extra) if extra.isdigit() else 0)
+        else:
+            self.row.times.setdefault(self.phase, time_ns)
+
+    def _end_step(self, time_ns: int, optimizer: int) -> None:
+        row, nan = self.row, float("nan")
+        times = [
+            self._seconds(row.times[name]) if name in row.times else nan for name in ("forward", "backward", "update")
+        ]
+        peaks = [float(row.peaks.get(name, nan)) for name in ("data", "forward", "backward", "update")]
+        peak_bytes = float(max(row.peaks.values(), default=nan))
+        begin = self._seconds(row.begin_ns)
+        number = len(self.rows) + 1
+        self.rows.append((number, optimizer, begin, *times, self._seconds(time_ns), peak_bytes, *peaks))
+        self.row = _Row(begin_ns=time_ns)
+
+    def _seconds(self, time_ns: int) -> float:
+        return (time_ns - self.clock_start_ns) / 1e9
+
+    def _steps(self) -> Steps:
+        if not self.rows:
+            return no_steps()
+        table = np.array(self.rows, dtype=np.float64).T
+        return Steps(
+            process=np.full(len(self.rows), self.process, dtype=np.int64),
+            step=table[0].astype(np.int64),
+            optimizer=table[1].astype(np.int64),
+            begin_seconds=table[2],
+            forward_seconds=table[3],
+            backward_seconds=table[4],
+            update_seconds=table[5],
+            end_seconds=table[6],
+            peak_bytes=table[7],
+            data_peak_bytes=table[8],
+            forward_peak_bytes=table[9],
+            backward_peak_bytes=table[10],
+            update_peak_bytes=table[11],
+        )

@@ -1,0 +1,242 @@
+"""What is known of one run: who ran, on what, how it ended, what was read, and the figures a person asks for first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from memfit.records.figure import Figure
+from memfit.records.ledger import LedgerFacts
+from memfit.records.samples import Samples, TreeCurve
+from memfit.records.steps import Steps
+
+OutcomeKind = Literal[
+    "done", "failed", "killed", "out of memory", "over the limit", "interrupted", "detached", "still running", "lost"
+]
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine and the software a run was made on."""
+
+    memfit: str
+    python: str
+    system: str
+    """'Linux 6.18.44 x86_64'."""
+    cpu: str
+    num_cores: int
+    memory_total_bytes: int
+    memory_limit_bytes: int | None = None
+    """What the control group allows, where that is less than the machine."""
+    libc: str = ""
+    transparent_hugepages: str = ""
+    variables: dict[str, str] = {}
+    """Environment variables that change allocation: MALLOC_*, PYTORCH_*ALLOC_CONF, OMP_NUM_THREADS and the like."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the run was measured."""
+
+    interval_seconds: float
+    marks: bool = True
+    ledger_every: int | None = None
+    """Trace every k-th step; None when no ledger was asked for."""
+    limit_bytes: int | None = None
+    stable: bool = False
+    assume_watts: float | None = None
+    attached: bool = False
+
+
+class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """run.json: written once, before the job starts."""
+
+    format: str
+    format_version: int
+    kind: Literal["measured", "predicted"]
+    run_id: str
+    created_at: str
+    """ISO 8601 with offset."""
+    command: tuple[str, ...]
+    working_folder: str
+    clock_start_ns: int
+    """The monotonic clock when the run began; marks carry the same clock."""
+    settings: Settings
+    environment: Environment
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the job ended."""
+
+    kind: OutcomeKind
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    """One sentence with the evidence."""
+    step: int | None = None
+    phase: str = ""
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One process of the job's tree."""
+
+    index: int
+    pid: int
+    parent_pid: int
+    command: str
+    started_seconds: float
+    ended_seconds: float | None = None
+    peak: Figure
+    """Exact where the kernel's high-water mark could be read to the end."""
+    anonymous_bytes: int | None = None
+    """At the last full reading nearest the largest resident size."""
+    file_bytes: int | None = None
+    shmem_bytes: int | None = None
+
+
+class SystemReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of the whole machine at one moment, in the words of the literature."""
+
+    time_seconds: float
+    total_bytes: int
+    available_bytes: int
+    percent: float
+    """(total - available) / total, in percent."""
+    used_bytes: int
+    """total - (free + buffers + cached)."""
+    active_bytes: int
+    free_bytes: int
+    buffers_bytes: int
+    cached_bytes: int
+    job_bytes: int
+    """The job's tree at that moment, by the best estimate then at hand."""
+    background_bytes: int
+    """used - job: what other programs hold. May be below zero when the job's file pages are in the page cache."""
+
+
+class SystemSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Averages over the run, as studies report them, and what they hide."""
+
+    num_readings: int
+    mean_used_bytes: float
+    mean_background_bytes: float
+    background_low_bytes: int
+    background_high_bytes: int
+    mean_job_bytes: float
+
+
+class SharedReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Proportional set size of one process at one moment."""
+
+    process: int
+    resident_bytes: int
+    proportional_bytes: int
+    unique_bytes: int
+
+
+class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Proportional set size of the whole tree at a chosen moment."""
+
+    time_seconds: float
+    reason: str
+    """'start', 'warm-up', 'maximum', 'limit', 'end'."""
+    cost_seconds: float
+    processes: tuple[SharedReading, ...]
+
+    @property
+    def resident_bytes(self) -> int:
+        """Summed resident size."""
+        return sum(p.resident_bytes for p in self.processes)
+
+    @property
+    def proportional_bytes(self) -> int:
+        """Summed proportional size: each shared page counted once in all."""
+        return sum(p.proportional_bytes for p in self.processes)
+
+
+class MapsReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Resident bytes of one process by kind of mapping, from a full reading of its map."""
+
+    time_seconds: float
+    process: int
+    library_file_bytes: int
+    """Clean pages of mapped files: code and constants of libraries, mapped weights."""
+    library_data_bytes: int
+    """Private copies of file pages: relocations and data segments."""
+    heap_bytes: int
+    anonymous_bytes: int
+    """Anonymous mappings outside of the heap: large blocks, Python's arenas, thread heaps."""
+    stack_bytes: int
+    shmem_bytes: int
+
+
+class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """Device memory of one process of the job."""
+
+    pid: int
+    num_bytes: int | None
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one GPU at one moment."""
+
+    time_seconds: float
+    device: int
+    name: str
+    total_bytes: int
+    used_bytes: int
+    """The whole device, other programs included."""
+    processes: tuple[GpuProcess, ...] = ()
+
+
+class EnergyReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Energy between the two ends of the run, for one domain."""
+
+    domain: str
+    """'package-0', 'dram-0', 'gpu-0', 'assumed'."""
+    figure: Figure
+    scope: str
+    """Whose energy it is: 'socket', 'device', 'machine'."""
+    window_seconds: float
+
+
+class SamplerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What measuring cost, and how well it went."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    resident_bytes: int
+    num_ticks: int
+    num_late_ticks: int
+    """Ticks later than one interval."""
+    late_high_seconds: float
+    num_failed_reads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything known of one run."""
+
+    folder: str
+    header: RunHeader
+    outcome: Outcome
+    duration_seconds: float
+    peak: Figure
+    """The headline: the peak of the job's memory."""
+    processes: tuple[ProcessRecord, ...]
+    samples: Samples
+    tree: TreeCurve
+    tree_readings: tuple[TreeReading, ...]
+    system: tuple[SystemReading, ...]
+    system_summary: SystemSummary | None
+    steps: Steps
+    gpus: tuple[GpuReading, ...]
+    energy: tuple[EnergyReading, ...]
+    energy_reason: str
+    """Why there is no energy figure; empty when there is one."""
+    maps: tuple[MapsReading, ...]
+    ledger_facts: tuple[LedgerFacts, ...]
+    """What the job's own processes wrote of traced steps; `explain` turns them into a ledger."""
+    sampler: SamplerReport | None
+    notes: tuple[str, ...]
+    """What went wrong or is worth knowing while reading the numbers, one sentence each."""

@@ -1,0 +1,54 @@
+"""When did each optimizer step begin and end, through which phases, and what was the exact peak of each?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """One row per optimizer step; times in seconds since the run began, nan where a phase did not occur."""
+
+    process: np.ndarray
+    """Index into RunRecord.processes."""
+    step: np.ndarray
+    """Counts from 1 within the process, over all its optimizers."""
+    optimizer: np.ndarray
+    """0 for the first optimizer that stepped, 1 for the second (a GAN has two)."""
+    begin_seconds: np.ndarray
+    forward_seconds: np.ndarray
+    backward_seconds: np.ndarray
+    update_seconds: np.ndarray
+    end_seconds: np.ndarray
+    peak_bytes: np.ndarray
+    """Exact resident high-water mark of the step (the kernel's counter, reset at every boundary)."""
+    data_peak_bytes: np.ndarray
+    """Exact peaks of the four phases; nan where the phase did not occur."""
+    forward_peak_bytes: np.ndarray
+    backward_peak_bytes: np.ndarray
+    update_peak_bytes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def no_steps() -> Steps:
+    """A run in which no optimizer step was seen."""
+    empty = np.zeros(0)
+    whole = np.zeros(0, dtype=np.int64)
+    return Steps(
+        process=whole, step=whole, optimizer=whole, begin_seconds=empty, forward_seconds=empty, backward_seconds=empty,
+        update_seconds=empty, end_seconds=empty, peak_bytes=empty, data_peak_bytes=empty, forward_peak_bytes=empty,
+        backward_peak_bytes=empty, update_peak_bytes=empty,
+    )  # fmt: skip
+
+
+def join_steps(parts: list[Steps]) -> Steps:
+    """The steps of several processes in one table, ordered by their end."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return no_steps()
+    order = np.argsort(np.concatenate([part.end_seconds for part in parts]), kind="stable")
+    return Steps(**{f.name: np.concatenate([getattr(part, f.name) for part in parts])[order] for f in fields(Steps)})

@@ -1,0 +1,74 @@
+"""How is a run folder written while the job runs, so that a kill at any moment leaves a readable one?
+
+Standard library only: the sampler process writes through this. Samples are appended as fixed-size records and events as
+whole lines, both with plain `write` calls on append-only files: the kernel holds every finished call, whatever dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from memfit.records import layout
+
+
+class RunWriter:
+    """Appends to a run folder; a full disk stops the writing, never the caller."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.failure: OSError | None = None
+        """The first error of the disk; after it nothing more is written."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._samples = os.open(self.folder / layout.SAMPLES_FILE, flags, 0o644)
+        self._events = os.open(self.folder / layout.EVENTS_FILE, flags, 0o644)
+        self._pending = bytearray()
+
+    def sample(
+        self, time_us: int, late_us: int, process: int, flags: int, resident_bytes: int, shared_bytes: int
+    ) -> None:
+        """Keep one sample until the next flush."""
+        self._pending += layout.SAMPLE.pack(
+            time_us, min(late_us, 0xFFFFFFFF), process, flags, resident_bytes, shared_bytes
+        )
+
+    def event(self, kind: str, time_us: int, **facts: Any) -> None:
+        """Append one event line at once."""
+        line = json.dumps({"kind": kind, "time_us": time_us, **facts}, separators=(",", ":")) + "\n"
+        self._append(self._events, line.encode())
+
+    def flush(self) -> None:
+        """Append the kept samples."""
+        if self._pending:
+            self._append(self._samples, bytes(self._pending))
+            self._pending.clear()
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self.flush()
+        os.close(self._samples)
+        os.close(self._events)
+
+    def _append(self, descriptor: int, data: bytes) -> None:
+        if self.failure is not None:
+            return
+        try:
+            written = os.write(descriptor, data)
+            if written != len(data):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            self.failure = error
+
+
+def write_header(folder: str | Path, header: dict[str, Any]) -> None:
+    """Write run.json whole or not at all."""
+    target = Path(folder) / layout.HEADER_FILE
+    draft = target.with_suffix(".json.part")
+    with open(draft, "w", encoding="utf-8") as stream:
+        json.dump({"format": layout.FORMAT_NAME, "format_version": layout.FORMAT_VERSION, **header}, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(draft, target)

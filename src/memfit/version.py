@@ -1,0 +1,3 @@
+"""The version of memfit, alone in its file so that nothing else is loaded to know it."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,202 @@
+"""Does the code still stand as the house was drawn: arrows, no rings, heavy imports where their name says so?"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "memfit"
+EVERYBODY = {"units", "errors", "version"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "units": set(),
+    "errors": set(),
+    "version": set(),
+    "records": set(),
+    "inside": set(),
+    "job": {"records"},
+    "measure": {"job", "records", "inside"},
+    "predict": {"job", "records", "inside"},
+    "explain": {"records"},
+    "apply": {"records"},
+    "show": {"records"},
+    "plan": {"records", "predict"},
+    "study": {"measure", "predict", "job", "records"},
+    "api": {"job", "records", "inside", "measure", "predict", "study", "explain", "plan", "apply", "show"},
+    "commands": {"api", "records"},
+    "testing": {"job", "records", "inside", "measure", "predict", "study", "explain", "plan", "apply", "show", "api"},
+    "__init__": {"api", "records", "errors", "version"},
+    "__main__": {"commands"},
+}
+INSTEAD = {
+    "show": "pass a record instead; pictures never measure or decide",
+    "plan": "planners are pure; pass a timeline",
+    "commands": "call a function of api.py; a command only parses, calls and shows",
+    "records": "records know nobody; move the deciding part to its room",
+    "inside": "this runs in the user's process: standard library only, and torch where the user has it",
+}
+HEAVY = {
+    "torch",
+    "optuna",
+    "matplotlib",
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "scipy",
+    "polars",
+    "sklearn",
+    "dask",
+    "distributed",
+    "starlette",
+    "uvicorn",
+}
+STANDARD_ONLY = ("records/layout.py", "records/writer.py", "measure/sampler_process.py", "inside/")
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(SOURCE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def imports_of(path: Path) -> list[tuple[str, int, bool]]:
+    """(module, line, inside a function or TYPE_CHECKING) for every import of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: list[tuple[str, int, bool]] = []
+
+    def walk(node: ast.AST, late: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                inner = True
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, child.lineno, inner) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.level == 0 and child.module:
+                if child.module == "memfit":
+                    found.extend((f"memfit.{alias.name}", child.lineno, inner) for alias in child.names)
+                else:
+                    found.append((child.module, child.lineno, inner))
+                    if child.module.startswith("memfit."):
+                        found.extend((f"{child.module}.{alias.name}", child.lineno, inner) for alias in child.names)
+            walk(child, inner)
+
+    walk(tree, False)
+    return found
+
+
+def broken_arrows(paths: list[Path]) -> list[str]:
+    problems = []
+    for path in paths:
+        room = room_of(path)
+        for name, line, _ in imports_of(path):
+            if not name.startswith("memfit."):
+                continue
+            target = name.split(".")[1]
+            if target == room or target in EVERYBODY or target not in MAY_IMPORT:
+                continue
+            if target not in MAY_IMPORT.get(room, set()):
+                advice = INSTEAD.get(room, "pass a record, or join the two in api.py")
+                problems.append(f"{path.relative_to(SOURCE)}:{line}: {room} may not import {target}: {advice}")
+    return problems
+
+
+def misplaced_heavy_imports(paths: list[Path]) -> list[str]:
+    problems = []
+    for path in paths:
+        for name, line, _ in imports_of(path):
+            top = name.split(".")[0]
+            word = "torch" if top in {"torch"} else top.removeprefix("pytorch_")
+            if top in HEAVY and word not in path.stem:
+                problems.append(
+                    f"{path.relative_to(SOURCE)}:{line}: imports {top}, but its name does not say so; "
+                    f"move that part to a file called {word}_*.py"
+                )
+    return problems
+
+
+def test_every_import_follows_an_arrow_of_the_house():
+    assert broken_arrows(modules()) == []
+
+
+def test_heavy_imports_stand_in_files_that_carry_their_name():
+    assert misplaced_heavy_imports(modules()) == []
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room_of(path) for path in modules()}
+    assert rooms <= set(MAY_IMPORT), f"unknown rooms {rooms - set(MAY_IMPORT)}: add them to the house and to this table"
+
+
+def test_no_files_import_each_other_in_a_ring():
+    graph: dict[str, set[str]] = {}
+    names = {
+        ".".join(("memfit", *p.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): p
+        for p in modules()
+    }
+    for name, path in names.items():
+        targets = {target for target, _, late in imports_of(path) if not late}
+        graph[name] = {t for t in targets if t in names and t != name}
+    seen: dict[str, int] = {}
+
+    def visit(name: str, trail: list[str]) -> None:
+        if seen.get(name) == 2:
+            return
+        assert seen.get(name) != 1, f"import ring: {' -> '.join([*trail[trail.index(name) :], name])}"
+        seen[name] = 1
+        for target in sorted(graph[name]):
+            visit(target, [*trail, name])
+        seen[name] = 2
+
+    for name in sorted(graph):
+        visit(name, [])
+
+
+def test_what_runs_in_the_job_or_the_sampler_needs_only_the_standard_library():
+    allowed = set(sys.stdlib_module_names) | {"psutil", "torch", "memfit_inside"}
+    problems = []
+    for path in modules():
+        relative = path.relative_to(SOURCE).as_posix()
+        if not any(relative == rule or (rule.endswith("/") and relative.startswith(rule)) for rule in STANDARD_ONLY):
+            continue
+        for name, line, _ in imports_of(path):
+            if name.split(".")[0] not in allowed and not name.startswith("memfit."):
+                problems.append(f"{relative}:{line}: imports {name}")
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import memfit", {"torch", "numpy", "click", "rich", "msgspec", "psutil"}),
+        ("import memfit.measure.sampler_process", {"torch", "numpy", "click", "rich", "msgspec"}),
+        ("import memfit.commands", {"torch", "numpy", "matplotlib", "rich"}),
+    ],
+)
+def test_importing_loads_nothing_heavy(statement: str, forbidden: set[str]):
+    code = f"{statement}\nimport sys\nprint(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert loaded & forbidden == set()
+
+
+def test_the_check_itself_catches_a_planted_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "show").mkdir()
+    bad = tmp_path / "show" / "planted.py"
+    bad.write_text("from memfit.measure import session\nimport torch\n")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    assert "show may not import measure: pass a record instead" in broken_arrows([bad])[0]
+    assert "move that part to a file called torch_*.py" in misplaced_heavy_imports([bad])[0]
+
+
+def test_the_public_names_are_sorted_and_all_there():
+    import memfit
+
+    assert list(memfit.__all__) == sorted(memfit.__all__)
+    assert all(getattr(memfit, name) is not None for name in memfit.__all__)
