@@ -1,9 +1,11 @@
 """How do the raw events of a run folder become one record with the figures a person asks for?
 
 Rules for the peak, in one place:
-  - one process: the kernel's high-water mark. It is exact when it was read to the end: by the job's own exit mark, or by what the
-    kernel told the parent at the end (`ru_maxrss`, valid above the parent's own size, which it starts from).
-  - a tree: the largest value of the tree curve, with the summed resident sizes as its upper and the largest process as its lower bound.
+  - one process: the kernel's high-water mark. It is exact when it was read to the end: by the job's own exit mark, or
+    by what the kernel told the parent at the end (`ru_maxrss`, valid above the parent's own size, which it starts
+    from).
+  - a tree: the largest value of the tree curve, with the summed resident sizes as its upper and the largest process
+    as its lower bound.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
+from memfit.records import events as ev
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.ledger import LedgerFacts
 from memfit.records.marks_file import MarksFile, read_marks
@@ -23,6 +27,7 @@ from memfit.records.run import (
     GpuProcess,
     GpuReading,
     MapsReading,
+    NamedPhase,
     Outcome,
     ProcessRecord,
     RunHeader,
@@ -38,9 +43,9 @@ from memfit.records.steps import join_steps
 from memfit.records.tree_curve import tree_curve
 from memfit.units import format_bytes
 
-Event = dict[str, Any]
 _EXACT_SLACK_BYTES = 512 * 1024
 """Below this, two resident counters of the kernel count as equal (they are batched per thread)."""
+E = TypeVar("E", bound=ev.Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,63 +55,63 @@ class RawRun:
     folder: str
     header: RunHeader
     samples: Samples
-    events: list[Event]
+    events: list[ev.Event]
     marks_paths: tuple[Path, ...]
     ledger_facts: tuple[LedgerFacts, ...]
     notes: list[str]
 
+    def of(self, kind: type[E]) -> list[E]:
+        """The events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
 
 def assemble_run(raw: RawRun) -> RunRecord:
     """Put one record together."""
-    by_kind: dict[str, list[Event]] = {}
-    for event in raw.events:
-        by_kind.setdefault(event["kind"], []).append(event)
-    notes = list(raw.notes) + [str(event.get("message", "")) for event in by_kind.get("note", ())]
-    marks = _read_all_marks(raw, by_kind.get("process_started", []), notes)
-    tree_readings = tuple(_tree_reading(event) for event in by_kind.get("tree", ()))
+    notes = list(raw.notes) + [note.message for note in raw.of(ev.Note)]
+    marks = _read_all_marks(raw, notes)
+    tree_readings = tuple(_tree_reading(event) for event in raw.of(ev.Tree))
     curve = tree_curve(raw.samples, tree_readings)
-    processes = _processes(raw, by_kind, marks)
-    system = tuple(_system_reading(event) for event in by_kind.get("system", ()))
+    processes = _processes(raw, marks)
+    system = tuple(_system_reading(event) for event in raw.of(ev.System))
     return RunRecord(
         folder=raw.folder,
         header=raw.header,
-        outcome=_outcome(by_kind, marks),
+        outcome=_outcome(raw, marks),
         duration_seconds=_duration_seconds(raw),
         peak=_headline(processes, curve, tree_readings),
         processes=processes,
         samples=raw.samples,
         tree=curve,
         tree_readings=tree_readings,
-        maps=tuple(_maps_reading(event) for event in by_kind.get("maps", ())),
+        maps=tuple(_maps_reading(event) for event in raw.of(ev.Maps)),
         system=system,
         system_summary=_system_summary(system),
         steps=join_steps([m.steps for m in marks.values()]),
-        gpus=tuple(_gpu_reading(event) for event in by_kind.get("gpu", ())),
-        energy=tuple(_energy_reading(event) for event in by_kind.get("energy", ())),
-        energy_reason=next((str(e.get("reason", "")) for e in by_kind.get("energy_unavailable", ())), ""),
+        named_phases=_named_phases(marks),
+        gpus=tuple(_gpu_reading(event) for event in raw.of(ev.Gpu)),
+        energy=tuple(_energy_reading(event) for event in raw.of(ev.Energy)),
+        energy_reason=next((event.reason for event in raw.of(ev.EnergyUnavailable)), ""),
         ledger_facts=raw.ledger_facts,
-        sampler=next((_sampler_report(event) for event in by_kind.get("sampler", ())), None),
+        sampler=next((_sampler_report(event) for event in raw.of(ev.SamplerEnded)), None),
         notes=tuple(dict.fromkeys(note for note in notes if note)),
     )
 
 
-def _seconds(event: Event) -> float:
-    return event.get("time_us", 0) / 1e6
-
-
 def _duration_seconds(raw: RawRun) -> float:
+    ended = raw.of(ev.JobEnded)
+    if ended:
+        return ended[-1].time_seconds
     last_sample = float(raw.samples.time_seconds[-1]) if len(raw.samples) else 0.0
-    ended = [_seconds(event) for event in raw.events if event["kind"] == "job_ended"]
-    return ended[-1] if ended else max([last_sample, *(_seconds(event) for event in raw.events)], default=0.0)
+    return max([last_sample, *(event.time_seconds for event in raw.events)])
 
 
-def _read_all_marks(raw: RawRun, started: list[Event], notes: list[str]) -> dict[int, MarksFile]:
+def _read_all_marks(raw: RawRun, notes: list[str]) -> dict[int, MarksFile]:
     """Marks files by process index; a process the sampler never saw gets a note."""
-    index_of_pid = {event.get("pid"): event.get("process", 0) for event in started}
+    index_of_pid = {event.pid: event.process for event in raw.of(ev.ProcessStarted)}
     marks: dict[int, MarksFile] = {}
     for path in raw.marks_paths:
         pid_text = path.stem.partition("-")[2]
-        index = index_of_pid.get(int(pid_text)) if pid_text.isdigit() else None
+        index = index_of_pid.get(int(pid_text)) if pid_text.isdecimal() else None
         if index is None:
             notes.append(f"{path.name} belongs to no process of the record and was left out")
             continue
@@ -117,70 +122,80 @@ def _read_all_marks(raw: RawRun, started: list[Event], notes: list[str]) -> dict
     return marks
 
 
-# ---- processes and peaks ----------------------------------------------------------------------------------------------
+def _named_phases(marks: dict[int, MarksFile]) -> tuple[NamedPhase, ...]:
+    phases = [
+        NamedPhase(process=index, time_seconds=seconds, name=name)
+        for index, read in marks.items()
+        for seconds, name in read.named_phases
+        if name != "exit"
+    ]
+    return tuple(sorted(phases, key=lambda phase: phase.time_seconds))
 
 
-def _processes(raw: RawRun, by_kind: dict[str, list[Event]], marks: dict[int, MarksFile]) -> tuple[ProcessRecord, ...]:
-    started = by_kind.get("process_started", [])
-    ended = {event.get("process"): _seconds(event) for event in by_kind.get("process_ended", ())}
-    counters: dict[int, list[Event]] = {}
-    for event in by_kind.get("counters", ()):
-        counters.setdefault(event.get("process", 0), []).append(event)
-    final = by_kind.get("job_ended", [{}])[-1]
-    sampled = {
-        int(i): int(raw.samples.resident_bytes[raw.samples.process == i].max()) for i in np.unique(raw.samples.process)
-    }
+# ---- processes and peaks ---------------------------------------------------------------------------------------------
+
+
+def _processes(raw: RawRun, marks: dict[int, MarksFile]) -> tuple[ProcessRecord, ...]:
+    started = {event.process: event for event in raw.of(ev.ProcessStarted)}
+    names = {event.process: event.command for event in raw.of(ev.ProcessRenamed)}
+    ended = {event.process: event.time_seconds for event in raw.of(ev.ProcessEnded)}
+    counters: dict[int, list[ev.Counters]] = {}
+    for event in raw.of(ev.Counters):
+        counters.setdefault(event.process, []).append(event)
+    final = raw.of(ev.JobEnded)[-1:]
     records = []
-    for event in started:
-        index = event.get("process", 0)
+    for index, event in started.items():
         own = counters.get(index, [])
-        largest = max(own, key=lambda e: e.get("resident_bytes", 0), default={})
+        largest = max(own, key=lambda reading: reading.resident_bytes, default=None)
         peak = _process_peak(
-            polled_bytes=max((e.get("high_water_bytes", 0) for e in own), default=0),
-            sampled_bytes=sampled.get(index, 0),
+            polled_bytes=max((reading.high_water_bytes for reading in own), default=0),
+            sampled_bytes=int(raw.samples.resident_bytes[raw.samples.process == index].max(initial=0)),
             marks=marks.get(index),
-            final=final if index == 0 else {},
+            final=final[0] if final and index == 0 else None,
             has_children=len(started) > 1,
         )
         records.append(
             ProcessRecord(
                 index=index,
-                pid=event.get("pid", 0),
-                parent_pid=event.get("parent_pid", 0),
-                command=str(event.get("command", "")),
-                started_seconds=_seconds(event),
+                pid=event.pid,
+                parent_pid=event.parent_pid,
+                command=names.get(index) or event.command,
+                started_seconds=event.time_seconds,
                 ended_seconds=ended.get(index),
                 peak=peak,
-                anonymous_bytes=largest.get("anonymous_bytes"),
-                file_bytes=largest.get("file_bytes"),
-                shmem_bytes=largest.get("shmem_bytes"),
+                anonymous_bytes=largest.anonymous_bytes if largest else None,
+                file_bytes=largest.file_bytes if largest else None,
+                shmem_bytes=largest.shmem_bytes if largest else None,
             )
         )
     return tuple(records)
 
 
 def _process_peak(
-    *, polled_bytes: int, sampled_bytes: int, marks: MarksFile | None, final: Event, has_children: bool
+    *, polled_bytes: int, sampled_bytes: int, marks: MarksFile | None, final: ev.JobEnded | None, has_children: bool
 ) -> Figure:
     """The high-water mark of one process, and whether it is exact."""
-    seen_bytes = max(polled_bytes, sampled_bytes)
     marked_bytes = (marks.peak_bytes or 0) if marks else 0
-    kernel_bytes, floor_bytes = final.get("max_resident_bytes") or 0, final.get("floor_bytes") or 0
+    best_bytes = max(polled_bytes, sampled_bytes, marked_bytes)
     if marks and marks.last_phase == "exit" and marked_bytes:
-        return measured(
-            max(marked_bytes, polled_bytes), "bytes", "kernel high-water mark, every reset kept, read at exit"
-        )
-    if kernel_bytes and not has_children:
-        if kernel_bytes > floor_bytes:
-            best = max(kernel_bytes, marked_bytes, polled_bytes)
-            return measured(best, "bytes", "kernel high-water mark, read at the end")
-        best = max(seen_bytes, marked_bytes)
-        method = f"at most {format_bytes(floor_bytes)}, the size of the process that started it; largest value seen"
-        return measured(best, "bytes", method, low=best, high=kernel_bytes)
-    best = max(seen_bytes, marked_bytes)
-    if not best:
+        method = "kernel high-water mark, every reset kept, read at exit"
+        return measured(max(marked_bytes, polled_bytes), "bytes", method)
+    if final and final.max_resident_bytes and not has_children:
+        return _peak_told_at_the_end(final, best_bytes, max(marked_bytes, polled_bytes))
+    if not best_bytes:
         return unknown("bytes", "the process ended before it could be read; a shorter --interval may catch it")
-    return measured(best, "bytes", "kernel high-water mark, last read shortly before the end", low=best)
+    return measured(best_bytes, "bytes", "kernel high-water mark, last read shortly before the end", low=best_bytes)
+
+
+def _peak_told_at_the_end(final: ev.JobEnded, best_bytes: int, kept_bytes: int) -> Figure:
+    """What the kernel told the parent: exact above the parent's own size, a bound below it."""
+    told_bytes, floor_bytes = final.max_resident_bytes or 0, final.floor_bytes or 0
+    if told_bytes > floor_bytes:
+        return measured(max(told_bytes, kept_bytes), "bytes", "kernel high-water mark, read at the end")
+    bound = f"at most {format_bytes(floor_bytes)}, the size of the process that started it"
+    if not best_bytes:
+        return Figure(value=None, unit="bytes", high=floor_bytes, reason=f"it ended before it could be read; {bound}")
+    return measured(best_bytes, "bytes", f"{bound}; largest value seen", low=best_bytes, high=told_bytes)
 
 
 def _headline(processes: tuple[ProcessRecord, ...], curve: TreeCurve, readings: tuple[TreeReading, ...]) -> Figure:
@@ -199,92 +214,90 @@ def _headline(processes: tuple[ProcessRecord, ...], curve: TreeCurve, readings: 
     return measured(value, "bytes", method, low=largest_process, high=upper)
 
 
-# ---- outcome ----------------------------------------------------------------------------------------------------------
+# ---- outcome ---------------------------------------------------------------------------------------------------------
 
 
-def _outcome(by_kind: dict[str, list[Event]], marks: dict[int, MarksFile]) -> Outcome:
-    root = marks.get(0)
-    where = (
-        {"step": root.last_step + 1 if root.last_phase != "exit" else root.last_step, "phase": root.last_phase}
-        if root
-        else {}
-    )
-    if not by_kind.get("job_ended"):
+def _outcome(raw: RawRun, marks: dict[int, MarksFile]) -> Outcome:
+    """How the job ended: memfit's own doing first, then memory, then signals, then the exit code."""
+    ended, limits = raw.of(ev.JobEnded), raw.of(ev.Limit)
+    where = _where(marks.get(0))
+    if not ended:
         message = "the record ends without the job's end: the sampler was killed, or is still measuring"
         return Outcome(kind="lost", message=message, **where)
-    final = by_kind["job_ended"][-1]
-    exit_code, number = final.get("exit_code"), final.get("signal")
-    ended: dict[str, Any] = {"exit_code": exit_code, "signal": number}
-    if by_kind.get("limit"):
-        limit = by_kind["limit"][-1]
-        where |= {key: limit[key] for key in ("step", "phase") if limit.get(key) is not None}
-        took, most = format_bytes(limit.get("tree_bytes", 0)), format_bytes(limit.get("limit_bytes", 0))
-        return Outcome(
-            kind="over the limit", message=f"ended by memfit at {took}; the limit is {most}", **ended, **where
-        )
-    exception = next((m.exception for m in marks.values() if m.exception and m.exception.get("out_of_memory")), None)
-    if exception:
-        return Outcome(
-            kind="out of memory", message=f"{exception.get('type')}: {exception.get('message')}", **ended, **where
-        )
-    if number == signal.SIGKILL and final.get("num_oom_kills"):
-        return Outcome(kind="out of memory", message="the kernel's out-of-memory killer ended it", **ended, **where)
-    if final.get("detached"):
-        return Outcome(kind="detached", message="memfit let go of the process while it was running", **ended)
-    if number is not None:
-        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-        kind = "interrupted" if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else "killed"
-        return Outcome(kind=kind, message=f"ended by signal {number} ({name})", **ended, **where)
-    if exit_code is None:
+    final = ended[-1]
+    told: dict[str, Any] = {"exit_code": final.exit_code, "signal": final.signal}
+    if limits:
+        took, most = format_bytes(limits[-1].tree_bytes), format_bytes(limits[-1].limit_bytes)
+        where |= {"step": limits[-1].step, "phase": limits[-1].phase} if limits[-1].step is not None else {}
+        message = f"ended by memfit at {took}; the limit is {most}"
+        return Outcome(kind="over the limit", message=message, **told, **where)
+    out_of_memory = _out_of_memory(final, marks)
+    if out_of_memory:
+        return Outcome(kind="out of memory", message=out_of_memory, **told, **where)
+    if final.detached:
+        return Outcome(kind="detached", message="memfit let go of the process while it was running")
+    if final.signal is not None:
+        return _ended_by_signal(final.signal, told | where)
+    if final.exit_code is None:
         return Outcome(kind="done", message="it ended; its exit code is only told to its parent")
-    return Outcome(
-        kind="done" if exit_code == 0 else "failed",
-        message=f"exit code {exit_code}",
-        **ended,
-        **(where if exit_code else {}),
-    )
+    kind = "done" if final.exit_code == 0 else "failed"
+    return Outcome(kind=kind, message=f"exit code {final.exit_code}", **told, **(where if final.exit_code else {}))
 
 
-# ---- one event each ---------------------------------------------------------------------------------------------------
+def _where(marks: MarksFile | None) -> dict[str, Any]:
+    if marks is None:
+        return {}
+    return {"step": marks.last_step + (marks.last_phase != "exit"), "phase": marks.last_phase}
 
 
-def _tree_reading(event: Event) -> TreeReading:
+def _out_of_memory(final: ev.JobEnded, marks: dict[int, MarksFile]) -> str:
+    """The evidence that memory ran out; empty when there is none."""
+    for read in marks.values():
+        if read.exception and read.exception.get("out_of_memory"):
+            return f"{read.exception.get('type')}: {read.exception.get('message')}"
+    if final.signal == signal.SIGKILL and final.num_oom_kills:
+        return "the kernel's out-of-memory killer was at work while it ran, and it was killed"
+    return ""
+
+
+def _ended_by_signal(number: int, facts: dict[str, Any]) -> Outcome:
+    name = signal.Signals(number).name if number in signal.valid_signals() else "unknown"
+    kind = "interrupted" if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else "killed"
+    return Outcome(kind=kind, message=f"ended by signal {number} ({name})", **facts)
+
+
+# ---- one event each --------------------------------------------------------------------------------------------------
+
+
+def _tree_reading(event: ev.Tree) -> TreeReading:
     parts = tuple(
-        SharedReading(process=row[0], resident_bytes=row[1], proportional_bytes=row[2], unique_bytes=row[3])
-        for row in event.get("processes", ())
+        SharedReading(process=process, resident_bytes=resident, proportional_bytes=proportional, unique_bytes=unique)
+        for process, resident, proportional, unique in event.processes
     )
     return TreeReading(
-        time_seconds=_seconds(event),
-        reason=str(event.get("reason", "")),
-        cost_seconds=event.get("cost_us", 0) / 1e6,
-        processes=parts,
+        time_seconds=event.time_seconds, reason=event.reason, cost_seconds=event.cost_us / 1e6, processes=parts
     )
 
 
-def _maps_reading(event: Event) -> MapsReading:
-    names = ("library_file_bytes", "library_data_bytes", "heap_bytes", "anonymous_bytes", "stack_bytes", "shmem_bytes")
-    return MapsReading(
-        time_seconds=_seconds(event),
-        process=event.get("process", 0),
-        **{name: int(event.get(name, 0)) for name in names},
-    )
+def _facts(event: ev.Event) -> dict[str, Any]:
+    """The fields of an event under the same names, without its clock."""
+    facts = msgspec.structs.asdict(event)
+    del facts["time_us"]
+    return facts
 
 
-def _system_reading(event: Event) -> SystemReading:
-    total, available = event["total_bytes"], event["available_bytes"]
-    used = total - (event["free_bytes"] + event["buffers_bytes"] + event["cached_bytes"])
+def _maps_reading(event: ev.Maps) -> MapsReading:
+    return MapsReading(time_seconds=event.time_seconds, **_facts(event))
+
+
+def _system_reading(event: ev.System) -> SystemReading:
+    used_bytes = event.total_bytes - (event.free_bytes + event.buffers_bytes + event.cached_bytes)
     return SystemReading(
-        time_seconds=_seconds(event),
-        total_bytes=total,
-        available_bytes=available,
-        percent=round(100 * (total - available) / total, 2),
-        used_bytes=used,
-        active_bytes=event["active_bytes"],
-        free_bytes=event["free_bytes"],
-        buffers_bytes=event["buffers_bytes"],
-        cached_bytes=event["cached_bytes"],
-        job_bytes=event["job_bytes"],
-        background_bytes=used - event["job_bytes"],
+        time_seconds=event.time_seconds,
+        percent=round(100 * (event.total_bytes - event.available_bytes) / max(event.total_bytes, 1), 2),
+        used_bytes=used_bytes,
+        background_bytes=used_bytes - event.job_bytes,
+        **_facts(event),
     )
 
 
@@ -302,39 +315,21 @@ def _system_summary(system: tuple[SystemReading, ...]) -> SystemSummary | None:
     )
 
 
-def _gpu_reading(event: Event) -> GpuReading:
-    return GpuReading(
-        time_seconds=_seconds(event),
-        device=event.get("device", 0),
-        name=str(event.get("name", "")),
-        total_bytes=event.get("total_bytes", 0),
-        used_bytes=event.get("used_bytes", 0),
-        processes=tuple(GpuProcess(pid=pid, num_bytes=num_bytes) for pid, num_bytes in event.get("processes", ())),
-    )
+def _gpu_reading(event: ev.Gpu) -> GpuReading:
+    processes = tuple(GpuProcess(pid=pid, num_bytes=num_bytes) for pid, num_bytes in event.processes)
+    facts = _facts(event)
+    del facts["processes"]
+    return GpuReading(time_seconds=event.time_seconds, processes=processes, **facts)
 
 
-def _energy_reading(event: Event) -> EnergyReading:
-    joules, source, method = event.get("joules"), event.get("source", "measured"), str(event.get("method", ""))
-    figure = (
-        Figure(value=joules, unit="joules", source=source, method=method)
-        if joules is not None
-        else unknown("joules", str(event.get("reason") or "no reading at both ends"))
-    )
-    return EnergyReading(
-        domain=str(event.get("domain", "")),
-        figure=figure,
-        scope=str(event.get("scope", "")),
-        window_seconds=event.get("window_seconds", 0.0),
-    )
+def _energy_reading(event: ev.Energy) -> EnergyReading:
+    if event.joules is None:
+        figure = unknown("joules", event.reason or "no reading at both ends")
+    else:
+        figure = Figure(value=event.joules, unit="joules", source=event.source or "measured", method=event.method)
+    return EnergyReading(domain=event.domain, figure=figure, scope=event.scope, window_seconds=event.window_seconds)
 
 
-def _sampler_report(event: Event) -> SamplerReport:
-    return SamplerReport(
-        cpu_seconds=event["cpu_seconds"],
-        wall_seconds=event["wall_seconds"],
-        resident_bytes=event["resident_bytes"],
-        num_ticks=event["num_ticks"],
-        num_late_ticks=event["num_late_ticks"],
-        late_high_seconds=event["late_high_us"] / 1e6,
-        num_failed_reads=event["num_failed_reads"],
-    )
+def _sampler_report(event: ev.SamplerEnded) -> SamplerReport:
+    facts = _facts(event)
+    return SamplerReport(late_high_seconds=facts.pop("late_high_us") / 1e6, **facts)

@@ -1,7 +1,8 @@
 """How is a run folder read, whatever state a crash left it in?
 
-Everything in the folder is data: it is parsed, never executed, and a torn tail is cut off. What is missing becomes a note or an
-unknown figure with its reason; only a folder that is not a run, a newer format or a header that cannot be parsed is an error.
+Everything in the folder is data: it is parsed, never executed, and a torn tail is cut off. What is missing becomes a
+note or an unknown figure with its reason; only a folder that is not a run, a newer format or a header that cannot be
+parsed is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from memfit.errors import DamagedRecord, NewerFormat, NotARun
 from memfit.records import layout
 from memfit.records.assemble import RawRun, assemble_run
+from memfit.records.events import AnyEvent, Event
 from memfit.records.ledger import LedgerFacts
 from memfit.records.run import RunHeader, RunRecord
 from memfit.records.samples import samples_from_bytes
@@ -79,24 +81,20 @@ def _read_bytes(path: Path, notes: list[str]) -> bytes:
     return b""
 
 
-def _read_events(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """All whole lines of events.jsonl; broken ones are counted in a note."""
-    raw = _read_bytes(path, notes)
-    events, num_broken = [], 0
-    for line in raw.split(b"\n"):
-        if not line:
-            continue
+def _read_events(path: Path, notes: list[str]) -> list[Event]:
+    """All whole lines of events.jsonl; those that fit no kind are counted in a note."""
+    decoder = msgspec.json.Decoder(AnyEvent)
+    events: list[Event] = []
+    num_broken = 0
+    for line in _read_bytes(path, notes).split(b"\n"):
         try:
-            event = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            num_broken += 1
-            continue
-        if isinstance(event, dict) and isinstance(event.get("kind"), str):
-            events.append(event)
-        else:
+            if line:
+                events.append(decoder.decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError):
             num_broken += 1
     if num_broken:
-        notes.append(f"{num_broken} line{'s' * (num_broken > 1)} of {path.name} could not be read and were left out")
+        what = "line" if num_broken == 1 else "lines"
+        notes.append(f"{num_broken} {what} of {path.name} could not be read and were left out")
     return events
 
 

@@ -10,7 +10,7 @@ from memfit.records.figure import Source
 from memfit.records.timeline import Timeline
 
 LedgerKind = Literal[
-    "interpreter", "imports", "library files", "python heap", "tensors", "allocator slack", "shared memory",
+    "interpreter", "imports", "library files", "python heap", "native heap", "tensors", "allocator slack", "shared memory",
     "worker", "device context", "unexplained",
 ]  # fmt: skip
 
@@ -34,7 +34,8 @@ class TensorShare(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     num_bytes: int
     num_tensors: int
-    device: str = "cpu"
+    backing: Literal["", "shared", "file"] = ""
+    """Where host tensors lie when not in the process's own heap: in shared memory, or mapped from a file."""
 
 
 class ImportCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +46,8 @@ class ImportCost(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int
 
 
-class HeapFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The C and Python heaps at the end of a traced step; None where the platform cannot say."""
+class HeapFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The C and Python heaps at one moment, or their growth over a stretch; None where the platform cannot say."""
 
     python_arena_bytes: int | None = None
     python_used_bytes: int | None = None
@@ -54,6 +55,19 @@ class HeapFacts(msgspec.Struct, frozen=True, kw_only=True):
     """In use in the C heap, mapped blocks included."""
     malloc_free_bytes: int | None = None
     """Free but kept by the C heap: allocator slack."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The process at its largest within a traced step, as seen from inside; not always the moment of the tensor peak."""
+
+    phase: str
+    tensors: tuple[TensorShare, ...]
+    """Host tensors alive at that moment."""
+    anonymous_bytes: int
+    file_bytes: int
+    shmem_bytes: int
+    malloc_used_bytes: int | None = None
+    malloc_free_bytes: int | None = None
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,18 +78,30 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     time_ns: int
     """Monotonic clock."""
     device: str
+    """'cpu', or 'cuda:0'; a step with tensors on several devices writes one line for each."""
     tensor_peak_bytes: int
     peak_phase: str
     tensors: tuple[TensorShare, ...]
     resident_peak_bytes: int
-    """The kernel's high-water mark of the traced step."""
+    """The kernel's high-water mark of the traced step; 0 when it could not be read."""
+    update_is_reused: bool = False
+    """The optimizer's update was not traced in this step but taken from an earlier one."""
+    is_partial: bool = False
+    """The step had more tensors than the log may hold: this is its beginning."""
     startup_anonymous_bytes: int = 0
     startup_file_bytes: int = 0
     """Resident when the hook was loaded: the bare interpreter."""
+    startup_heap: HeapFacts | None = None
     imports: tuple[ImportCost, ...] = ()
+    imports_heap: HeapFacts | None = None
+    """What the heaps grew by inside of imports."""
     heap: HeapFacts | None = None
+    """At the end of the step."""
+    moment: Moment | None = None
     allocator_reserved_bytes: int | None = None
-    """On a device: what its caching allocator holds."""
+    """On a device: the most its caching allocator ever held."""
+    allocator_allocated_bytes: int | None = None
+    """On a device: the most of it that was ever in use."""
     timeline: Timeline | None = None
 
 

@@ -8,11 +8,13 @@ A text file of short lines, appended with one `write` each, so that every line b
     U NS PEAK OPT    optimizer number OPT began its update
     S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins
     V NS PEAK        an evaluation pass (forward without gradients) began
-    P NS PEAK NAME   a phase named by the user began
+    P NS PEAK NAME   a phase named by the user began; 'data' right after the first line, where PEAK is that of the program until
+                     then; 'exit' when the program ended in good order
     X {...}          an exception ended the program: {"type": ..., "message": ..., "out_of_memory": bool}
     N {...}          a note for the reader: {"message": ...}
 
-NS is the monotonic clock in nanoseconds. PEAK is 0 when the mark could not be reset (then peaks are not exact, and an N line says so).
+NS is the monotonic clock in nanoseconds. PEAK is 0 when the mark could not be reset (then peaks are not exact, and an
+N line says so).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class _Reader:
         self.process = process
         self.clock_start_ns = clock_start_ns
         self.rows: list[tuple[float, ...]] = []
-        self.phase = "data"
+        self.phase = "setup"
         self.peak_bytes: int | None = None
         self.exception: dict[str, Any] | None = None
         self.notes: list[str] = []
@@ -118,14 +120,15 @@ class _Reader:
     def _mark(self, letter: str, time_ns: int, peak_bytes: int, extra: str) -> None:
         if peak_bytes:
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+        if peak_bytes and self.phase != "setup":
             self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
         if self.row.begin_ns == 0:
             self.row.begin_ns = time_ns
-        self.phase = extra if letter == "P" else _PHASE_OF_LETTER[letter]
+        self.phase = (extra or "unnamed") if letter == "P" else _PHASE_OF_LETTER[letter]
         if letter in "PV":
             self.named.append((self._seconds(time_ns), self.phase))
         elif letter == "S":
-            self._end_step(time_ns, int(extra) if extra.isdigit() else 0)
+            self._end_step(time_ns, int(extra) if extra.isdecimal() else 0)
         else:
             self.row.times.setdefault(self.phase, time_ns)
 

@@ -26,7 +26,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """'Linux 6.18.44 x86_64'."""
     cpu: str
     num_cores: int
-    memory_total_bytes: int
+    memory_total_bytes: int | None
     memory_limit_bytes: int | None = None
     """What the control group allows, where that is less than the machine."""
     libc: str = ""
@@ -213,6 +213,14 @@ class SamplerReport(msgspec.Struct, frozen=True, kw_only=True):
     num_failed_reads: int
 
 
+class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
+    """From this moment on, a process was in a phase that belongs to no step."""
+
+    process: int
+    time_seconds: float
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """Everything known of one run."""
@@ -230,6 +238,8 @@ class RunRecord:
     system: tuple[SystemReading, ...]
     system_summary: SystemSummary | None
     steps: Steps
+    named_phases: tuple[NamedPhase, ...]
+    """Evaluation passes and phases named by the user."""
     gpus: tuple[GpuReading, ...]
     energy: tuple[EnergyReading, ...]
     energy_reason: str

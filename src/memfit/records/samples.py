@@ -8,11 +8,8 @@ import numpy as np
 
 from memfit.records import layout
 
-SAMPLE_DTYPE = np.dtype(
-    [("time_us", "<u8"), ("late_us", "<u4"), ("process", "<u2"), ("flags", "<u2"), ("resident_bytes", "<u8"), ("shared_bytes", "<u8")]
-)  # fmt: skip
+SAMPLE_DTYPE = np.dtype(list(zip(layout.SAMPLE_FIELDS, ("<u8", "<u4", "<u2", "<u2", "<u8", "<u8"), strict=True)))
 assert SAMPLE_DTYPE.itemsize == layout.SAMPLE.size
-assert SAMPLE_DTYPE.names == layout.SAMPLE_FIELDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Which tensor storages lived from when to when, who made them, and what for?
 
-One record for both ways of knowing: a traced real step and a predicted one. Time is the index of the event in the log, so
-that two runs of the same program can be laid over each other; seconds stand beside it where a clock was running.
+One record for both ways of knowing: a traced real step and a predicted one. Time is the index of the event in the
+log, so that two runs of the same program can be laid over each other; seconds stand beside it where a clock was
+running.
 """
 
 from __future__ import annotations

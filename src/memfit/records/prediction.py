@@ -1,0 +1,150 @@
+"""What is foreseen of one training: peaks with the level they stand on, who is alive there, what was assumed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from memfit.records.figure import Figure
+from memfit.records.timeline import Timeline
+
+PREDICTION_FORMAT = "memfit-prediction"
+PREDICTION_VERSION = 1
+
+LevelName = Literal["tensors", "allocated", "reserved", "context", "device", "smallest", "process"]
+"""tensors: bytes asked for by live tensors; allocated, reserved: as `torch.cuda.memory_allocated`, `_reserved` count;
+context: what the driver takes beside the allocator; device: the whole card; smallest: the least card it still runs on;
+process: resident memory of the CPU process."""
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """One peak, and what is counted in it."""
+
+    name: LevelName
+    figure: Figure
+    meaning: str
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """One named part of what is alive at the peak."""
+
+    name: str
+    num_bytes: int
+    num_tensors: int
+
+
+class AtPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is alive when the tensors peak, split five ways; each split adds up to the peak."""
+
+    event: int
+    step: int
+    phase: str
+    by_category: tuple[Share, ...]
+    by_module: tuple[Share, ...]
+    by_phase: tuple[Share, ...]
+    by_line: tuple[Share, ...]
+    by_operator: tuple[Share, ...]
+
+
+class Assumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something the prediction took for granted."""
+
+    kind: str
+    """'scalar answer', 'upper bound', 'attention', 'probe', 'process', 'context', 'script', ..."""
+    text: str
+    line: str = ""
+    count: int = 1
+
+
+class FailedAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The first allocation that does not fit."""
+
+    requested_bytes: int
+    limit_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    step: int
+    phase: str
+    module: str
+    operator: str
+    line: str
+    message: str
+    """As PyTorch would report it."""
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The headline peak at one value of a setting."""
+
+    value: float
+    peak_bytes: int
+    how: Literal["traced", "interpolated"]
+    fits: bool | None = None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak as a function of one setting."""
+
+    setting: str
+    level: LevelName
+    points: tuple[SweepPoint, ...]
+    largest_fitting: float | None = None
+    reason: str = ""
+    """Why there is no largest value, or how it was found."""
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """What one change alone would save at the tensor peak."""
+
+    change: str
+    saved_bytes: int
+    peak_bytes: int
+    how: Literal["from the trace", "traced again"]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prediction itself took."""
+
+    trace_seconds: float
+    probe_seconds: float
+    total_seconds: float
+    host_peak_bytes: int
+    num_operators: int
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The memory of a training that has not been run."""
+
+    format: str = PREDICTION_FORMAT
+    format_version: int = PREDICTION_VERSION
+    target: str
+    settings: dict[str, str] = {}
+    device: str
+    """'cpu', or the name of the GPU."""
+    route: str
+    """How it was had: 'fake cpu', 'fake cuda', 'fake cpu, translated to cuda'."""
+    torch_version: str
+    num_steps: int
+    levels: tuple[Level, ...]
+    at_peak: AtPeak
+    phases: tuple[Share, ...] = ()
+    """The largest tensor bytes within each phase."""
+    assumptions: tuple[Assumption, ...] = ()
+    error_band: str = ""
+    """How far off predictions of this kind were, and against what."""
+    failed: FailedAllocation | None = None
+    memory_limit_bytes: int | None = None
+    sweep: Sweep | None = None
+    savings: tuple[Saving, ...] = ()
+    step_time: Figure | None = None
+    cost: Cost | None = None
+    timeline: Timeline | None = None
+
+    def level(self, name: LevelName) -> Figure | None:
+        """The figure of one level, where this device has it."""
+        return next((level.figure for level in self.levels if level.name == name), None)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None when no limit was given."""
+        return None if self.memory_limit_bytes is None else self.failed is None
