@@ -16,6 +16,8 @@ VERBS: dict[str, str] = {
     "show": "Show a run: summary, picture, page.",
     "diff": "Compare two runs, and say whether they differ by more than the noise.",
     "export": "Write a run as CSV, JSON, chrome trace or memory-viewer snapshot.",
+    "predict": "Foresee the memory of a training, without running it.",
+    "replay": "Replay a CUDA memory snapshot, and try other allocator settings on it.",
     "doctor": "Say what this machine can and cannot measure, and why.",
 }
 """Every verb with its line in the overview; `memfit VERB` loads `commands/VERB.py` and calls its `command`."""

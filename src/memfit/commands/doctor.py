@@ -1,0 +1,30 @@
+"""memfit doctor: say what this machine can and cannot measure, and why."""
+
+from __future__ import annotations
+
+import click
+
+from memfit.commands.options import json_option
+
+EPILOG = """\b
+Examples:
+  memfit doctor
+  memfit doctor --json | python -m json.tool
+
+Takes about half a second and changes nothing. The exit code is 0 whatever is found.
+"""
+
+
+@click.command(epilog=EPILOG)
+@json_option
+def command(as_json: bool) -> None:
+    """Say what this machine can and cannot measure, why, and how to enable it."""
+    from memfit import api
+
+    report = api.examine_machine()
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        api.print_machine(report)

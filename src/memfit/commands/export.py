@@ -1,0 +1,37 @@
+"""memfit export: this run, in a format other tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from memfit import api
+
+FORMATS = ("csv", "json", "chrome-trace", "memory-viewer")
+TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to; by default named after the run, here.")
+@click.option("--table", type=click.Choice(TABLES), help="csv: this table alone, as one file.")
+@click.option("-f", "--force", is_flag=True, help="Replace what is already there.")
+def command(run: Path, to: str, output: Path | None, table: str | None, force: bool) -> None:
+    """Write a run as CSV tables, JSON, a chrome trace or a snapshot for PyTorch's memory viewer.
+
+    \b
+    csv            a folder with samples, tree, steps, processes, system, gpu and energy
+    json           the whole record
+    chrome-trace   memory as counters, steps and phases as slices; for Perfetto or chrome://tracing
+    memory-viewer  the tensors of a traced step (needs `memfit measure --ledger`)
+
+    \b
+    Examples:
+      memfit export runs/train-1 --to csv -o tables
+      memfit export runs/train-1 --to csv --table steps -o steps.csv
+      memfit export runs/train-1 --to chrome-trace -o train.trace.json
+    """
+    for path in api.export_run(api.read_run(run), to, output, table=table, overwrite=force):
+        click.echo(f"wrote {path}")

@@ -1,0 +1,110 @@
+"""memfit measure: run a command and measure its memory exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.errors import UsageError
+
+EPILOG = """\b
+Examples:
+  memfit measure -- python train.py --batch-size 64
+  memfit measure --limit 8GiB --ledger -o runs/first -- python train.py
+  memfit measure --stable --interval 1ms -- ./my-program
+
+The exit code is the command's own; 3 when --limit ended it.
+"""
+
+
+@click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
+@click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
+@click.option("--interval", type=SECONDS, default="10ms", show_default=True, help="Time between samples, 1ms to 1h.")
+@click.option("--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th.")
+@click.option("--ledger-every", type=click.IntRange(min=1), metavar="K", help="The same, tracing every K-th step.")
+@click.option("--limit", type=BYTES, help="End the job's whole group when its tree passes this size; exit code 3.")
+@click.option("--grace", type=SECONDS, default="5s", show_default=True, help="Time between SIGTERM and SIGKILL then.")
+@click.option(
+    "--stable", is_flag=True, help="Pin glibc's mmap threshold so that repeated runs agree (costs some speed)."
+)
+@click.option(
+    "--assume-watts", type=click.FloatRange(min=0, min_open=True), help="Power to assume for an energy estimate."
+)
+@click.option("--no-marks", is_flag=True, help="Put nothing into Python jobs: no steps, no phases, no counter reset.")
+@click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
+@click.option("-q", "--quiet", is_flag=True, help="No live line and no summary.")
+@json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def command(
+    output: str | None, force: bool, interval: float, ledger: bool, ledger_every: int | None, limit: int | None,
+    grace: float, stable: bool, assume_watts: float | None, no_marks: bool, no_report: bool, quiet: bool, as_json: bool,
+    command: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Run COMMAND unchanged and measure the memory of its whole process tree."""
+    from memfit import api
+    from memfit.records.run import Settings
+
+    if (ledger or ledger_every) and no_marks:
+        raise UsageError("--ledger needs the marks that --no-marks switches off", hint="leave one of them out")
+    settings = Settings(
+        interval_seconds=checked_interval(interval),
+        marks=not no_marks,
+        ledger_every=ledger_every or (50 if ledger else None),
+        limit_bytes=limit,
+        stable=stable,
+        assume_watts=assume_watts,
+    )
+    line = api.live_line()
+    show_live = line.enabled and not (quiet or as_json)
+    try:
+        result = api.measure_command(
+            list(command),
+            output=output,
+            overwrite=force,
+            settings=settings,
+            grace_seconds=grace,
+            on_live=line.update if show_live else None,
+        )
+    finally:
+        line.close()
+    if result.storage_problem:
+        what = f"the run folder could not be written to the end ({result.storage_problem})"
+        click.echo(f"memfit: {what}; the job was not disturbed", err=True)
+    over_limit = False
+    try:
+        record = result.read()
+        over_limit = record.outcome.kind == "over the limit"
+        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
+        click.echo(
+            f"memfit: the job has ended and is recorded in {result.folder}; showing it failed: {error}", err=True
+        )
+    leave_like_the_job(result.exit_code, result.signal, over_limit=over_limit)
+
+
+def checked_interval(seconds: float) -> float:
+    """An interval a computer can keep: 1 ms to 1 h."""
+    if not 0.001 <= seconds <= 3600:
+        raise UsageError("the interval must lie between 1ms and 1h", found=f"{seconds:g} s", hint="--interval 10ms")
+    return seconds
+
+
+def leave_like_the_job(exit_code: int | None, number: int | None, *, over_limit: bool) -> None:
+    """End as the job ended: its exit code, or the signal that ended it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if over_limit:
+        sys.exit(3)
+    if number is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    sys.exit(exit_code if exit_code is not None else 1)

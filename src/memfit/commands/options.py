@@ -1,0 +1,32 @@
+"""Options that several verbs share: sizes, durations, --json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from memfit.errors import BadQuantity
+from memfit.units import parse_bytes, parse_seconds
+
+
+class Quantity(click.ParamType):
+    """A size or a duration with a unit, read by memfit.units."""
+
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except BadQuantity as error:
+            self.fail(str(error), param, ctx)
+
+
+BYTES = Quantity("size", parse_bytes)
+SECONDS = Quantity("duration", parse_seconds)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the record as JSON instead of the summary.")

@@ -1,0 +1,56 @@
+"""`memfit predict`: the memory of a training that has not been run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from memfit.errors import DoesNotFit, MemfitError
+
+EXAMPLES = """\b
+Examples:
+  memfit predict train.py -- --batch-size 64
+  memfit predict jobs.py:make --set batch_size=64 --device cuda:a100-40gb
+  memfit predict gpt --set layers=12 --set width=768 --device cuda --memory 24GiB"""
+
+
+@click.command("predict", epilog=EXAMPLES)
+@click.argument("target")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or cuda:NAME such as cuda:rtx3060-12gb.")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory of the device, for example 24GiB; exit code 3 if it does not fit."
+)
+@click.option("--steps", "num_steps", type=click.IntRange(1, 100), help="Optimizer steps to trace (2; scripts 3).")
+@click.option(
+    "--malloc", type=click.Choice(["default", "pinned"]), default="default", help="The C heap's setting (cpu)."
+)
+@click.option("--alloc-conf", default="", metavar="TEXT", help="As PYTORCH_ALLOC_CONF (cuda).")
+@click.option("--no-probes", "probes", flag_value=False, default=True, help="Run no operator for real (cpu).")
+@click.option("--allow-real", is_flag=True, help="Run operators without a fake kernel for real.")
+@click.option("--unknown-is", type=bool, default=True, help="The answer to a boolean that is not known.")
+@click.option("--sweep", metavar="NAME=LOW:HIGH", help="The peak over one setting, for example batch_size=1:256.")
+@click.option("--fit-batch", is_flag=True, help="The largest batch_size that fits the device.")
+@click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
+@click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record.")
+def command(target: str, as_json: bool, **options: Any) -> None:
+    """Foresee the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
+    from memfit import api
+
+    try:
+        prediction = api.predict_peak(target, **options)
+    except MemfitError as error:
+        click.echo(getattr(error, "traceback", ""), err=True, nl=False)
+        raise
+    api.show_prediction(prediction, as_json=as_json)
+    if prediction.failed is not None:
+        failed = prediction.failed
+        raise DoesNotFit(
+            "it does not fit",
+            limit_bytes=failed.limit_bytes,
+            found=f"the first allocation that fails is in step {failed.step}, {failed.phase}",
+            hint="--fit-batch finds the largest batch; the lines 'Would save' say what else helps",
+        )

@@ -1,0 +1,38 @@
+"""memfit replay: what did this CUDA memory snapshot record, and what would other allocator settings have given?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from memfit import api
+from memfit.commands.options import BYTES, json_option
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("snapshot", type=click.Path(path_type=Path))
+@click.option("--device", type=int, help="Which GPU of the snapshot; without it, the one with the most events.")
+@click.option(
+    "--alloc-conf",
+    "settings",
+    multiple=True,
+    metavar="TEXT",
+    help="Also try these settings, written as for PYTORCH_ALLOC_CONF; may be repeated.",
+)
+@click.option("--memory", type=BYTES, help="The memory of the GPU on which the other settings are tried.")
+@json_option
+def command(snapshot: Path, device: int | None, settings: tuple[str, ...], memory: int | None, as_json: bool) -> None:
+    """Replay a CUDA memory snapshot, as torch.cuda.memory._dump_snapshot writes it (also .gz or .xz).
+
+    Nothing in the file is run. No GPU and no torch are needed.
+
+    \b
+    Examples:
+      memfit replay snapshot.pickle
+      memfit replay snapshot.pickle --alloc-conf expandable_segments:True,max_split_size_mb:256
+      memfit replay snapshot.pickle --memory 24GiB --json
+    """
+    api.print_replay(
+        api.replay_snapshot(snapshot, device=device, settings=settings, memory_bytes=memory), as_json=as_json
+    )

@@ -1,0 +1,54 @@
+"""memfit show: what did this run take?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from memfit import api
+from memfit.commands.options import json_option
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, complete in one file.")
+@click.option("--png", type=click.Path(path_type=Path), help="Write the timeline as a PNG picture.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the timeline as an SVG picture.")
+@click.option(
+    "--over", metavar="RUN", type=click.Path(path_type=Path), help="Lay this second run over the first (page)."
+)
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser; without --html, RUN/report.html.")
+@click.option("-f", "--force", is_flag=True, help="Replace files that are already there.")
+@json_option
+def command(
+    run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, open_page: bool, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show a run: a summary, or a page and pictures.
+
+    \b
+    Examples:
+      memfit show runs/train-1
+      memfit show runs/train-1 --html report.html --png timeline.png
+      memfit show runs/train-1 --json
+    """
+    record = api.read_run(run)
+    second = api.read_run(over) if over is not None else None
+    if open_page and html is None:
+        html, force = run / "report.html", True
+    if over is not None and html is None:
+        raise click.UsageError("--over is drawn in the page: give --html PATH as well")
+    wanted = html is not None or png is not None or svg is not None
+    written = ()
+    if wanted:
+        written = api.write_report(record, html=html, png=png, svg=svg, over=second, overwrite=force)
+    if as_json:
+        api.print_record(record)
+    elif wanted:
+        for path in written:
+            click.echo(f"wrote {path}")
+    else:
+        api.print_summary(record)
+    if open_page and html is not None:
+        click.launch(str(html.resolve()))

@@ -1,0 +1,87 @@
+"""How does a program measure itself? A context manager and a decorator around the same sampler and the same marks.
+
+    with memfit.measure_run("runs/mine") as run:
+        train()
+    print(run.record.peak)
+
+The sampler is a process of its own here too; inside this process only the marks are added, and taken out again at the
+end.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+from memfit.measure.run_folder import default_folder
+from memfit.measure.session import Attachment
+from memfit.records.run import RunRecord, Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+INSIDE_FOLDER = Path(__file__).resolve().parents[1] / "inside"
+
+
+def load_inside() -> ModuleType:
+    """The package that runs inside a job, under the one name it has in every process."""
+    if "memfit_inside" in sys.modules:
+        return sys.modules["memfit_inside"]
+    spec = importlib.util.spec_from_file_location(
+        "memfit_inside", INSIDE_FOLDER / "__init__.py", submodule_search_locations=[str(INSIDE_FOLDER)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["memfit_inside"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class MeasuredRun:
+    """A measurement of this very process; use it as a context manager or a decorator."""
+
+    def __init__(self, folder: str | Path | None, settings: Settings, *, overwrite: bool) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder([sys.argv[0] or "python"])
+        self.record: RunRecord | None = None
+        """The finished record; None while the run is going on."""
+        self._settings = settings
+        self._overwrite = overwrite
+        self._attachment: Attachment | None = None
+
+    def __enter__(self) -> MeasuredRun:
+        self._attachment = Attachment(os.getpid(), self.folder, self._settings, overwrite=self._overwrite)
+        self._attachment.messages(10.0)
+        if self._settings.marks:
+            load_inside().start_marks(str(self.folder.resolve()), self._settings.ledger_every)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from memfit.records.files import read_run
+
+        if self._settings.marks:
+            load_inside().stop_marks()
+        assert self._attachment is not None
+        self._attachment.close()
+        self._attachment = None
+        self.record = read_run(self.folder)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: every call of the function is measured; the last record stays in `.record`."""
+
+        @functools.wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return measured
+
+
+def measure_this_process(folder: str | Path | None, *, overwrite: bool, **settings: Any) -> MeasuredRun:
+    """A measurement of this process, not yet started."""
+    return MeasuredRun(folder, Settings(attached=True, **settings), overwrite=overwrite)

@@ -1,0 +1,59 @@
+"""What can be measured here? The list of everything that is tried, and the rule that a probe never fails.
+
+What goes wrong inside of a probe is its answer: a machine that refuses everything still gets its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from memfit.measure import probe_counters, probe_machine, probe_memory, probe_software
+from memfit.measure.probe_child import ProbeChild
+from memfit.measure.seen import Seen
+from memfit.records.doctor import MachineCheck
+
+
+class Probe(NamedTuple):
+    """One thing to try."""
+
+    name: str
+    group: str
+    ask: Callable[[], Seen]
+
+
+def run_probes() -> tuple[MachineCheck, ...]:
+    """Try everything, in the order of the report."""
+    with ProbeChild() as child:
+        return tuple(ask(probe) for probe in all_probes(child))
+
+
+def ask(probe: Probe) -> MachineCheck:
+    """Try one thing; an error is a finding."""
+    try:
+        seen = probe.ask()
+    except Exception as error:
+        seen = Seen("no", f"trying it failed: {type(error).__name__}: {error}")
+    return MachineCheck(name=probe.name, group=probe.group, **seen._asdict())
+
+
+def all_probes(child: ProbeChild) -> Iterator[Probe]:
+    """Everything that is tried."""
+    yield Probe("resident size", "memory", lambda: probe_memory.probe_resident(child))
+    yield Probe("exact peak of a process", "memory", lambda: probe_memory.probe_high_water(child))
+    yield Probe("exact peak of each step", "memory", lambda: probe_memory.probe_reset(child))
+    yield Probe("shared pages counted once", "memory", lambda: probe_memory.probe_proportional(child))
+    yield Probe("sampling interval", "memory", probe_machine.probe_clock)
+    yield Probe("processes of yours", "processes", lambda: probe_memory.probe_access(child))
+    yield Probe("memory limit of the group", "processes", probe_machine.probe_group_limit)
+    yield Probe("out-of-memory kills", "processes", probe_machine.probe_kill_counter)
+    yield Probe("GPU memory", "GPU and energy", probe_counters.probe_gpu)
+    yield Probe("GPU energy", "GPU and energy", probe_counters.probe_gpu_energy)
+    yield Probe("processor energy", "GPU and energy", probe_counters.probe_energy)
+    yield Probe("steady page size", "machine", probe_machine.probe_huge_pages)
+    yield Probe("repeatable peaks", "machine", probe_machine.probe_stable)
+    yield Probe("bare metal", "machine", probe_machine.probe_container)
+    yield Probe("run folders here", "machine", probe_machine.probe_folder)
+    yield Probe("operating system", "software", probe_software.probe_system)
+    yield Probe("steps and layers (torch)", "software", probe_software.probe_torch)
+    yield Probe("pictures (matplotlib)", "software", probe_software.probe_pictures)

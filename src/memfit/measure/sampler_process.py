@@ -1,0 +1,390 @@
+"""The process that watches the job: starts it (or attaches to it), reads its counters at a steady rate, and writes
+them down.
+
+Started as a fresh interpreter that loads the standard library and the few memfit files below, nothing else: it stays
+near 10 MiB, and that matters, because a job inherits the size of the process that starts it as the floor of the
+kernel's high-water mark.
+
+It is the job's parent, so that it hears of the job's end at once and the kernel tells it the true high-water mark.
+When it dies, the job goes on: it becomes a child of the memfit command (a subreaper too), which waits for it and
+passes its exit code on.
+
+    read_proc      what the kernel says            process_tree   who belongs to the job
+    watch_marks    what the job says of its steps  launch         how the job begins
+    tree_walks     when proportional size is read  guard          when the job is ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+from memfit.measure import read_proc
+from memfit.measure.counters import EnergyAndGpu
+from memfit.measure.guard import Guard
+from memfit.measure.launch import start_job
+from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper
+from memfit.measure.tree_walks import TreeWalks
+from memfit.measure.watch_marks import MarksWatcher
+from memfit.records import layout
+from memfit.records.writer import RunWriter
+
+HOUSEKEEPING_US = 80_000
+"""What does not belong to every tick is looked after this often: waking up is cheap, cold code is not."""
+STATUS_READ_SECONDS = 0.25
+MACHINE_READ_SECONDS = 1.0
+FLUSH_SECONDS = 0.2
+LIVE_SECONDS = 0.25
+LONG_SLEEP_SECONDS = 0.5
+"""With a long interval the slow work goes on in between."""
+LOOK_COST_SHARE, LOOK_PAUSE_US = 1 / 400, 200_000
+"""Looking for new processes may take this share of the time, but is never put off for longer than this."""
+
+
+class Sampler:
+    """The loop and its state; lives as long as the job."""
+
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self.orders = orders
+        self.interval_ns = max(1, round(orders["interval_seconds"] * 1e9))
+        self.start_ns: int = orders["clock_start_ns"]
+        self.writer = RunWriter(orders["folder"])
+        self.launched = "command" in orders
+        self.marks = MarksWatcher(orders["folder"])
+        self.counters: EnergyAndGpu | None = None
+        self.walks = TreeWalks(self.writer, full=bool(orders.get("ledger")))
+        self.guard = Guard(orders["limit_bytes"], orders["grace_seconds"]) if orders.get("limit_bytes") else None
+        self.pid = 0
+        self.tree: ProcessTree
+        self.end: dict[str, Any] | None = None
+        self.peak_bytes = 0
+        self.tree_bytes = 0
+        self.num_ticks = self.num_late = self.num_failed = self.late_high_us = 0
+        self._due: dict[str, int] = {}
+        self._housekeeping_us = 0
+        self._oom_kills_before = read_proc.count_oom_kills()
+        self._floor_bytes = 0
+        self._storage_told = False
+        self._control_open = orders.get("control_fd") is not None
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Start or find the job, watch it to its end, write the last lines."""
+        self._listen_to_signals()
+        if self.launched:
+            self.pid = self._launch()
+        else:
+            self.pid = self.orders["pid"]
+        self.tree = ProcessTree(self.pid, adopts_orphans=self.launched)
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._tell({"job_pid": self.pid})
+        if self.launched:
+            self._announce(self.tree.enter_root(self.now_us()))
+        self._tick(self.now_us(), 0)
+        self.counters = EnergyAndGpu(self.orders.get("assume_watts"))
+        self._watch_descriptors()
+        self._loop()
+        self._finish()
+
+    def now_us(self) -> int:
+        """Microseconds since the run began."""
+        return (time.monotonic_ns() - self.start_ns) // 1000
+
+    def _listen_to_signals(self) -> None:
+        """The memfit command decides what a signal means; here they only must not end the watching."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+
+    def _launch(self) -> int:
+        """Start the job in a process group of its own; tell the command and leave when that is not possible."""
+        become_subreaper()
+        environment = dict(os.environ)
+        for name, value in self.orders.get("environment", {}).items():
+            environment.pop(name, None)
+            environment |= {name: value} if value is not None else {}
+        status = read_proc.read_status(os.getpid())
+        self._floor_bytes = status.high_water_bytes if status else 0
+        orders = self.orders
+        pid, error_number = start_job(
+            orders["command"], environment, orders.get("terminal_fd"), orders.get("ignored_signals", [])
+        )
+        if error_number:
+            self._tell({"error": os.strerror(error_number)})
+            sys.exit(0)
+        return pid
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        deadline_ns = time.monotonic_ns()
+        while self.end is None:
+            now_ns = time.monotonic_ns()
+            late_us = max(0, (now_ns - deadline_ns) // 1000)
+            self._tick((now_ns - self.start_ns) // 1000, late_us)
+            deadline_ns += self.interval_ns
+            behind = time.monotonic_ns() - deadline_ns
+            if behind > 0:
+                deadline_ns += (behind // self.interval_ns + 1) * self.interval_ns
+            self._sleep_until(deadline_ns)
+
+    def _watch_descriptors(self) -> None:
+        """What may wake the sampler before its next tick."""
+        control_fd = self.orders["control_fd"] if self._control_open else None
+        self._watched = [fd for fd in (self._wake_fd, self._pidfd, control_fd) if fd is not None]
+
+    def _sleep_until(self, deadline_ns: int) -> None:
+        """Sleep to the next tick, waking early for the job's end or an order from the command."""
+        while self.end is None:
+            left_ns = deadline_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                return
+            ready, _, _ = select.select(self._watched, [], [], min(left_ns / 1e9, LONG_SLEEP_SECONDS))
+            if self._wake_fd in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_fd, 512)
+            if self._control_open and self.orders["control_fd"] in ready:
+                self._obey()
+            if ready:
+                self._reap()
+            elif left_ns / 1e9 > LONG_SLEEP_SECONDS:
+                self._slow_work(self.now_us())
+
+    def _tick(self, now_us: int, late_us: int) -> None:
+        """Read every process once."""
+        self.num_ticks += 1
+        if late_us > self.late_high_us:
+            self.late_high_us = late_us
+        self.num_late += late_us * 1000 > self.interval_ns
+        housekeeping = now_us >= self._housekeeping_us
+        if housekeeping:
+            self._housekeeping_us = now_us + HOUSEKEEPING_US
+            self._look(now_us)
+        self._read_processes(now_us, late_us)
+        if self.tree_bytes > self.peak_bytes:
+            self.peak_bytes = self.tree_bytes
+        if self.guard is not None:
+            self._guard(now_us)
+        if housekeeping:
+            self.walks.consider(self.tree, now_us, self.tree_bytes)
+            self._slow_work(now_us)
+
+    def _read_processes(self, now_us: int, late_us: int) -> None:
+        processes, write = self.tree.processes, self.writer.sample
+        for process in list(processes.values()):
+            try:
+                resident_bytes, shared_bytes = process.statm.read()
+            except ProcessLookupError:
+                self._lose(process, now_us)
+                continue
+            except (OSError, ValueError):
+                self.num_failed += 1
+                write(now_us, late_us, process.index, layout.FLAG_FAILED, 0, 0)
+                continue
+            process.resident_bytes = resident_bytes
+            write(now_us, late_us, process.index, 0, resident_bytes, shared_bytes)
+        self.tree_bytes = self.walks.estimate(self.tree)
+
+    def _due_now(self, name: str, now_us: int, every_seconds: float) -> bool:
+        if now_us < self._due.get(name, 0):
+            return False
+        self._due[name] = now_us + int(every_seconds * 1e6)
+        return True
+
+    def _slow_work(self, now_us: int) -> None:
+        """Everything that does not belong to every tick."""
+        if self._due_now("status", now_us, STATUS_READ_SECONDS * max(1, len(self.tree.processes) / 4)):
+            self._read_statuses(now_us)
+        if self._due_now("machine", now_us, MACHINE_READ_SECONDS):
+            with contextlib.suppress(OSError, KeyError):
+                self.writer.event("system", now_us, **read_proc.read_machine(), job_bytes=self.tree_bytes)
+            if self.counters is not None:
+                self.counters.keep_up(now_us)
+                self._write_all(self.counters.gpu_events(list(self.tree.processes)), now_us)
+        if self._due_now("flush", now_us, FLUSH_SECONDS):
+            self.writer.flush()
+            self._mention_storage()
+        if self.orders.get("live") and self._due_now("live", now_us, LIVE_SECONDS):
+            self._tell_live(now_us)
+
+    def _write_all(self, events: list[dict[str, Any]], now_us: int) -> None:
+        for event in events:
+            self.writer.event(event["kind"], now_us, **{name: fact for name, fact in event.items() if name != "kind"})
+
+    def _look(self, now_us: int) -> None:
+        """Find new processes, within a share of the time."""
+        if now_us < self._due.get("look", 0):
+            return
+        before_ns = time.monotonic_ns()
+        for process in self.tree.look(now_us):
+            self._announce(process)
+        cost_us = (time.monotonic_ns() - before_ns) // 1000
+        self._due["look"] = now_us + min(int(cost_us / LOOK_COST_SHARE), LOOK_PAUSE_US)
+
+    def _announce(self, process: LiveProcess | None) -> None:
+        """Write down that a process has joined the job."""
+        if process is not None:
+            names = {"pid": process.pid, "parent_pid": process.parent_pid, "command": process.command}
+            self.writer.event("process_started", process.born_us, process=process.index, **names)
+
+    def _read_statuses(self, now_us: int) -> None:
+        for process in list(self.tree.processes.values()):
+            try:
+                counters = read_proc.read_status(process.pid)
+            except OSError:
+                continue
+            if counters is None:
+                self._lose(process, now_us)
+            elif _is_news(process.reported, counters):
+                process.reported = counters
+                self.writer.event("counters", now_us, process=process.index, **counters._asdict())
+                self._rename(process, now_us)
+
+    def _rename(self, process: LiveProcess, now_us: int) -> None:
+        """A process that has started another program in its place (exec) goes by the new name."""
+        with contextlib.suppress(OSError):
+            command = read_proc.read_command(process.pid)
+            if command != process.command:
+                process.command = command
+                self.writer.event("process_renamed", now_us, process=process.index, command=command)
+
+    def _lose(self, process: LiveProcess, now_us: int) -> None:
+        """A process of the tree has ended."""
+        self.tree.drop(process)
+        self.writer.event("process_ended", now_us, process=process.index)
+
+    def _guard(self, now_us: int) -> None:
+        """End the whole group when the tree has passed the limit, and go on recording while it ends."""
+        assert self.guard is not None
+        if self.guard.is_over(self.tree_bytes) and len(self.tree.processes) > 1 and not self.guard.acting:
+            self.walks.walk(self.tree, now_us, "limit")
+            self.tree_bytes = self.walks.estimate(self.tree)
+        for kind, facts in self.guard.decide(self.tree_bytes, now_us):
+            if kind == "limit":
+                step, phase = self.marks.where(now_us)
+                self.writer.event("limit", now_us, tree_bytes=self.tree_bytes, step=step, phase=phase, **facts)
+            self.guard.send(facts["signal"], self.pid, self.tree.processes.keys())
+
+    # ---- the job's end --------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        """Hear what children of ours did: the job's end or stop, and the end of adopted orphans."""
+        if not self.launched:
+            if self._pidfd is not None and select.select([self._pidfd], [], [], 0)[0]:
+                self.end = {}
+            return
+        while self.end is None:
+            try:
+                heard = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if heard is None:
+                return
+            if heard.si_pid == self.pid and heard.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
+                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+                self._tell({"stopped": heard.si_status})
+            elif heard.si_pid == self.pid:
+                self._take_end()
+            else:
+                os.waitpid(heard.si_pid, os.WUNTRACED | os.WNOHANG)
+
+    def _take_end(self) -> None:
+        """The job has ended: take its exit status and what the kernel knows of its memory."""
+        _, status, usage = os.wait4(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        kills = read_proc.count_oom_kills()
+        self.end = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "max_resident_bytes": usage.ru_maxrss * 1024,
+            "floor_bytes": self._floor_bytes,
+            "user_seconds": usage.ru_utime,
+            "system_seconds": usage.ru_stime,
+            "num_oom_kills": None
+            if kills is None or self._oom_kills_before is None
+            else kills - self._oom_kills_before,
+        }
+
+    def _obey(self) -> None:
+        """The command speaks: letting go (or dying) means the end for an attached run, nothing for a launched one."""
+        if os.read(self.orders["control_fd"], 64) == b"" or not self.launched:
+            self._control_open = False
+            self._watch_descriptors()
+            if not self.launched:
+                self.walks.walk(self.tree, self.now_us(), "end")
+                self.end = {"detached": True}
+
+    def _finish(self) -> None:
+        """The last lines of the record."""
+        now_us = self.now_us()
+        root = self.tree.processes.get(self.pid)
+        if root is not None and not (self.end or {}).get("detached"):
+            self._lose(root, now_us)
+        assert self.counters is not None
+        self._write_all(self.counters.finish(), now_us)
+        own = read_proc.read_status(os.getpid())
+        self.writer.event(
+            "sampler",
+            now_us,
+            cpu_seconds=time.process_time(),
+            wall_seconds=now_us / 1e6,
+            resident_bytes=own.resident_bytes if own else 0,
+            num_ticks=self.num_ticks,
+            num_late_ticks=self.num_late,
+            late_high_us=self.late_high_us,
+            num_failed_reads=self.num_failed,
+        )
+        self.writer.event("job_ended", now_us, **(self.end or {}))
+        self.writer.close()
+        self._mention_storage()
+        self._tell({"ended": self.end})
+
+    # ---- talking to the command -----------------------------------------------------------------------------------
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """One line to the memfit command; it may be gone, which is no reason to stop."""
+        with contextlib.suppress(OSError):
+            os.write(self.orders["status_fd"], json.dumps(message).encode() + b"\n")
+
+    def _tell_live(self, now_us: int) -> None:
+        step, phase = self.marks.where(now_us)
+        live = {
+            "seconds": now_us / 1e6,
+            "tree_bytes": self.tree_bytes,
+            "peak_bytes": max(self.peak_bytes, self.marks.peak_bytes),
+            "num_ticks": self.num_ticks,
+            "num_processes": len(self.tree.processes),
+            "step": step,
+            "phase": phase,
+            "steps_per_second": self.marks.steps_per_second,
+        }
+        self._tell({"live": live})
+
+    def _mention_storage(self) -> None:
+        """A full disk ends the writing, not the job: say so once."""
+        if self.writer.failure is not None and not self._storage_told:
+            self._storage_told = True
+            self._tell({"storage": str(self.writer.failure.strerror), "seconds": self.now_us() / 1e6})
+
+
+def _is_news(old: read_proc.StatusCounters | None, new: read_proc.StatusCounters) -> bool:
+    """Whether a reading differs enough from the last written one to be worth a line."""
+    if old is None or new.high_water_bytes > old.high_water_bytes:
+        return True
+    return abs(new.resident_bytes - old.resident_bytes) > old.resident_bytes // 20
+
+
+def main() -> None:
+    """Entry point: the orders come as one JSON argument."""
+    orders = json.loads(sys.argv[1])
+    Sampler(orders).run()

@@ -1,0 +1,364 @@
+"""How is a command run and watched? The side of the memfit command: folder, sampler, terminal, signals, exit code.
+
+    memfit command ----starts----> sampler process ----starts----> the job (its own process group)
+         ^   pipe: live line, end        |                              |
+         `-------------------------------'   writes the run folder <----' marks files
+
+The command itself does nothing while the job runs but listen. Whatever dies, the rest goes on:
+  - the job dies: the sampler writes the end, the command passes the exit code (or the signal) on;
+  - the sampler dies: the job becomes the command's child (subreaper), which waits for it and writes its end;
+  - the command dies: the sampler goes on measuring until the job ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memfit.errors import CommandNotFound, ProcessUnavailable, StorageError
+from memfit.measure import read_proc, run_folder
+from memfit.measure.process_tree import become_subreaper
+from memfit.measure.terminal import Terminal
+from memfit.records.run import Settings
+from memfit.records.writer import RunWriter
+
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+INSIDE_START = str(Path(__file__).resolve().parents[1] / "inside" / "start")
+FORWARDED = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+STABLE_THRESHOLD_BYTES = 1024 * 1024
+"""What --stable pins glibc's mmap threshold to: large blocks come from mmap and go back at once, so repeated runs
+agree."""
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How the job ended, as its parent was told."""
+
+    exit_code: int | None
+    signal: int | None
+    storage_problem: str = ""
+    """Set when the run folder could not be written to the end (a full disk)."""
+
+
+def run_command(
+    command: list[str],
+    folder: Path,
+    settings: Settings,
+    *,
+    overwrite: bool = False,
+    grace_seconds: float = 5.0,
+    on_live: Listener | None = None,
+) -> JobEnd:
+    """Run a command under the sampler and wait for its end; the run folder is written while it runs."""
+    check_command(command)
+    clock_start_ns = time.monotonic_ns()
+    run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
+    environment = job_environment(folder, settings)
+    orders = {
+        "command": command,
+        "environment": environment,
+        "limit_bytes": settings.limit_bytes,
+        "grace_seconds": grace_seconds,
+        "live": on_live is not None,
+        **common_orders(folder, settings, clock_start_ns),
+    }
+    return _Supervisor(orders, on_live).run()
+
+
+def check_command(command: list[str]) -> None:
+    """Refuse a command that cannot be started, before anything is written."""
+    if not command:
+        raise CommandNotFound("there is no command to measure", hint="memfit measure -- python train.py")
+    found = shutil.which(command[0])
+    if found is None:
+        there = Path(command[0]).exists()
+        what = f"{command[0]!r} cannot be executed" if there else f"there is no command {command[0]!r}"
+        hint = (
+            f"chmod +x {command[0]}, or name its interpreter: python {command[0]}"
+            if there
+            else "check the name and PATH"
+        )
+        raise CommandNotFound(what, hint=hint)
+
+
+def common_orders(folder: Path, settings: Settings, clock_start_ns: int) -> dict[str, Any]:
+    """What the sampler must know in every mode."""
+    return {
+        "folder": str(folder.resolve()),
+        "clock_start_ns": clock_start_ns,
+        "interval_seconds": settings.interval_seconds,
+        "ledger": settings.ledger_every is not None,
+        "assume_watts": settings.assume_watts,
+    }
+
+
+def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
+    """Environment variables that the job gets in addition (None removes one)."""
+    changes: dict[str, str | None] = {}
+    if settings.marks:
+        inherited = os.environ.get("PYTHONPATH")
+        changes["PYTHONPATH"] = INSIDE_START + (os.pathsep + inherited if inherited else "")
+        changes["MEMFIT_RUN_FOLDER"] = str(folder.resolve())
+        changes["MEMFIT_MARKS"] = "1"
+        changes["MEMFIT_LEDGER_EVERY"] = str(settings.ledger_every) if settings.ledger_every else None
+    if settings.stable:
+        threshold = str(STABLE_THRESHOLD_BYTES)
+        changes |= {"MALLOC_MMAP_THRESHOLD_": threshold, "MALLOC_TRIM_THRESHOLD_": threshold}
+    return changes
+
+
+def start_sampler(orders: dict[str, Any], pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    """Start the sampler as a bare interpreter: no site-packages, no environment, memfit found by its place."""
+    code = (
+        f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler_process import main; main()"
+    )
+    return subprocess.Popen([sys.executable, "-I", "-S", "-c", code, json.dumps(orders)], pass_fds=pass_fds)
+
+
+class _Supervisor:
+    """Lives while the job runs: hears the sampler, forwards signals, handles the terminal."""
+
+    def __init__(self, orders: dict[str, Any], on_live: Listener | None) -> None:
+        self.orders = orders
+        self.on_live = on_live
+        self.job_pid: int | None = None
+        self.end: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.storage_problem = ""
+        self.terminal = Terminal.of_this_process()
+        self._early_signals: list[int] = []
+        self._handlers: dict[int, Any] = {}
+
+    def run(self) -> JobEnd:
+        become_subreaper()
+        status_read, status_write = os.pipe()
+        self.orders |= {
+            "status_fd": status_write,
+            "terminal_fd": self.terminal.descriptor if self.terminal else None,
+            "ignored_signals": [int(n) for n in FORWARDED if signal.getsignal(n) is signal.SIG_IGN],
+        }
+        self._take_signals()
+        try:
+            sampler = start_sampler(self.orders, (status_write,))
+            os.close(status_write)
+            self._listen(status_read)
+            sampler.wait()
+            self._after_the_sampler(sampler.returncode)
+        finally:
+            os.close(status_read)
+            if self.terminal:
+                self.terminal.take_back()
+            self._return_signals()
+        return self._job_end()
+
+    # ---- listening ------------------------------------------------------------------------------------------------
+
+    def _listen(self, status_read: int) -> None:
+        """Hear the sampler until it closes its end."""
+        rest = b""
+        while True:
+            select.select([status_read], [], [])
+            chunk = os.read(status_read, 65536)
+            if not chunk:
+                return
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "live" in message and self.on_live:
+            self.on_live(message["live"])
+        elif "job_pid" in message:
+            self.job_pid = message["job_pid"]
+            for number in self._early_signals:
+                self._forward(number)
+        elif "stopped" in message:
+            self._stop_with_the_job()
+        elif "storage" in message:
+            self.storage_problem = f"{message['storage']} after {message['seconds']:.1f} s"
+        elif "error" in message:
+            self.error = message
+        elif "ended" in message:
+            self.end = message["ended"]
+
+    def _after_the_sampler(self, code: int) -> None:
+        """The sampler is gone: normally after the job; otherwise the job is ours now and we wait for it."""
+        if self.error is not None:
+            command = self.orders["command"]
+            shutil.rmtree(self.orders["folder"], ignore_errors=True)
+            raise CommandNotFound(
+                f"{command[0]!r} could not be started",
+                found=self.error["error"],
+                hint="check that it is a program for this machine",
+            )
+        if self.end is not None:
+            return
+        if self.job_pid is None:
+            raise StorageError(
+                "the sampler process could not start", found=f"it ended with code {code}", hint="memfit doctor"
+            )
+        self.end = self._wait_for_the_job()
+        self._write_end_ourselves(code)
+
+    def _wait_for_the_job(self) -> dict[str, Any]:
+        assert self.job_pid is not None
+        while True:
+            try:
+                _, status = os.waitpid(self.job_pid, os.WUNTRACED)
+            except ChildProcessError:
+                return {"exit_code": None, "signal": None}
+            if os.WIFSTOPPED(status):
+                self._stop_with_the_job()
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            return {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+
+    def _write_end_ourselves(self, sampler_code: int) -> None:
+        now_us = (time.monotonic_ns() - self.orders["clock_start_ns"]) // 1000
+        writer = RunWriter(self.orders["folder"])
+        how = f"signal {-sampler_code}" if sampler_code < 0 else f"exit code {sampler_code}"
+        writer.event(
+            "note",
+            now_us,
+            message=f"the sampler process died ({how}) while the job ran; samples end there, the job was not disturbed",
+        )
+        writer.event("job_ended", now_us, **(self.end or {}))
+        writer.close()
+
+    def _job_end(self) -> JobEnd:
+        end = self.end or {}
+        return JobEnd(exit_code=end.get("exit_code"), signal=end.get("signal"), storage_problem=self.storage_problem)
+
+    # ---- signals and job control ----------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        """Signals sent to memfit are meant for the job."""
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, lambda n, _: self._forward(n))
+        self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+    def _return_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _forward(self, number: int) -> None:
+        if self.job_pid is None:
+            self._early_signals.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.job_pid, number)
+
+    def _stop_with_the_job(self) -> None:
+        """Ctrl-Z stopped the job: stop as well, so that the shell gets its prompt, and go on together."""
+        if self.job_pid is None:
+            return
+        if self.terminal:
+            self.terminal.take_back()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if self.terminal:
+            self.terminal.give_to(self.job_pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.job_pid, signal.SIGCONT)
+
+
+# ---- a program that is already running ---------------------------------------------------------------------------
+
+
+class Attachment:
+    """A running sampler on a process that is not ours to start; `close` lets go of it."""
+
+    def __init__(self, pid: int, folder: Path, settings: Settings, *, overwrite: bool, live: bool = False) -> None:
+        command = check_process(pid)
+        self.folder = folder
+        clock_start_ns = time.monotonic_ns()
+        run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
+        self._status_read, status_write = os.pipe()
+        control_read, self._control_write = os.pipe()
+        orders = common_orders(folder, settings, clock_start_ns)
+        orders |= {"pid": pid, "status_fd": status_write, "control_fd": control_read, "live": live}
+        self._sampler = start_sampler(orders, (status_write, control_read))
+        os.close(status_write)
+        os.close(control_read)
+        self._rest = b""
+        self.storage_problem = ""
+
+    def messages(self, timeout_seconds: float | None = None) -> list[dict[str, Any]] | None:
+        """What the sampler has said meanwhile; None when it is gone."""
+        if not select.select([self._status_read], [], [], timeout_seconds)[0]:
+            return []
+        chunk = os.read(self._status_read, 65536)
+        if not chunk:
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        heard = [json.loads(line) for line in lines]
+        for message in heard:
+            if "storage" in message:
+                self.storage_problem = f"{message['storage']} after {message['seconds']:.1f} s"
+        return heard
+
+    def follow(self, duration_seconds: float | None, on_live: Listener | None) -> None:
+        """Hear the sampler until the process ends, the time is over, or Ctrl-C lets go."""
+        deadline = time.monotonic() + duration_seconds if duration_seconds is not None else None
+        try:
+            while (heard := self.messages(_seconds_left(deadline))) is not None:
+                for message in heard:
+                    if "live" in message and on_live:
+                        on_live(message["live"])
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go: the sampler writes the end and leaves."""
+        if self._control_write < 0:
+            return
+        os.close(self._control_write)
+        self._control_write = -1
+        while self.messages(10.0):
+            continue
+        self._sampler.wait()
+        os.close(self._status_read)
+
+
+def _seconds_left(deadline: float | None) -> float:
+    return 1.0 if deadline is None else min(1.0, max(0.0, deadline - time.monotonic()))
+
+
+def check_process(pid: int) -> list[str]:
+    """The command line of a process we may measure; refuses one that is gone or belongs to somebody else."""
+    try:
+        owner = read_proc.read_owner(pid)
+        status = read_proc.read_status(pid)
+        command = read_proc.read_file(f"/proc/{pid}/cmdline", 1 << 16)
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessUnavailable(f"there is no process {pid}", hint="ps -u $USER lists yours") from None
+    except PermissionError:
+        owner, status, command = -1, None, b""
+    if os.geteuid() not in (0, owner):
+        raise ProcessUnavailable(
+            f"process {pid} belongs to somebody else", found=f"user id {owner}", hint="run memfit as that user"
+        )
+    if status is None:
+        raise ProcessUnavailable(
+            f"process {pid} has no memory to measure", found="a zombie or a kernel thread", hint="give another PID"
+        )
+    return [part.decode("utf-8", "replace") for part in command.rstrip(b"\0").split(b"\0")]

@@ -1,0 +1,124 @@
+"""Can a running program be measured, let go of, and refused when it is not ours?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import memfit
+from memfit.errors import ProcessUnavailable
+from memfit.measure.session import check_process
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def sleeper():
+    code = "import time; x = bytearray(80 << 20); print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_attaching_measures_until_told_to_let_go_and_leaves_the_program_running(sleeper, tmp_path: Path):
+    record = memfit.attach_process(sleeper.pid, output=tmp_path / "r", duration_seconds=0.6)
+    assert record.outcome.kind == "detached"
+    assert (record.peak.value or 0) > 80 * MIB
+    assert len(record.samples) > 20
+    assert record.tree_readings[-1].reason == "end"
+    assert sleeper.poll() is None
+
+
+def test_attaching_ends_with_the_program(sleeper, tmp_path: Path):
+    command = [sys.executable, "-m", "memfit", "attach", "-q", "--no-report", "-o", tmp_path / "r", str(sleeper.pid)]
+    memfit_process = subprocess.Popen(command)
+    events = tmp_path / "r" / "events.jsonl"
+    deadline = time.monotonic() + 10
+    while not (events.exists() and "process_started" in events.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sleeper.send_signal(signal.SIGKILL)
+    assert memfit_process.wait(10) == 0
+    record = memfit.read_run(tmp_path / "r")
+    assert record.outcome.kind == "done"
+    assert (record.peak.value or 0) > 80 * MIB
+
+
+def test_ctrl_c_lets_go_and_is_no_failure(sleeper, tmp_path: Path):
+    command = [sys.executable, "-m", "memfit", "attach", "-q", "--no-report", "-o", tmp_path / "r", str(sleeper.pid)]
+    memfit_process = subprocess.Popen(command)
+    samples = tmp_path / "r" / "samples.bin"
+    while not (samples.exists() and samples.stat().st_size):
+        time.sleep(0.05)
+    memfit_process.send_signal(signal.SIGINT)
+    assert memfit_process.wait(10) == 0
+    assert memfit.read_run(tmp_path / "r").outcome.kind == "detached"
+    assert sleeper.poll() is None
+
+
+def test_a_process_that_is_gone_is_refused(tmp_path: Path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with pytest.raises(ProcessUnavailable, match=f"there is no process {gone.pid}"):
+        memfit.attach_process(gone.pid, output=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_zombie_is_refused(tmp_path: Path):
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ProcessUnavailable, match="no memory to measure"):
+        check_process(zombie.pid)
+    zombie.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else to try this")
+def test_somebody_elses_process_is_refused(sleeper):
+    script = (
+        f"import os; from memfit.measure.session import check_process; os.setuid(65534); check_process({sleeper.pid})"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "belongs to somebody else" in run.stderr
+
+
+def test_a_program_can_measure_itself_with_a_context_manager(tmp_path: Path):
+    with memfit.measure_run(tmp_path / "r", marks=False) as run:
+        block = bytearray(64 << 20)
+        time.sleep(0.3)
+        del block
+    assert run.record is not None
+    assert run.record.outcome.kind == "detached"
+    assert (run.record.peak.value or 0) > 64 * MIB
+    assert os.getpid() in {process.pid for process in run.record.processes}
+
+
+def test_the_decorator_measures_every_call_and_returns_what_the_function_returns(tmp_path: Path):
+    measured = memfit.measure_run(tmp_path / "r", marks=False, overwrite=True)
+
+    @measured
+    def work(seconds: float) -> str:
+        """Sleep a little."""
+        time.sleep(seconds)
+        return "done"
+
+    assert work(0.2) == "done"
+    assert work.__name__ == "work"
+    assert measured.record is not None
+
+
+def test_an_exception_inside_still_closes_the_record(tmp_path: Path):
+    run = memfit.measure_run(tmp_path / "r", marks=False)
+    with pytest.raises(ZeroDivisionError), run:
+        _ = 1 / 0
+    assert run.record is not None
+    assert run.record.outcome.kind == "detached"
