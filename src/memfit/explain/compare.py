@@ -1,0 +1,372 @@
+"""Do two runs differ, and by more than repeats of the same run would?
+
+Every quantity known on a side becomes a row with its own noise (explain/noise.py). A difference above the noise is
+called larger; below it, within; and where a run was cut short, a number is missing or its bounds overlap, the
+answer is that we cannot tell. With four repeats or more on both sides the noise comes from relabelling the repeats
+and nothing is assumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.explain import noise
+from memfit.records.figure import Figure, measured, unknown
+from memfit.records.finding import Comparison, Difference, Group, NoiseSource, Side, Verdict
+from memfit.records.ledger import Ledger
+from memfit.records.run import RunRecord
+
+CUT_SHORT = {"killed", "out of memory", "over the limit", "interrupted", "still running", "lost", "failed"}
+_PHASES = ("data", "forward", "backward", "update")
+_FIXED_LINES = {"interpreter", "imports", "library files"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A run with the ledgers that explain it."""
+
+    run: RunRecord
+    ledgers: tuple[Ledger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quantity:
+    """One number of one run, and what moves it from repeat to repeat."""
+
+    group: Group
+    name: str
+    figure: Figure
+    noise: tuple[NoiseSource, ...] = ()
+    noise_unknown: str = ""
+    """Why the noise is not known; then only repeats can tell."""
+    grows: bool = False
+    """A run that was cut short would have made it larger."""
+
+
+def compare_runs(first: RunRecord, second: RunRecord) -> Comparison:
+    """Compare two single runs."""
+    return compare_groups([Subject(run=first)], [Subject(run=second)])
+
+
+def compare_groups(first: Sequence[Subject], second: Sequence[Subject]) -> Comparison:
+    """Compare two sides of one or more runs each."""
+    sides = [[_quantities(subject) for subject in side] for side in (first, second)]
+    names = list(dict.fromkeys(name for side in sides for run in side for name in run))
+    differences = [_difference(name, first, second, sides[0], sides[1]) for name in names]
+    return Comparison(
+        first=_side("A", first),
+        second=_side("B", second),
+        differences=tuple(difference for difference in differences if difference is not None),
+        notes=_notes(first, second),
+    )
+
+
+def _side(label: str, subjects: Sequence[Subject]) -> Side:
+    folders = tuple(subject.run.folder for subject in subjects)
+    return Side(label=label, folders=folders, command=subjects[0].run.header.command, num_runs=len(subjects))
+
+
+# ---- the quantities of one run ---------------------------------------------------------------------------------------
+
+
+def _quantities(subject: Subject) -> dict[str, _Quantity]:
+    run = subject.run
+    rows = [*_memory(run), *_phases(run), *_time(run), *_energy(run), *_processes(run)]
+    for ledger in subject.ledgers:
+        rows += _ledger(ledger, run)
+    return {f"{row.group}/{row.name}": row for row in rows}
+
+
+def _memory(run: RunRecord) -> list[_Quantity]:
+    rows = [_Quantity(group="memory", name="peak", figure=run.peak, noise=noise.peak_noise(run), grows=True)]
+    if len(run.tree.tree_bytes):
+        mean = measured(float(run.tree.tree_bytes.mean()), "bytes", f"mean of {len(run.tree.tree_bytes)} samples")
+        rows.append(_Quantity(group="memory", name="mean", figure=mean, noise=_resident_noise(run, mean.value or 0)))
+    for device in sorted({reading.device for reading in run.gpus}):
+        used = [sum(p.num_bytes or 0 for p in r.processes) for r in run.gpus if r.device == device]
+        figure = measured(max(used), "bytes", f"largest of {len(used)} NVML readings")
+        reason = "device: its allocator takes memory in blocks of 2 MiB"
+        grain = NoiseSource(name="device", half_width=2 * 1024**2, source="assumed", reason=reason)
+        rows.append(_Quantity(group="memory", name=f"GPU {device} peak", figure=figure, noise=(grain,), grows=True))
+    return rows
+
+
+def _resident_noise(run: RunRecord, num_bytes: float) -> tuple[NoiseSource, ...]:
+    if run.header.kind == "predicted":
+        return ()
+    return noise.allocator_noise(run.header, num_bytes), noise.counter_noise()
+
+
+def _phases(run: RunRecord) -> list[_Quantity]:
+    rows = []
+    for phase in ("step", *_PHASES):
+        peaks = run.steps.peak_bytes if phase == "step" else getattr(run.steps, f"{phase}_peak_bytes")
+        if np.any(~np.isnan(peaks)):
+            row = _median_row(run, "phases", f"median {phase} peak", peaks, "bytes")
+            rows.append(row)
+    return rows
+
+
+def _time(run: RunRecord) -> list[_Quantity]:
+    steps = run.steps
+    rows = []
+    if len(steps):
+        seconds = steps.end_seconds - steps.begin_seconds
+        rows.append(_median_row(run, "time", "median step time", seconds, "seconds"))
+    duration = measured(run.duration_seconds, "seconds", "monotonic clock")
+    sources = (noise.machine_noise(run.duration_seconds),)
+    rows.append(_Quantity(group="time", name="duration", figure=duration, noise=sources, grows=True))
+    return rows
+
+
+def _median_row(run: RunRecord, group: Group, name: str, values: np.ndarray, unit: str) -> _Quantity:
+    """The median over steady steps, with the scatter of the steps and the floor of its unit."""
+    steady = values[noise.steady_rows(run.steps)]
+    steady = steady[~np.isnan(steady)]
+    scatter = noise.median_noise(steady)
+    if scatter is None:
+        reason = f"{len(steady)} steady steps; at least {noise.MIN_STEADY_STEPS} are needed"
+        return _Quantity(group=group, name=name, figure=unknown(unit, reason), noise_unknown=reason)
+    middle = float(np.median(steady))
+    floor = _resident_noise(run, middle) if unit == "bytes" else (noise.machine_noise(middle),)
+    figure = measured(middle, unit, f"median of {len(steady)} steady steps")
+    return _Quantity(group=group, name=name, figure=figure, noise=(scatter, *floor))
+
+
+def _energy(run: RunRecord) -> list[_Quantity]:
+    """Joules per domain, divided by the steps where there are any."""
+    rows = []
+    why = "one run cannot show how far its energy repeats; give several runs per side"
+    for reading in run.energy:
+        figure, name = reading.figure, f"energy, {reading.domain}"
+        if figure.value is not None and len(run.steps):
+            name += ", per step"
+            each = figure.value / len(run.steps)
+            figure = Figure(
+                value=each, unit="joules", source=figure.source, method=f"{figure.method}, divided by steps"
+            )
+        rows.append(_Quantity(group="energy", name=name, figure=figure, noise_unknown=why))
+    return rows
+
+
+def _processes(run: RunRecord) -> list[_Quantity]:
+    """Peaks by command; processes of the same command are numbered in the order they started."""
+    if len(run.processes) < 2:
+        return []
+    seen: Counter[str] = Counter()
+    rows = []
+    for process in run.processes:
+        seen[process.command] += 1
+        name = process.command + (f" ({seen[process.command]})" if seen[process.command] > 1 else "")
+        sources = _resident_noise(run, process.peak.value or 0.0)
+        rows.append(_Quantity(group="processes", name=name, figure=process.peak, noise=sources, grows=True))
+    return rows
+
+
+def _ledger(ledger: Ledger, run: RunRecord) -> list[_Quantity]:
+    rows = []
+    for line in ledger.lines:
+        name = line.kind if line.name in ("", line.kind) else f"{line.kind}: {line.name}"
+        if ledger.device != "host":
+            name = f"{ledger.device} {name}"
+        if ledger.process:
+            name = f"process {ledger.process} {name}"
+        figure = Figure(value=line.num_bytes, unit="bytes", source=line.source, method=line.method)
+        if line.kind == "tensors":
+            sources: tuple[NoiseSource, ...] = ()
+        elif line.kind in _FIXED_LINES:
+            sources = (noise.counter_noise(),)
+        else:
+            sources = _resident_noise(run, ledger.peak_bytes)
+        rows.append(_Quantity(group="ledger", name=name, figure=figure, noise=sources))
+    return rows
+
+
+# ---- one row of the comparison ---------------------------------------------------------------------------------------
+
+_Rows = list[dict[str, _Quantity]]
+
+
+def _difference(
+    key: str, first: Sequence[Subject], second: Sequence[Subject], first_rows: _Rows, second_rows: _Rows
+) -> Difference | None:
+    """Compare one quantity; None when neither side knows it."""
+    a, b = (_of_side(key, subjects, rows) for subjects, rows in ((first, first_rows), (second, second_rows)))
+    sample = next(row[key] for row in (*first_rows, *second_rows) if key in row)
+    if not a.known and not b.known:
+        return None
+    figures = [_mean_figure(side) for side in (a, b)]
+    if not a.known or not b.known:
+        change = unknown(sample.figure.unit, "known on one side only")
+        reason = "; ".join(f"{label}: {side.missing}" for label, side in (("A", a), ("B", b)) if not side.known)
+        return Difference(
+            group=sample.group, name=sample.name, first=figures[0], second=figures[1], change=change, noise=None,
+            verdict="cannot tell", reason=reason,
+        )  # fmt: skip
+    delta = (figures[1].value or 0.0) - (figures[0].value or 0.0)
+    half, why = _noise_of(a, b)
+    verdict, reason = _verdict(delta, half, why, a, b)
+    source = "measured" if {figures[0].source, figures[1].source} == {"measured"} else "assumed"
+    low, high = (None, None) if half is None else (delta - half, delta + half)
+    change = Figure(value=delta, unit=sample.figure.unit, source=source, method="B - A", low=low, high=high)
+    return Difference(
+        group=sample.group, name=sample.name, first=figures[0], second=figures[1], change=change, noise=half,
+        verdict=verdict, reason=reason,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SideOfRow:
+    """One quantity over the runs of a side."""
+
+    quantities: tuple[_Quantity, ...]
+    values: np.ndarray
+    missing: str
+    cut_short: str
+    """How a run of this side ended early; empty when all ran to their end, or the quantity does not grow."""
+
+    @property
+    def known(self) -> bool:
+        return not self.missing
+
+
+def _of_side(key: str, subjects: Sequence[Subject], rows: _Rows) -> _SideOfRow:
+    quantities = [row[key] for row in rows if key in row]
+    if key.startswith("ledger/") and len(quantities) < len(rows) and all(subject.ledgers for subject in subjects):
+        quantities += [_absent_line(key)] * (len(rows) - len(quantities))
+    missing = "" if len(quantities) == len(rows) else "not recorded"
+    for quantity in quantities:
+        missing = missing or (quantity.figure.reason if quantity.figure.value is None else "")
+    endings = [s.run.outcome.kind for s in subjects if s.run.outcome.kind in CUT_SHORT]
+    grows = any(quantity.grows for quantity in quantities)
+    values = np.array([q.figure.value for q in quantities if q.figure.value is not None], dtype=float)
+    return _SideOfRow(
+        quantities=tuple(quantities), values=values, missing=missing, cut_short=endings[0] if endings and grows else ""
+    )
+
+
+def _absent_line(key: str) -> _Quantity:
+    figure = measured(0, "bytes", "no such line in this ledger")
+    return _Quantity(group="ledger", name=key.partition("/")[2], figure=figure)
+
+
+def _mean_figure(side: _SideOfRow) -> Figure:
+    if not side.known:
+        unit = side.quantities[0].figure.unit if side.quantities else "bytes"
+        return unknown(unit, side.missing)
+    if len(side.quantities) == 1:
+        return side.quantities[0].figure
+    sample = side.quantities[0].figure
+    low, high = float(side.values.min()), float(side.values.max())
+    method = f"mean of {len(side.values)} runs"
+    return Figure(
+        value=float(side.values.mean()), unit=sample.unit, source=sample.source, method=method, low=low, high=high
+    )
+
+
+def _noise_of(a: _SideOfRow, b: _SideOfRow) -> tuple[float | None, str]:
+    """(half width, why): from relabelling when there are enough repeats, else the largest of spread and sources."""
+    fewest = min(len(a.values), len(b.values))
+    if fewest >= noise.MIN_REPEATS:
+        half = noise.permutation_noise(a.values, b.values)
+        grain = max((s.half_width for q in a.quantities for s in q.noise if s.name == "counter"), default=0.0)
+        if grain > half:
+            return grain, noise.counter_noise().reason
+        return half, f"repeats: 95 % of all relabellings of {len(a.values)} + {len(b.values)} runs stay below"
+    spread = max(float(np.ptp(a.values)), float(np.ptp(b.values)))
+    half, why = _single_noise(a, b)
+    repeated = max(len(a.values), len(b.values)) > 1
+    if repeated and (half is None or spread > half):
+        return spread, "repeats: runs of one side differ by this much"
+    return half, why
+
+
+def _single_noise(a: _SideOfRow, b: _SideOfRow) -> tuple[float | None, str]:
+    unknown_why = next((q.noise_unknown for q in (*a.quantities, *b.quantities) if q.noise_unknown), "")
+    if unknown_why:
+        return None, unknown_why
+    widths: dict[str, tuple[float, str]] = {}
+    for side in (a, b):
+        for source in (source for quantity in side.quantities[:1] for source in quantity.noise):
+            before, _ = widths.get(source.name, (0.0, ""))
+            joined = (
+                float(np.hypot(before, source.half_width)) if source.name == "steps" else max(before, source.half_width)
+            )
+            reason = source.reason if source.half_width >= before else widths[source.name][1]
+            widths[source.name] = (joined, reason)
+    if not widths:
+        return 0.0, "counted exactly: repeats give the same number"
+    return max(widths.values())
+
+
+def _verdict(delta: float, half: float | None, why: str, a: _SideOfRow, b: _SideOfRow) -> tuple[Verdict, str]:
+    smaller, larger, label = (a, b, "A") if delta > 0 else (b, a, "B")
+    if half is None:
+        return "cannot tell", why
+    if smaller.cut_short:
+        return "cannot tell", f"{label} was cut short ({smaller.cut_short}); a whole run may have taken more"
+    if abs(delta) <= half:
+        return "within the noise", why
+    if len(a.values) == len(b.values) == 1 and _bounds_overlap(smaller.quantities[0], larger.quantities[0]):
+        return "cannot tell", "the bounds of the two figures overlap"
+    return "larger than the noise", why
+
+
+def _bounds_overlap(smaller: _Quantity, larger: _Quantity) -> bool:
+    """Whether the smaller may in truth be the larger; a tree with readings of shared pages has a noise of its own."""
+    if any(source.name == "tree" for source in (*smaller.noise, *larger.noise)):
+        return False
+    top, bottom = smaller.figure.high, larger.figure.low
+    top = smaller.figure.value if top is None else top
+    bottom = larger.figure.value if bottom is None else bottom
+    return (top or 0.0) >= (bottom or 0.0)
+
+
+# ---- what else differs -----------------------------------------------------------------------------------------------
+
+
+def _notes(first: Sequence[Subject], second: Sequence[Subject]) -> tuple[str, ...]:
+    notes = []
+    for name, values in _conditions(first, second).items():
+        if values[0] != values[1]:
+            notes.append(f"{name}: A {values[0]}; B {values[1]}")
+    for label, side in (("A", first), ("B", second)):
+        notes.extend(
+            f"{label} {subject.run.outcome.kind}: {subject.run.outcome.message}"
+            for subject in side
+            if subject.run.outcome.kind in CUT_SHORT
+        )
+    fewest = min(len(first), len(second))
+    if fewest < noise.MIN_REPEATS:
+        notes.append(
+            f"with fewer than {noise.MIN_REPEATS} runs per side the noise rests on assumptions; "
+            f"repeat both and compare `A A A A -- B B B B`"
+        )
+    return tuple(notes)
+
+
+def _conditions(first: Sequence[Subject], second: Sequence[Subject]) -> dict[str, tuple[str, str]]:
+    """What should be equal on both sides for a fair comparison."""
+
+    def told(subjects: Sequence[Subject]) -> dict[str, str]:
+        header = subjects[0].run.header
+        environment = header.environment
+        return {
+            "kind": header.kind,
+            "command": " ".join(header.command),
+            "sampling interval (seconds)": str(header.settings.interval_seconds),
+            "stable": "on" if header.settings.stable else "off",
+            "marks": "on" if header.settings.marks else "off",
+            "python": environment.python,
+            "system": environment.system,
+            "processor": environment.cpu,
+            "libc": environment.libc,
+            "variables": ", ".join(f"{k}={v}" for k, v in sorted(environment.variables.items())) or "none",
+        }
+
+    a, b = told(first), told(second)
+    return {name: (a[name], b[name]) for name in a}

@@ -1,0 +1,107 @@
+"""How does a run look as tables: samples, tree, steps, processes, system, GPU and energy as CSV?
+
+Every head carries its unit. An unknown number is an empty cell, never a zero.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memfit.errors import StorageError
+from memfit.records.run import RunRecord, SystemReading
+from memfit.records.steps import Steps
+
+Table = tuple[list[str], Iterable[Iterable[Any]]]
+
+
+def _samples(run: RunRecord) -> Table:
+    samples = run.samples
+    heads = ["time_seconds", "late_seconds", "process", "resident_bytes", "shared_bytes"]
+    return heads, _columns([getattr(samples, head) for head in heads])
+
+
+def _tree(run: RunRecord) -> Table:
+    heads = ["time_seconds", "tree_bytes", "summed_resident_bytes"]
+    return heads, _columns([getattr(run.tree, head) for head in heads])
+
+
+def _steps(run: RunRecord) -> Table:
+    heads = [field.name for field in fields(Steps)]
+    return heads, _columns([getattr(run.steps, head) for head in heads])
+
+
+def _processes(run: RunRecord) -> Table:
+    heads = [
+        "process", "pid", "parent_pid", "command", "started_seconds", "ended_seconds", "peak_bytes", "peak_low_bytes",
+        "peak_high_bytes", "peak_method", "anonymous_bytes", "file_bytes", "shmem_bytes",
+    ]  # fmt: skip
+    rows = (
+        (p.index, p.pid, p.parent_pid, p.command, p.started_seconds, p.ended_seconds, p.peak.value, p.peak.low,
+         p.peak.high, p.peak.method or p.peak.reason, p.anonymous_bytes, p.file_bytes, p.shmem_bytes)
+        for p in run.processes
+    )  # fmt: skip
+    return heads, rows
+
+
+def _system(run: RunRecord) -> Table:
+    heads = list(SystemReading.__struct_fields__)
+    return heads, ([getattr(reading, head) for head in heads] for reading in run.system)
+
+
+def _gpu(run: RunRecord) -> Table:
+    heads = ["time_seconds", "device", "name", "total_bytes", "used_bytes", "job_bytes"]
+    rows = (
+        (g.time_seconds, g.device, g.name, g.total_bytes, g.used_bytes,
+         sum(p.num_bytes or 0 for p in g.processes) if any(p.num_bytes is not None for p in g.processes) else None)
+        for g in run.gpus
+    )  # fmt: skip
+    return heads, rows
+
+
+def _energy(run: RunRecord) -> Table:
+    heads = ["domain", "joules", "source", "method_or_reason", "scope", "window_seconds"]
+    rows = (
+        (e.domain, e.figure.value, e.figure.source, e.figure.method or e.figure.reason, e.scope, e.window_seconds)
+        for e in run.energy
+    )
+    return heads, rows
+
+
+TABLES: dict[str, Callable[[RunRecord], Table]] = {
+    "samples": _samples, "tree": _tree, "steps": _steps, "processes": _processes, "system": _system, "gpu": _gpu,
+    "energy": _energy,
+}  # fmt: skip
+
+
+def _columns(columns: list[np.ndarray], chunk: int = 50_000) -> Iterator[tuple[Any, ...]]:
+    """Rows of plain numbers, nan as None, some at a time so that a long run needs no second copy in memory."""
+    for begin in range(0, len(columns[0]), chunk):
+        parts = [column[begin : begin + chunk].tolist() for column in columns]
+        for row in zip(*parts, strict=True):
+            yield tuple(None if isinstance(cell, float) and cell != cell else cell for cell in row)
+
+
+def write_csv(run: RunRecord, path: Path, table: str | None = None) -> list[Path]:
+    """One table into one file, or every table into a folder."""
+    try:
+        if table is not None:
+            return [_write_table(TABLES[table](run), path)]
+        path.mkdir(exist_ok=True)
+        return [_write_table(make(run), path / f"{name}.csv") for name, make in TABLES.items()]
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another place") from None
+
+
+def _write_table(table: Table, path: Path) -> Path:
+    heads, rows = table
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(heads)
+        writer.writerows(rows)
+    return path

@@ -1,0 +1,99 @@
+"""What is drawn of a ledger: bars that add up to the peak, and below them the tensors by category and module?"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from memfit.records.ledger import Ledger
+from memfit.records.run import RunRecord
+
+_PLACES = {"shared": " (in shared memory)", "file": " (mapped from a file)"}
+"""How the ledger names the lines of tensors that lie outside of the process's own heap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One part of a peak; the parts below it add up to its tensors."""
+
+    kind: str
+    name: str
+    num_bytes: int
+    share: float
+    source: str
+    method: str
+    parts: tuple[Bar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """One ledger, largest line first, the unexplained rest last."""
+
+    process: int
+    pid: int | None
+    device: str
+    step: int
+    phase: str
+    peak_bytes: int
+    explained_ratio: float
+    bars: tuple[Bar, ...]
+
+
+def ledger_view(ledger: Ledger, run: RunRecord) -> LedgerView:
+    """Turn one ledger into bars."""
+    pid = next((process.pid for process in run.processes if process.index == ledger.process), None)
+    parts = _tensor_parts(ledger)
+    bars = [
+        Bar(
+            kind=line.kind,
+            name=line.name,
+            num_bytes=line.num_bytes,
+            share=_share(line.num_bytes, ledger.peak_bytes),
+            source=line.source,
+            method=line.method,
+            parts=parts.get(line.name, ()) if line.kind == "tensors" else (),
+        )
+        for line in ledger.lines
+    ]
+    bars.sort(key=lambda bar: (bar.kind == "unexplained", -bar.num_bytes))
+    return LedgerView(
+        process=ledger.process,
+        pid=pid,
+        device=ledger.device,
+        step=ledger.step,
+        phase=ledger.phase,
+        peak_bytes=ledger.peak_bytes,
+        explained_ratio=ledger.explained_ratio if ledger.peak_bytes else 0.0,
+        bars=tuple(bars),
+    )
+
+
+def _share(num_bytes: int, whole_bytes: int) -> float:
+    return num_bytes / whole_bytes if whole_bytes else 0.0
+
+
+def _tensor_parts(ledger: Ledger) -> dict[str, tuple[Bar, ...]]:
+    """By category: one bar per module, with the phases its tensors were born in below it."""
+    sizes: dict[str, Counter[str]] = defaultdict(Counter)
+    births: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for share in ledger.tensors:
+        module = share.module or "(outside of modules)"
+        line = share.category + _PLACES.get(share.backing, "")
+        sizes[line][module] += share.num_bytes
+        births[line, module][share.phase] += share.num_bytes
+    result = {}
+    for category, modules in sizes.items():
+        result[category] = tuple(
+            _bar("module", module, size, ledger.peak_bytes, _births(births[category, module]))
+            for module, size in modules.most_common()
+        )
+    return result
+
+
+def _births(phases: Counter[str]) -> str:
+    return "born in " + ", ".join(phase for phase, _ in phases.most_common())
+
+
+def _bar(kind: str, name: str, num_bytes: int, whole_bytes: int, method: str) -> Bar:
+    share = _share(num_bytes, whole_bytes)
+    return Bar(kind=kind, name=name, num_bytes=num_bytes, share=share, source="measured", method=method)

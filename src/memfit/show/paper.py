@@ -1,0 +1,113 @@
+"""How does a rich renderable become text for this terminal, this pipe or this file?
+
+Width and colour are decided here once: colour only on a terminal and never with NO_COLOR; letters that the stream
+cannot write are replaced by plain ones.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+
+from memfit.errors import StorageError
+
+PIPE_WIDTH = 80
+MAX_WIDTH = 120
+MIN_WIDTH = 40
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
+_PLAIN = str.maketrans(
+    {
+        "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-", "▂": "-", "▁": ".", "░": ":", "▒": ":",
+        "✓": "+", "✗": "x", "±": "+/-", "…": "~", "•": "-", "─": "-", "└": "+", "│": "|", "┤": "+", "≈": "~", "·": "-",
+    }
+)  # fmt: skip
+
+
+class _Clean:
+    """Drops control characters: a command line or a note must not steer the reader's terminal."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(_CONTROLS))
+
+
+def render(renderable: RenderableType, width: int, color: bool) -> str:
+    """Text of exactly this width, with or without escape codes, without trailing blanks."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    with console.capture() as capture:
+        console.print(_Clean(renderable))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def write_text(compose: Callable[[int, bool], str], stream: TextIO | None = None) -> None:
+    """Compose for this stream's width and colour, and write it."""
+    stream = _opened(stream)
+    on_terminal = stream.isatty()
+    color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+    text = compose(_width(on_terminal), bool(color))
+    stream.write(writable(text, stream.encoding or "utf-8"))
+    stream.flush()
+
+
+def write_json(raw: bytes, stream: TextIO | None = None) -> None:
+    """Write one JSON document and a line end."""
+    stream = _opened(stream)
+    stream.write(raw.decode() + "\n")
+    stream.flush()
+
+
+def _opened(stream: TextIO | None) -> TextIO:
+    """The stream asked for, or the standard output."""
+    chosen = sys.stdout if stream is None else stream
+    if chosen is None:
+        raise StorageError(
+            "there is no standard output to write to", found="it is closed", hint="redirect it to a file"
+        )
+    return chosen
+
+
+def _width(on_terminal: bool) -> int:
+    fallback = (80, 24) if on_terminal else (PIPE_WIDTH, 24)
+    if not on_terminal and not os.environ.get("COLUMNS"):
+        return PIPE_WIDTH
+    return min(max(shutil.get_terminal_size(fallback).columns, MIN_WIDTH), MAX_WIDTH)
+
+
+def writable(text: str, encoding: str) -> str:
+    """The text with letters this encoding lacks replaced by plain ones."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
+    return text
+
+
+def table(*heads: str) -> Table:
+    """A table without lines; a head that starts with '>' is aligned right."""
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for head in heads:
+        right = head.startswith(">")
+        made.add_column(head.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return made

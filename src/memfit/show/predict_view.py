@@ -1,0 +1,124 @@
+"""How is a prediction written to a terminal?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memfit.records.figure import Figure
+from memfit.records.prediction import Prediction, Share, Sweep
+from memfit.units import format_bytes, format_ratio, format_seconds
+
+MOST_ROWS = 6
+
+
+def show_prediction(prediction: Prediction, console: Console) -> None:
+    """Peaks, who is alive, what was assumed."""
+    console.print(_title(prediction))
+    console.print(_levels(prediction))
+    peak = prediction.at_peak
+    console.print(Text(f"\nAlive at the peak of the tensors (step {peak.step}, {peak.phase}):"))
+    for name, shares in (("category", peak.by_category), ("module", peak.by_module), ("line", peak.by_line)):
+        console.print(_shares(name, shares))
+    if prediction.phases:
+        parts = ", ".join(f"{share.name} {format_bytes(share.num_bytes)}" for share in prediction.phases)
+        console.print(Text(f"Largest within each phase: {parts}"))
+    if prediction.sweep is not None:
+        console.print(_sweep(prediction.sweep))
+    _print_savings(prediction, console)
+    if prediction.step_time is not None:
+        console.print(Text(f"Time per step: {_seconds(prediction.step_time)} ({prediction.step_time.method})"))
+    _print_verdict(prediction, console)
+    _print_assumptions(prediction, console)
+
+
+def _title(prediction: Prediction) -> Text:
+    settings = " ".join(f"{name}={value}" for name, value in prediction.settings.items())
+    cost = f" in {format_seconds(prediction.cost.total_seconds)}" if prediction.cost else ""
+    how = f"{prediction.num_steps} steps foreseen{cost} ({prediction.route}, torch {prediction.torch_version})"
+    return Text(f"{prediction.target} {settings}".rstrip() + f" on {prediction.device}: {how}")
+
+
+def _levels(prediction: Prediction) -> Text:
+    rows = [(level.name, _bytes(level.figure), level.meaning) for level in prediction.levels]
+    names, figures = (max(len(row[i]) for row in rows) for i in (0, 1))
+    lines = [f"{name:<{names}}  {figure:<{figures}}  {meaning}" for name, figure, meaning in rows]
+    return Text("\n".join(lines))
+
+
+def _bytes(figure: Figure) -> str:
+    span = ""
+    if figure.low is not None and figure.high is not None:
+        span = f"{format_bytes(figure.low)} to {format_bytes(figure.high)}"
+    if figure.value is None:
+        return span or "unknown"
+    mark = " (assumed)" if figure.source == "assumed" else ""
+    return format_bytes(figure.value) + mark + (f"  [{span}]" if span else "")
+
+
+def _seconds(figure: Figure) -> str:
+    if figure.value is None:
+        return f"unknown: {figure.reason}"
+    return f"{format_seconds(figure.value)}" + (
+        f" ({format_seconds(figure.low)} to {format_seconds(figure.high)})" if figure.low and figure.high else ""
+    )
+
+
+def _shares(name: str, shares: Iterable[Share]) -> Table:
+    rows = list(shares)
+    total = sum(share.num_bytes for share in rows) or 1
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column(f"by {name}", min_width=34)
+    table.add_column("bytes", justify="right")
+    table.add_column("share", justify="right")
+    for share in rows[:MOST_ROWS]:
+        table.add_row(share.name or "(outside)", format_bytes(share.num_bytes), format_ratio(share.num_bytes / total))
+    if len(rows) > MOST_ROWS:
+        rest = sum(share.num_bytes for share in rows[MOST_ROWS:])
+        table.add_row(f"{len(rows) - MOST_ROWS} more", format_bytes(rest), format_ratio(rest / total))
+    return table
+
+
+def _sweep(sweep: Sweep) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", title=None)
+    for name in (sweep.setting, f"{sweep.level} peak", "how", "fits"):
+        table.add_column(name, justify="right")
+    for point in sweep.points:
+        fits = "" if point.fits is None else "yes" if point.fits else "no"
+        table.add_row(f"{point.value:g}", format_bytes(point.peak_bytes), point.how, fits)
+    return table
+
+
+def _print_savings(prediction: Prediction, console: Console) -> None:
+    for saving in prediction.savings:
+        rest = f"{saving.how}; leaves {format_bytes(saving.peak_bytes)}"
+        console.print(Text(f"Would save {format_bytes(saving.saved_bytes)}: {saving.change} ({rest})"))
+
+
+def _print_verdict(prediction: Prediction, console: Console) -> None:
+    if prediction.sweep is not None and prediction.sweep.reason:
+        console.print(Text(prediction.sweep.reason))
+    limit = prediction.memory_limit_bytes
+    if limit is None:
+        return
+    failed = prediction.failed
+    if failed is None:
+        console.print(Text(f"It fits in {format_bytes(limit)}.", style="green"))
+        return
+    console.print(Text(f"It does not fit in {format_bytes(limit)}: step {failed.step}, {failed.phase}.", style="red"))
+    where = ", ".join(part for part in (failed.module, failed.operator, failed.line) if part)
+    if where:
+        console.print(Text(f"  first failure: {format_bytes(failed.requested_bytes)} in {where}"))
+    console.print(Text(f"  {failed.message}"))
+
+
+def _print_assumptions(prediction: Prediction, console: Console) -> None:
+    if prediction.error_band:
+        console.print(Text(f"Error band: {prediction.error_band}", style="dim"))
+    for item in prediction.assumptions:
+        where = f" at {item.line}" if item.line else ""
+        times = f" ({item.count} times)" if item.count > 1 else ""
+        console.print(Text(f"Assumed: {item.text}{where}{times}", style="dim"))

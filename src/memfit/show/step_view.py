@@ -1,0 +1,177 @@
+"""What is drawn of the steps: peaks per step and phase, the pace, and the place of the highest peak?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from memfit.records.figure import Figure, measured, unknown
+from memfit.records.run import RunRecord
+from memfit.records.steps import Steps
+from memfit.show.decimate import highest_rows
+
+PHASE_NAMES = ("data", "forward", "backward", "update")
+_SAME_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """The exact peaks of one phase over all steps, and the time it takes."""
+
+    phase: str
+    median_peak: Figure
+    highest_peak: Figure
+    median_seconds: Figure
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsView:
+    """The steps that are drawn: all of them, or of each group of consecutive ones the one with the highest peak."""
+
+    num_steps: int
+    steps_per_row: int
+    median_seconds: Figure
+    steps_per_second: Figure
+    median_peak: Figure
+    step: np.ndarray
+    process: np.ndarray
+    begin_seconds: np.ndarray
+    forward_seconds: np.ndarray
+    backward_seconds: np.ndarray
+    update_seconds: np.ndarray
+    end_seconds: np.ndarray
+    peak_bytes: np.ndarray
+    data_peak_bytes: np.ndarray
+    forward_peak_bytes: np.ndarray
+    backward_peak_bytes: np.ndarray
+    update_peak_bytes: np.ndarray
+
+
+_COLUMNS = tuple(f.name for f in fields(StepsView) if f.type == "np.ndarray")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakPlace:
+    """Where the highest peak lay, as near as is known."""
+
+    time_seconds: float | None
+    step: int | None
+    phase: str
+
+
+def steps_view(steps: Steps, *, max_steps: int) -> StepsView:
+    """The table of steps to draw."""
+    rows = highest_rows(steps.peak_bytes, max_steps)
+    rate, each = _pace(steps)
+    return StepsView(
+        num_steps=len(steps),
+        steps_per_row=-(-len(steps) // max_steps) if len(steps) > max_steps else 1,
+        median_seconds=each,
+        steps_per_second=rate,
+        median_peak=_statistic(steps.peak_bytes, np.median, "bytes", "median of the exact peaks"),
+        **{name: getattr(steps, name)[rows] for name in _COLUMNS},
+    )
+
+
+def phase_rows(steps: Steps) -> tuple[PhaseRow, ...]:
+    """One row per phase that occurred."""
+    edges = [
+        steps.begin_seconds,
+        steps.forward_seconds,
+        steps.backward_seconds,
+        steps.update_seconds,
+        steps.end_seconds,
+    ]
+    rows = []
+    for number, phase in enumerate(PHASE_NAMES):
+        peaks = getattr(steps, f"{phase}_peak_bytes")
+        lengths = _next_known(edges[number + 1 :]) - edges[number] if len(steps) else np.zeros(0)
+        if not np.any(~np.isnan(peaks)) and not np.any(~np.isnan(lengths)):
+            continue
+        rows.append(
+            PhaseRow(
+                phase=phase,
+                median_peak=_statistic(peaks, np.median, "bytes", "median of the exact peaks"),
+                highest_peak=_statistic(peaks, np.max, "bytes", "highest exact peak"),
+                median_seconds=_statistic(lengths, np.median, "seconds", "median between two marks"),
+                num_steps=int(np.sum(~np.isnan(lengths))),
+            )
+        )
+    return tuple(rows)
+
+
+def _next_known(later_edges: list[np.ndarray]) -> np.ndarray:
+    """The first later edge that exists, row by row: a phase that did not occur has no edge."""
+    result = later_edges[-1].copy()
+    for edge in reversed(later_edges[:-1]):
+        result = np.where(np.isnan(edge), result, edge)
+    return result
+
+
+def _statistic(values: np.ndarray, function, unit: str, method: str) -> Figure:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return unknown(unit, "no step was marked, or the high-water mark could not be reset")
+    return measured(float(function(known)), unit, f"{method} of {len(known)} steps")
+
+
+def _pace(steps: Steps) -> tuple[Figure, Figure]:
+    """(steps per second, seconds per step); the first step holds the start-up and is left out."""
+    if len(steps) < 2:
+        reason = "no optimizer step was marked" if not len(steps) else "one step is too few for a pace"
+        return unknown("count", reason), unknown("seconds", reason)
+    span = float(steps.end_seconds.max() - steps.end_seconds.min())
+    seconds = (steps.end_seconds - steps.begin_seconds)[1:]
+    each = measured(float(np.median(seconds)), "seconds", f"median of {len(seconds)} steps, the first left out")
+    if span <= 0:
+        return unknown("count", "all steps ended at the same moment"), each
+    return measured((len(steps) - 1) / span, "count", "steps over the time between the first and the last"), each
+
+
+def peak_place(run: RunRecord) -> PeakPlace:
+    """When the peak was: the step that carries it exactly, or the highest point of the curve."""
+    steps, peak_bytes = run.steps, run.peak.value
+    if peak_bytes is not None and len(steps) and len(run.processes) <= 1 and np.any(~np.isnan(steps.peak_bytes)):
+        row = int(np.nanargmax(steps.peak_bytes))
+        if steps.peak_bytes[row] >= peak_bytes - _SAME_BYTES:
+            phase = _highest_phase(steps, row)
+            return PeakPlace(time_seconds=_inside(steps, row, phase, run), step=int(steps.step[row]), phase=phase)
+    if not len(run.tree.time_seconds):
+        return PeakPlace(time_seconds=None, step=None, phase="")
+    at_seconds = float(run.tree.time_seconds[int(run.tree.tree_bytes.argmax())])
+    step, phase = phase_at(steps, at_seconds)
+    return PeakPlace(time_seconds=at_seconds, step=step, phase=phase)
+
+
+def _highest_phase(steps: Steps, row: int) -> str:
+    peaks = [float(getattr(steps, f"{phase}_peak_bytes")[row]) for phase in PHASE_NAMES]
+    known = [(-1.0 if np.isnan(peak) else peak) for peak in peaks]
+    return PHASE_NAMES[int(np.argmax(known))]
+
+
+def _inside(steps: Steps, row: int, phase: str, run: RunRecord) -> float:
+    """The highest sample within the phase; its middle when no sample fell into it."""
+    names = ("begin", "forward", "backward", "update", "end")
+    edges = [float(getattr(steps, f"{name}_seconds")[row]) for name in names]
+    number = PHASE_NAMES.index(phase)
+    begin = edges[number] if not np.isnan(edges[number]) else edges[0]
+    end = next(edge for edge in edges[number + 1 :] if not np.isnan(edge))
+    times = run.tree.time_seconds
+    first, last = np.searchsorted(times, begin), np.searchsorted(times, end, side="right")
+    if last <= first:
+        return (begin + end) / 2
+    return float(times[first + int(run.tree.tree_bytes[first:last].argmax())])
+
+
+def phase_at(steps: Steps, at_seconds: float) -> tuple[int | None, str]:
+    """(step, phase) of one moment; (None, '') between or outside of steps."""
+    rows = np.flatnonzero((steps.begin_seconds <= at_seconds) & (at_seconds < steps.end_seconds))
+    if not len(rows):
+        return None, ""
+    row, phase = int(rows[0]), "data"
+    for name in PHASE_NAMES[1:]:
+        if getattr(steps, f"{name}_seconds")[row] <= at_seconds:
+            phase = name
+    return int(steps.step[row]), phase
