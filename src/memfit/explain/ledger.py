@@ -1,21 +1,31 @@
 """Where did the operating system's number go, line by line, and what is left without a name?
 
-A resident size is the sum of file pages, shared pages and anonymous pages. File and shared pages are counted by the kernel. Anonymous pages
-are put together from the inside:
+A resident size is the sum of file pages, shared pages and anonymous pages. File and shared pages are counted by the
+kernel. Anonymous pages are put together from the inside:
 
     interpreter + imports       what was resident before the program began, and what each import added
     + python heap, native heap  what Python's and the C library's heap grew by outside of imports, without tensors
     + tensors                   exactly, by category
     + allocator slack           free memory that the C library keeps
 
-An import that frees memory again leaves slack, not cost, so that growth of slack inside of imports is taken off the largest import.
-Everything else is as it was at one moment: when the process was largest within the traced step, which is not always when its
-tensors were (slack left by freed tensors counts as well). Whatever does not add up stays in the last line, with its sign.
+An import that frees memory again leaves slack, not cost, so that growth of slack inside of imports is taken off the
+largest import. Everything else is as it was at one moment: when the process was largest within the traced step,
+which is not always when its tensors were (slack left by freed tensors counts as well). Whatever does not add up
+stays in the last line, with its sign.
 """
 
 from __future__ import annotations
 
-from memfit.records.ledger import HeapFacts, ImportCost, Ledger, LedgerFacts, LedgerKind, LedgerLine, Moment, TensorShare
+from memfit.records.ledger import (
+    HeapFacts,
+    ImportCost,
+    Ledger,
+    LedgerFacts,
+    LedgerKind,
+    LedgerLine,
+    Moment,
+    TensorShare,
+)
 from memfit.records.run import GpuReading, MapsReading, ProcessRecord, RunRecord
 
 _SMALL_IMPORT_BYTES = 1024 * 1024
@@ -38,7 +48,7 @@ def _telling(facts: list[LedgerFacts]) -> LedgerFacts:
     return max(facts, key=lambda f: (f.resident_peak_bytes, f.tensor_peak_bytes, f.step))
 
 
-# ---- the host ---------------------------------------------------------------------------------------------------------
+# ---- the host ------------------------------------------------------------------------------------------------------
 
 
 def _host_ledger(run: RunRecord, process: ProcessRecord, facts: LedgerFacts) -> Ledger:
@@ -162,13 +172,13 @@ def _worker_lines(run: RunRecord, process: ProcessRecord) -> list[LedgerLine]:
         return []
     last: dict[int, int] = {}
     for reading in run.tree_readings:
-        last.update({part.process: part.proportional_bytes for part in reading.processes})
+        last.update({part.process: part.share_bytes for part in reading.processes})
     method = "proportional set size at its last reading"
     others = [other for other in run.processes if other.index != 0 and other.index in last]
     return [_line("worker", f"process {other.pid}", last[other.index], method) for other in others]
 
 
-# ---- devices ----------------------------------------------------------------------------------------------------------
+# ---- devices -------------------------------------------------------------------------------------------------------
 
 
 def _device_ledger(run: RunRecord, process: ProcessRecord, facts: LedgerFacts) -> Ledger:

@@ -97,6 +97,12 @@ def _parent(pid: int) -> int | None:
         return None
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone for good; one that is just becoming another program has no memory for a moment
+    either."""
+    return _parent(pid) is None
+
+
 def become_subreaper() -> bool:
     """Have orphans of the job become children of this process; False where the system has no such thing."""
     import ctypes

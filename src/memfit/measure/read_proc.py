@@ -30,6 +30,9 @@ class SharedCounters(NamedTuple):
     resident_bytes: int
     proportional_bytes: int
     unique_bytes: int
+    file_bytes: int
+    """Resident pages of files."""
+    file_proportional_bytes: int
 
 
 class StatmFile:
@@ -41,10 +44,11 @@ class StatmFile:
         self._descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> tuple[int, int]:
-        """(resident, shared) bytes; raises ProcessLookupError when the process is gone or a zombie."""
+        """(resident, shared) bytes; raises ProcessLookupError when it has no memory: gone, a zombie, or in the middle
+        of exec."""
         _, resident_pages, shared_pages, _ = os.pread(self._descriptor, 128, 0).split(None, 3)
         if resident_pages == b"0":
-            raise ProcessLookupError("no memory: the process has ended")
+            raise ProcessLookupError("no memory")
         return int(resident_pages) * PAGE_BYTES, int(shared_pages) * PAGE_BYTES
 
     def close(self) -> None:
@@ -92,8 +96,21 @@ def _kib_behind(raw: bytes, name: bytes, start: int) -> int:
 def read_rollup(pid: int) -> SharedCounters:
     """Proportional and unique set size by a page walk; expensive, see the table above."""
     lines = _kib_lines(read_file(f"/proc/{pid}/smaps_rollup"))
-    unique_bytes = lines.get(b"Private_Clean", 0) + lines.get(b"Private_Dirty", 0)
-    return SharedCounters(lines.get(b"Rss", 0), lines.get(b"Pss", 0), unique_bytes)
+    return _shared_counters(pid, lines)
+
+
+def _shared_counters(pid: int, sums: dict[bytes, int]) -> SharedCounters:
+    """The sums of a walk in our words; kernels before 5.4 do not tell file pages apart, then none are."""
+    unique_bytes = sums.get(b"Private_Clean", 0) + sums.get(b"Private_Dirty", 0)
+    file_proportional_bytes = sums.get(b"Pss_File")
+    status = read_status(pid) if file_proportional_bytes is not None else None
+    return SharedCounters(
+        sums.get(b"Rss", 0),
+        sums.get(b"Pss", 0),
+        unique_bytes,
+        status.file_bytes if status else 0,
+        file_proportional_bytes or 0,
+    )
 
 
 _MAPPING_KINDS: tuple[str, ...] = (
@@ -104,7 +121,7 @@ _MAPPING_KINDS: tuple[str, ...] = (
 def read_maps(pid: int) -> tuple[SharedCounters, dict[str, int]]:
     """A full page walk: the sums, and resident bytes by kind of mapping (names as in records.run.MapsReading)."""
     kinds: dict[str, int] = dict.fromkeys(_MAPPING_KINDS, 0)
-    sums = {b"Rss": 0, b"Pss": 0, b"Private_Clean": 0, b"Private_Dirty": 0}
+    sums = {b"Rss": 0, b"Pss": 0, b"Private_Clean": 0, b"Private_Dirty": 0, b"Pss_File": 0}
     with open(f"/proc/{pid}/smaps", "rb") as stream:
         mapping: dict[bytes, int] = {}
         path = b""
@@ -117,8 +134,7 @@ def read_maps(pid: int) -> tuple[SharedCounters, dict[str, int]]:
                 fields = line.split(None, 5)
                 path, mapping = (fields[5].strip() if len(fields) > 5 else b""), {}
         _add_mapping(kinds, sums, path, mapping)
-    unique_bytes = sums[b"Private_Clean"] + sums[b"Private_Dirty"]
-    return SharedCounters(sums[b"Rss"], sums[b"Pss"], unique_bytes), kinds
+    return _shared_counters(pid, sums), kinds
 
 
 def _add_mapping(kinds: dict[str, int], sums: dict[bytes, int], path: bytes, mapping: dict[bytes, int]) -> None:
@@ -130,6 +146,7 @@ def _add_mapping(kinds: dict[str, int], sums: dict[bytes, int], path: bytes, map
     elif path.startswith(b"/"):
         kinds["library_data_bytes"] += anonymous_bytes
         kinds["library_file_bytes"] += resident_bytes - anonymous_bytes
+        sums[b"Pss_File"] += max(0, mapping.get(b"Pss", 0) - anonymous_bytes)
     elif path == b"[heap]":
         kinds["heap_bytes"] += resident_bytes
     elif path.startswith(b"[stack"):

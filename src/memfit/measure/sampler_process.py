@@ -29,7 +29,7 @@ from memfit.measure import read_proc
 from memfit.measure.counters import EnergyAndGpu
 from memfit.measure.guard import Guard
 from memfit.measure.launch import start_job
-from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper
+from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
 from memfit.measure.tree_walks import TreeWalks
 from memfit.measure.watch_marks import MarksWatcher
 from memfit.records import layout
@@ -185,7 +185,8 @@ class Sampler:
             try:
                 resident_bytes, shared_bytes = process.statm.read()
             except ProcessLookupError:
-                self._lose(process, now_us)
+                if has_ended(process.pid):
+                    self._lose(process, now_us)
                 continue
             except (OSError, ValueError):
                 self.num_failed += 1
@@ -244,7 +245,8 @@ class Sampler:
             except OSError:
                 continue
             if counters is None:
-                self._lose(process, now_us)
+                if has_ended(process.pid):
+                    self._lose(process, now_us)
             elif _is_news(process.reported, counters):
                 process.reported = counters
                 self.writer.event("counters", now_us, process=process.index, **counters._asdict())

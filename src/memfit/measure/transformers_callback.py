@@ -2,7 +2,8 @@
 
     Trainer(..., callbacks=[MemfitCallback("run-folder")])
 
-Under `memfit measure` the process is marked already and the callback only adds the phases that the Trainer knows of: evaluation and saving.
+Under `memfit measure` the process is marked already and the callback only adds the phases that the Trainer knows
+of: evaluation and saving.
 """
 
 from __future__ import annotations

@@ -99,14 +99,17 @@ class TreeWalks:
         return now_us - self._changed_us >= SETTLED_US
 
     def walk(self, tree: ProcessTree, now_us: int, reason: str) -> None:
-        """Read proportional and unique set size of every process now."""
+        """Read what every process shares now, and with that what it adds to the tree."""
         before_ns = time.monotonic_ns()
-        rows = []
-        for process in list(tree.processes.values()):
-            shared = self._walk_one(process, now_us)
-            if shared is not None:
-                process.overlap_bytes = max(0, shared.resident_bytes - shared.proportional_bytes)
-                rows.append([process.index, *shared])
+        seen = [(process, self._walk_one(process, now_us)) for process in list(tree.processes.values())]
+        walked = [(process, counters) for process, counters in seen if counters is not None]
+        shares = tree_shares([counters for _, counters in walked])
+        for (process, counters), share_bytes in zip(walked, shares, strict=True):
+            process.overlap_bytes = max(0, counters.resident_bytes - share_bytes)
+        rows = [
+            [process.index, *counters[:3], share_bytes]
+            for (process, counters), share_bytes in zip(walked, shares, strict=True)
+        ]
         cost_us = (time.monotonic_ns() - before_ns) // 1000
         self._spent_us += cost_us
         self._last_us = now_us
@@ -124,3 +127,19 @@ class TreeWalks:
             return None
         self._writer.event("maps", now_us, process=process.index, **kinds)
         return shared
+
+
+def tree_shares(walked: list[read_proc.SharedCounters]) -> list[int]:
+    """What each process adds to the tree: its proportional size, and file pages in full once.
+
+    Proportional size spreads a library page over every process on the machine that maps it; with other trainings
+    running, a tree would seem smaller than its largest process. Anonymous pages are shared within the tree only (by
+    fork), so they are right as they are; of file pages the tree holds at least what its largest holder maps, and that
+    one gets the difference.
+    """
+    shares = [counters.proportional_bytes for counters in walked]
+    if walked:
+        holder = max(range(len(walked)), key=lambda index: walked[index].file_bytes)
+        counted_bytes = sum(counters.file_proportional_bytes for counters in walked)
+        shares[holder] += max(0, walked[holder].file_bytes - counted_bytes)
+    return shares

@@ -127,7 +127,6 @@ def _named_phases(marks: dict[int, MarksFile]) -> tuple[NamedPhase, ...]:
         NamedPhase(process=index, time_seconds=seconds, name=name)
         for index, read in marks.items()
         for seconds, name in read.named_phases
-        if name != "exit"
     ]
     return tuple(sorted(phases, key=lambda phase: phase.time_seconds))
 
@@ -177,7 +176,7 @@ def _process_peak(
     """The high-water mark of one process, and whether it is exact."""
     marked_bytes = (marks.peak_bytes or 0) if marks else 0
     best_bytes = max(polled_bytes, sampled_bytes, marked_bytes)
-    if marks and marks.last_phase == "exit" and marked_bytes:
+    if marks and marks.exited and marked_bytes:
         method = "kernel high-water mark, every reset kept, read at exit"
         return measured(max(marked_bytes, polled_bytes), "bytes", method)
     if final and final.max_resident_bytes and not has_children:
@@ -205,7 +204,7 @@ def _headline(processes: tuple[ProcessRecord, ...], curve: TreeCurve, readings: 
     if len(processes) == 1 or not len(curve.time_seconds):
         return processes[0].peak
     largest_process = max((p.peak.value or 0) for p in processes)
-    largest_reading = max((r.proportional_bytes for r in readings), default=0)
+    largest_reading = max((r.tree_bytes for r in readings), default=0)
     value = max(float(curve.tree_bytes.max()), largest_process, largest_reading)
     upper = max(float(curve.summed_resident_bytes.max()), value)
     if value == largest_process and upper - value < _EXACT_SLACK_BYTES:
@@ -247,7 +246,7 @@ def _outcome(raw: RawRun, marks: dict[int, MarksFile]) -> Outcome:
 def _where(marks: MarksFile | None) -> dict[str, Any]:
     if marks is None:
         return {}
-    return {"step": marks.last_step + (marks.last_phase != "exit"), "phase": marks.last_phase}
+    return {"step": marks.last_step + 1, "phase": marks.last_phase}
 
 
 def _out_of_memory(final: ev.JobEnded, marks: dict[int, MarksFile]) -> str:
@@ -271,8 +270,14 @@ def _ended_by_signal(number: int, facts: dict[str, Any]) -> Outcome:
 
 def _tree_reading(event: ev.Tree) -> TreeReading:
     parts = tuple(
-        SharedReading(process=process, resident_bytes=resident, proportional_bytes=proportional, unique_bytes=unique)
-        for process, resident, proportional, unique in event.processes
+        SharedReading(
+            process=process,
+            resident_bytes=resident,
+            proportional_bytes=proportional,
+            unique_bytes=unique,
+            share_bytes=share,
+        )
+        for process, resident, proportional, unique, share in event.processes
     )
     return TreeReading(
         time_seconds=event.time_seconds, reason=event.reason, cost_seconds=event.cost_us / 1e6, processes=parts

@@ -52,11 +52,11 @@ class Counters(Event, frozen=True, kw_only=True, tag="counters"):
 
 
 class Tree(Event, frozen=True, kw_only=True, tag="tree"):
-    """A page walk over the whole tree: [process, resident, proportional, unique] bytes."""
+    """A page walk over the whole tree: [process, resident, proportional, unique, share] bytes."""
 
     reason: str
     cost_us: int
-    processes: list[tuple[int, int, int, int]]
+    processes: list[tuple[int, int, int, int, int]]
 
 
 class Maps(Event, frozen=True, kw_only=True, tag="maps"):

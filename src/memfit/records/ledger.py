@@ -10,8 +10,8 @@ from memfit.records.figure import Source
 from memfit.records.timeline import Timeline
 
 LedgerKind = Literal[
-    "interpreter", "imports", "library files", "python heap", "native heap", "tensors", "allocator slack", "shared memory",
-    "worker", "device context", "unexplained",
+    "interpreter", "imports", "library files", "python heap", "native heap", "tensors", "allocator slack",
+    "shared memory", "worker", "device context", "unexplained",
 ]  # fmt: skip
 
 
@@ -58,7 +58,8 @@ class HeapFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The process at its largest within a traced step, as seen from inside; not always the moment of the tensor peak."""
+    """The process at its largest within a traced step, as seen from inside; not always the moment of the tensor
+    peak."""
 
     phase: str
     tensors: tuple[TensorShare, ...]
@@ -125,4 +126,4 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def explained_ratio(self) -> float:
         """The share of the peak that carries a name."""
         rest = sum(line.num_bytes for line in self.lines if line.kind == "unexplained")
-        return 1.0 - abs(rest) / self.peak_bytes
+        return 1.0 - abs(rest) / self.peak_bytes if self.peak_bytes else 0.0

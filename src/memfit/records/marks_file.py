@@ -8,8 +8,8 @@ A text file of short lines, appended with one `write` each, so that every line b
     U NS PEAK OPT    optimizer number OPT began its update
     S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins
     V NS PEAK        an evaluation pass (forward without gradients) began
-    P NS PEAK NAME   a phase named by the user began; 'data' right after the first line, where PEAK is that of the program until
-                     then; 'exit' when the program ended in good order
+    P NS PEAK NAME   a phase named by the user began; 'data' right after the first line, where PEAK is that of the
+                     program until then; 'exit' when the program ended in good order
     X {...}          an exception ended the program: {"type": ..., "message": ..., "out_of_memory": bool}
     N {...}          a note for the reader: {"message": ...}
 
@@ -41,6 +41,9 @@ class MarksFile:
     """The largest exact peak any line carries: max(old, new) over all resets."""
     last_step: int
     last_phase: str
+    """The phase the program was in when it ended, or the file was cut off."""
+    exited: bool
+    """Whether the program read its high-water mark for the last time on its way out."""
     exception: dict[str, Any] | None
     notes: tuple[str, ...]
     named_phases: tuple[tuple[float, str], ...]
@@ -63,7 +66,8 @@ def read_marks(path: Path, *, process: int, clock_start_ns: int) -> MarksFile | 
     if not lines or not lines[0].startswith("H "):
         return None
     head = _json(lines[0][2:])
-    return _Reader(process, clock_start_ns).read(int(head.get("pid", 0)), lines[1:])
+    pid = head.get("pid")
+    return _Reader(process, clock_start_ns).read(pid if isinstance(pid, int) else 0, lines[1:])
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class _Reader:
         self.rows: list[tuple[float, ...]] = []
         self.phase = "setup"
         self.peak_bytes: int | None = None
+        self.exited = False
         self.exception: dict[str, Any] | None = None
         self.notes: list[str] = []
         self.named: list[tuple[float, str]] = []
@@ -97,6 +102,7 @@ class _Reader:
             peak_bytes=self.peak_bytes,
             last_step=len(self.rows),
             last_phase=self.phase,
+            exited=self.exited,
             exception=self.exception,
             notes=tuple(self.notes),
             named_phases=tuple(self.named),
@@ -122,6 +128,10 @@ class _Reader:
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
         if peak_bytes and self.phase != "setup":
             self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
+        if letter == "P" and extra == "exit":
+            self.exited = True
+            return
+        self.exited = False
         if self.row.begin_ns == 0:
             self.row.begin_ns = time_ns
         self.phase = (extra or "unnamed") if letter == "P" else _PHASE_OF_LETTER[letter]

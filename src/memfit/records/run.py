@@ -126,12 +126,15 @@ class SystemSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Proportional set size of one process at one moment."""
+    """What one process shares with others at one moment."""
 
     process: int
     resident_bytes: int
     proportional_bytes: int
     unique_bytes: int
+    share_bytes: int
+    """What the process adds to the tree: its proportional size, but with library pages counted in full once in the
+    tree, whoever else on the machine maps them too."""
 
 
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +153,13 @@ class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proportional_bytes(self) -> int:
-        """Summed proportional size: each shared page counted once in all."""
+        """Summed proportional size: each shared page counted once on the whole machine."""
         return sum(p.proportional_bytes for p in self.processes)
+
+    @property
+    def tree_bytes(self) -> int:
+        """Bytes of the tree: each shared page counted once in it."""
+        return sum(p.share_bytes for p in self.processes)
 
 
 class MapsReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
 """How much memory did the whole process tree take at each moment, when only resident sizes are read all the time?
 
 Resident sizes count a page once per process that maps it, so their sum is an upper bound (2.6 times too high with two
-forked data workers). Proportional set size counts it once in all but costs 100 000 times more to read, so it is read at
-chosen moments only. In between, each process keeps the overlap (resident - proportional) of a reading: the nearest in
-time among those that saw the same members alive, because a fork turns a parent's own pages into shared ones.
+forked data workers). A page walk tells what each process really adds (`share_bytes`) but costs 100 000 times more, so
+it is done at chosen moments only. In between, each process keeps the overlap (resident - share) of a walk: the
+nearest in time among those that saw the same members alive, because a fork turns a parent's own pages into shared ones.
 
-A process that never was in such a reading (it lived shorter than the sampler's patience: typically the moment between
-fork and exec, in which it shows its parent's pages) adds nothing to the estimate; it is in the upper bound.
+A process that never was in a walk (it lived shorter than the sampler's patience: typically the moment between fork and
+exec, in which it shows its parent's pages) adds nothing to the estimate; it is in the upper bound.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _overlap(
 ) -> np.ndarray | None:
     """Shared bytes of one process at each of its ticks; None when no reading ever saw it."""
     known = [
-        (reading.time_seconds, part.resident_bytes - part.proportional_bytes, _reading_key(reading))
+        (reading.time_seconds, part.resident_bytes - part.share_bytes, _reading_key(reading))
         for reading in readings
         for part in reading.processes
         if part.process == process

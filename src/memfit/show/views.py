@@ -183,7 +183,7 @@ def _headline(run: RunRecord, noise: NoiseInterval | None) -> Headline:
 
 def _process_rows(run: RunRecord) -> tuple[ProcessRow, ...]:
     proportional = {
-        part.process: part.proportional_bytes for reading in run.tree_readings for part in reading.processes
+        part.process: part.share_bytes for reading in run.tree_readings for part in reading.processes
     }
     when_largest = "status, at the reading nearest its largest size"
     unread = "the process ended before it could be read in full"

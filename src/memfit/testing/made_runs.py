@@ -243,9 +243,10 @@ def _write_tree_readings(writer: RunWriter, plan: MadeRun, ticks: np.ndarray, re
         main, worker = int(resident[row]), int(_worker_bytes(plan, ticks[row : row + 1])[0])
         shared = int(0.62 * plan.base_bytes)
         copies = plan.num_workers + 1
-        processes = [[0, main, main - shared + shared // copies, main - shared]]
+        part = shared // copies
+        processes = [[0, main, main - shared + part, main - shared, main - shared + part]]
         for index in range(1, copies):
-            processes.append([index, worker, worker - shared + shared // copies, worker - shared])
+            processes.append([index, worker, worker - shared + part, worker - shared, worker - shared + part])
         writer.event("tree", int(ticks[row] * 1e6), reason=reason, cost_us=18_500, processes=processes)
 
 

@@ -3,9 +3,10 @@
     @pytest.mark.memfit_budget("64MiB")
     def test_training_fits(): ...
 
-counts every tensor storage that the test makes or uses and fails it when more than the budget was alive at once. The count is exact and
-the same on every machine, because it is the tensors and not the process that is counted. Nothing is loaded, and torch is not
-imported, before a test that carries the marker runs; without torch such a test runs as if it had none.
+counts every tensor storage that the test makes or uses and fails it when more than the budget was alive at once.
+The count is exact and the same on every machine, because it is the tensors and not the process that is counted.
+Nothing is loaded, and torch is not imported, before a test that carries the marker runs; without torch such a test
+runs as if it had none.
 """
 
 from __future__ import annotations
