@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.installed
 
+# Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-slow bench check clean
 
 help:           ## list the targets

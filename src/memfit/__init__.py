@@ -12,13 +12,32 @@ from memfit.version import VERSION as __version__
 
 _HOME_OF_NAME = {
     "MemfitError": "memfit.errors",
+    "attach_process": "memfit.api",
+    "compare_runs": "memfit.api",
+    "export_run": "memfit.api",
+    "measure_command": "memfit.api",
+    "measure_run": "memfit.api",
+    "predict_peak": "memfit.api",
     "read_run": "memfit.api",
+    "write_report": "memfit.api",
 }
 
-__all__ = ["MemfitError", "__version__", "read_run"]
+__all__ = [
+    "MemfitError", "__version__", "attach_process", "compare_runs", "export_run", "measure_command", "measure_run",
+    "predict_peak", "read_run", "write_report",
+]  # fmt: skip
 
 if TYPE_CHECKING:
-    from memfit.api import read_run
+    from memfit.api import (
+        attach_process,
+        compare_runs,
+        export_run,
+        measure_command,
+        measure_run,
+        predict_peak,
+        read_run,
+        write_report,
+    )  # fmt: skip
     from memfit.errors import MemfitError
 
 

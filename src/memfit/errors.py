@@ -12,6 +12,7 @@
     |   `-- DamagedRecord             a file in it is broken beyond its tail
     |-- StorageError                  the run folder cannot be written (disk full, no permission)
     |-- MissingExtra                  an optional dependency is not installed
+    |-- PredictionFailed              a job could not be traced; carries its own traceback
     `-- DoesNotFit                    exit code 3: the answer is that it does not fit
 
 A message has three parts: what happened, what was found, what to try.
@@ -84,6 +85,15 @@ class StorageError(MemfitError):
 
 class MissingExtra(MemfitError):
     """An optional dependency is not installed."""
+
+
+class PredictionFailed(MemfitError):
+    """The job could not be traced; carries its own traceback."""
+
+    def __init__(self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "") -> None:
+        super().__init__(what, found=found, hint=hint)
+        self.kind = kind
+        self.traceback = traceback
 
 
 class DoesNotFit(MemfitError):

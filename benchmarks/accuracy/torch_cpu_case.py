@@ -1,0 +1,55 @@
+"""One case of the CPU accuracy benchmark, in the process it has to itself."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from memfit.job.training import as_training, plain_step
+from memfit.job.workloads import build_workload
+from memfit.predict.liveness import peak_of
+from memfit.predict.torch_fake import Recording, trace_training
+from memfit.predict.torch_probe import attempt, baseline_bytes
+from memfit.predict.torch_signatures import Signatures
+from memfit.predict.torch_truth import real_tensor_peak
+from memfit.predict.trace import ProbeResult, timeline_of
+
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+
+
+def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:
+    """The predicted and the real peak of tensor bytes."""
+
+    def build() -> Any:
+        return build_workload(name, dict(settings))
+
+    signatures = Signatures()
+    trace = trace_training(build, recording=Recording(signatures.sign))
+    results = {}
+    for text, number in signatures.texts.items():
+        reply = attempt(text)
+        if "skipped" not in reply:
+            sizes = tuple(reply["output_bytes"])
+            results[number] = ProbeResult(inside_bytes=reply["inside_bytes"], output_bytes=sizes)
+    predicted, _ = peak_of(timeline_of(trace.log, trace.root_names, results), "cpu")
+    return {
+        "predicted_bytes": predicted,
+        "real_bytes": real_tensor_peak(build),
+        "num_operators": trace.num_operators,
+    }
+
+
+def resident_peak(name: str, settings: dict[str, Any]) -> dict[str, int]:
+    """The kernel's high-water mark of three real steps with a pinned mmap threshold, and the bare process before."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 65536)
+    libc.mallopt(M_TRIM_THRESHOLD, 65536)
+    base = baseline_bytes([], "Adam")
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as stream:
+        stream.write("5")
+    step = plain_step(as_training(build_workload(name, dict(settings)), name))
+    for _ in range(3):
+        step()
+    with open("/proc/self/status", encoding="ascii") as stream:
+        line = next(line for line in stream if line.startswith("VmHWM"))
+    return {"baseline_bytes": base, "resident_bytes": int(line.split()[1]) * 1024}

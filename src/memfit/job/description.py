@@ -1,0 +1,92 @@
+"""Which job does a text on the command line mean: a script, a function in a file, or a built-in workload?"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.job.workloads import WORKLOADS
+
+SettingValue = bool | int | float | str | None
+
+
+class JobDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is trained, before anything is loaded."""
+
+    kind: Literal["script", "function", "workload"]
+    target: str
+    """As the user wrote it."""
+    path: str = ""
+    function: str = ""
+    settings: dict[str, SettingValue] = {}
+    arguments: tuple[str, ...] = ()
+
+
+def describe_job(
+    target: str, settings: Mapping[str, SettingValue] | None = None, arguments: tuple[str, ...] = ()
+) -> JobDescription:
+    """Read a target: 'train.py', 'jobs.py:make' or the name of a built-in workload."""
+    settings = dict(settings or {})
+    path, colon, function = target.rpartition(":")
+    if colon and function.isidentifier() and path:
+        _check_file(path, target)
+        return JobDescription(kind="function", target=target, path=path, function=function, settings=settings)
+    if target in WORKLOADS:
+        if arguments:
+            raise UsageError(
+                "a built-in workload takes no arguments", found=" ".join(arguments), hint="use --set NAME=VALUE"
+            )
+        return JobDescription(kind="workload", target=target, settings=settings)
+    if target.endswith(".py") or os.path.exists(target):
+        _check_file(target, target)
+        if settings:
+            raise UsageError(
+                "--set is for functions and built-in workloads",
+                found=target,
+                hint="give a script its own arguments behind `--`",
+            )
+        return JobDescription(kind="script", target=target, path=target, arguments=arguments)
+    near = difflib.get_close_matches(target, WORKLOADS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"{target!r} is no job", hint=f"{hint}give a script, FILE:function, or one of {', '.join(WORKLOADS)}"
+    )
+
+
+def _check_file(path: str, target: str) -> None:
+    if not os.path.isfile(path):
+        found = "a folder" if os.path.isdir(path) else "no such file"
+        raise UsageError(f"{path} cannot be predicted", found=found, hint="give a Python file, or FILE:function")
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, SettingValue]:
+    """Read '--set name=value' pairs; numbers, booleans and None are recognised, the rest is text."""
+    settings: dict[str, SettingValue] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UsageError(
+                "this is not a setting",
+                found=repr(pair),
+                hint="write --set NAME=VALUE, for example --set batch_size=64",
+            )
+        settings[name.strip()] = parse_value(text)
+    return settings
+
+
+def parse_value(text: str) -> SettingValue:
+    """A number, a boolean, None, or the text itself."""
+    lowered = text.strip().lower()
+    if lowered in ("true", "false", "none"):
+        return {"true": True, "false": False, "none": None}[lowered]
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else text

@@ -1,0 +1,72 @@
+"""How does a description become something that can be built: which function, with which settings?"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from memfit.errors import UsageError
+from memfit.job.description import JobDescription
+from memfit.job.workloads import workload_function
+
+
+def load_function(job: JobDescription) -> Callable[..., Any]:
+    """The function that builds the job."""
+    if job.kind == "workload":
+        return workload_function(job.target)
+    module = _load_file(job.path)
+    function = getattr(module, job.function, None)
+    if not callable(function):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        raise UsageError(
+            f"{job.path} has no function {job.function!r}",
+            found=", ".join(names[:12]) or "no functions",
+            hint="FILE:function",
+        )
+    return function
+
+
+def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device: str) -> dict[str, Any]:
+    """The keyword arguments for a function: the settings it knows, and the device if it asks for one."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    for name in settings:
+        if name not in parameters and not takes_all:
+            raise UsageError(
+                f"the job has no setting {name!r}", found=f"it knows {', '.join(known) or 'none'}", hint="see --set"
+            )
+    missing = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and name not in settings
+        and name != "device"
+    ]
+    if missing:
+        raise UsageError(
+            "the job needs more settings", found=f"no value for {', '.join(missing)}", hint="--set NAME=VALUE"
+        )
+    arguments = dict(settings)
+    if "device" in parameters:
+        arguments.setdefault("device", device)
+    return arguments
+
+
+def _load_file(path: str) -> Any:
+    folder = os.path.dirname(os.path.abspath(path))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = os.path.splitext(os.path.basename(path))[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file", hint="its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,46 @@
+"""A word-level language model with LSTM layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.job.torch_training import make_training
+from memfit.job.training import Training
+
+
+class LstmModel(nn.Module):
+    """Embedding, LSTM, linear head."""
+
+    def __init__(self, words: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores of the next word at every place."""
+        hidden, _ = self.lstm(self.embedding(tokens))
+        return self.head(hidden)
+
+
+def build_lstm(
+    *,
+    batch_size: int = 16,
+    length: int = 64,
+    words: int = 5000,
+    width: int = 512,
+    layers: int = 2,
+    device: str = "cpu",
+    **recipe: Any,
+) -> Training:
+    """Predict the next word, by cross entropy."""
+    model = LstmModel(words, width, layers).to(device)
+    tokens = torch.randint(0, words, (batch_size, length), device=device)
+    return make_training(model, (tokens, tokens), _next_word_loss, **recipe)
+
+
+def _next_word_loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())

@@ -1,0 +1,71 @@
+"""What is one training step made of? The description every way of building a job ends in. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.errors import UsageError
+
+Step = Callable[[], Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """A model, its optimizer, its loss and one batch; `step` overrides how they are put together."""
+
+    model: Any = None
+    optimizer: Any = None
+    loss: Callable[..., Any] | None = None
+    """loss(model(inputs), targets) for a batch of two, loss(outputs, batch) for a dictionary, else outputs.loss."""
+    batch: Any = None
+    step: Step | None = None
+
+
+def as_training(built: Any, origin: str) -> Training:
+    """Read what a user's function returned: a Training, a step function, or model, optimizer, loss and batch."""
+    if isinstance(built, Training):
+        return built
+    if isinstance(built, dict) and {"model", "optimizer", "batch"} <= built.keys():
+        known = {name: built.get(name) for name in ("model", "optimizer", "loss", "batch", "step")}
+        return Training(**known)
+    if isinstance(built, (tuple, list)) and len(built) == 4:
+        model, optimizer, loss, batch = built
+        return Training(model=model, optimizer=optimizer, loss=loss, batch=batch)
+    if callable(built) and not hasattr(built, "named_modules"):
+        return Training(step=built)
+    raise UsageError(
+        f"{origin} did not return a training",
+        found=type(built).__name__,
+        hint="return (model, optimizer, loss, batch), a Training, or a step function without arguments",
+    )
+
+
+def plain_step(training: Training) -> Step:
+    """Forward, loss, backward, update, gradients dropped: the loop everybody writes."""
+    if training.step is not None:
+        return training.step
+    model, optimizer = training.model, training.optimizer
+
+    def step() -> None:
+        loss_of(training).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if model is None or optimizer is None:
+        raise UsageError(
+            "the training has no model or no optimizer", hint="return all four of model, optimizer, loss, batch"
+        )
+    return step
+
+
+def loss_of(training: Training) -> Any:
+    """One forward pass up to the loss."""
+    batch = training.batch
+    if isinstance(batch, dict) or hasattr(batch, "keys"):
+        outputs = training.model(**batch)
+        return outputs.loss if training.loss is None else training.loss(outputs, batch)
+    inputs, targets = batch
+    outputs = training.model(inputs)
+    return outputs if training.loss is None else training.loss(outputs, targets)

@@ -1,0 +1,29 @@
+"""Which trainings come with memfit? Names only; each is built by a small file in plain torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+WORKLOADS: dict[str, tuple[str, str]] = {
+    "mlp": ("torch_mlp", "fully connected layers"),
+    "cnn": ("torch_cnn", "convolutions with batch normalisation"),
+    "resnet18": ("torch_resnet", "ResNet-18 on images"),
+    "resnet50": ("torch_resnet", "ResNet-50 on images"),
+    "lstm": ("torch_lstm", "a language model with two LSTM layers"),
+    "gan": ("torch_gan", "a generator and a discriminator with an optimizer each"),
+    "gpt": ("torch_gpt", "a decoder-only transformer"),
+    "distilbert": ("torch_distilbert", "question answering with DistilBERT; needs transformers"),
+}
+"""Name: (file that builds it, what it is)."""
+
+
+def build_workload(name: str, settings: dict[str, Any]) -> Any:
+    """Build one built-in workload with these settings."""
+    module = import_module(f"memfit.job.{WORKLOADS[name][0]}")
+    return getattr(module, f"build_{name}")(**settings)
+
+
+def workload_function(name: str) -> Any:
+    """The function that builds it, for its signature."""
+    return getattr(import_module(f"memfit.job.{WORKLOADS[name][0]}"), f"build_{name}")

@@ -1,0 +1,135 @@
+"""What does a GPU's caching allocator make of a predicted timeline, and what does the whole card need? Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memfit.predict.allocator_settings import AllocatorSettings
+from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
+from memfit.predict.liveness import mark_at
+from memfit.predict.simulate import events_of, simulate
+from memfit.records.allocator import AllocatorRun
+from memfit.records.figure import Figure
+from memfit.records.prediction import FailedAllocation, Level
+from memfit.records.timeline import Span, Timeline
+from memfit.units import MIB
+
+CUDA = "cuda:0"
+
+
+def run_allocator(
+    timeline: Timeline, settings: AllocatorSettings, device_bytes: int | None = None, *, smallest: bool = False
+) -> AllocatorRun:
+    """Replay the timeline's requests."""
+    events = events_of(timeline, CUDA)
+    return simulate(events, settings, device_bytes, smallest=smallest, max_points=1)
+
+
+def cuda_levels(tensor_peak_bytes: int, free_run: AllocatorRun) -> tuple[Level, ...]:
+    """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning."""
+    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+    context = Figure(
+        value=usual,
+        unit="bytes",
+        source="assumed",
+        low=low,
+        high=high,
+        method="CUDA context and loaded kernels, not predicted",
+    )
+    reserved = free_run.peak_reserved_bytes
+    device = Figure(
+        value=reserved + usual, unit="bytes", source="predicted", low=reserved + low, high=reserved + high,
+        method="reserved + assumed context",
+    )  # fmt: skip
+    levels = [
+        Level(
+            name="tensors",
+            figure=_predicted(tensor_peak_bytes, "live tensors and workspaces"),
+            meaning="bytes asked for",
+        ),
+        Level(
+            name="allocated",
+            figure=_predicted(free_run.peak_allocated_bytes, "allocator simulated"),
+            meaning="as torch.cuda.max_memory_allocated() counts",
+        ),
+        Level(
+            name="reserved",
+            figure=_predicted(reserved, "allocator simulated, enough memory"),
+            meaning="as torch.cuda.max_memory_reserved() counts",
+        ),
+        Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
+        Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
+    ]
+    if free_run.smallest_device_bytes is not None:
+        least = free_run.smallest_device_bytes
+        figure = Figure(
+            value=least + usual,
+            unit="bytes",
+            source="predicted",
+            low=least + low,
+            high=least + high,
+            method="least memory for the simulated allocator, which releases its cache, + assumed context",
+        )
+        levels.append(Level(name="smallest", figure=figure, meaning="the least card it still runs on"))
+    return tuple(levels)
+
+
+def _predicted(value: int, method: str) -> Figure:
+    return Figure(value=value, unit="bytes", source="predicted", method=method)
+
+
+def find_failure(timeline: Timeline, settings: AllocatorSettings, device: DeviceSpec) -> FailedAllocation | None:
+    """The first allocation that does not fit on the device beside the usual context."""
+    if device.total_bytes is None:
+        return None
+    limit_bytes = device.total_bytes - CONTEXT_MIB[1] * MIB
+    run = run_allocator(timeline, settings, max(limit_bytes, 1))
+    if run.failed is None:
+        return None
+    return _failed_allocation(timeline, run, device.total_bytes)
+
+
+def _failed_allocation(timeline: Timeline, run: AllocatorRun, total_bytes: int) -> FailedAllocation:
+    """Find the span behind the event at which the allocator gave up."""
+    report = run.failed
+    assert report is not None
+    events = events_of(timeline, CUDA)
+    number = sum(1 for event in events[: report.event or 0] if event > 0)
+    spans = sorted((s for s in timeline.spans if s.device == CUDA and s.num_bytes > 0), key=lambda s: s.start)
+    span = spans[number]
+    mark = mark_at(timeline.phases, span.start)
+    return FailedAllocation(
+        requested_bytes=report.requested_bytes,
+        limit_bytes=total_bytes,
+        allocated_bytes=report.allocated_bytes,
+        reserved_bytes=report.reserved_bytes,
+        step=mark.step,
+        phase=mark.phase,
+        module=span.module,
+        operator=span.operator,
+        line=span.line,
+        message=msgspec.structs.replace(report, total_bytes=total_bytes).message,
+    )
+
+
+def moved_to_cuda(timeline: Timeline, gemm_workspace_bytes: int) -> Timeline:
+    """A timeline traced on the CPU, as if on a GPU: no CPU workspaces, two of cuBLAS at the start."""
+    shift = 2
+    workspaces = [
+        Span(
+            start=index, end=None, num_bytes=gemm_workspace_bytes, category="workspace", phase="setup",
+            operator="cuBLAS workspace", device=CUDA,
+        )
+        for index in range(shift)
+    ]  # fmt: skip
+    spans = [
+        msgspec.structs.replace(
+            span, device=CUDA, start=span.start + shift, end=None if span.end is None else span.end + shift
+        )
+        for span in timeline.spans
+        if span.category != "workspace"
+    ]
+    marks = tuple(msgspec.structs.replace(mark, start=mark.start + shift) for mark in timeline.phases)
+    return msgspec.structs.replace(
+        timeline, spans=(*workspaces, *spans), num_events=timeline.num_events + shift, phases=marks
+    )

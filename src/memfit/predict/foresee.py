@@ -1,0 +1,71 @@
+"""The front door of this room: how does what a caller wrote become a prediction with its what-ifs?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from memfit.job.description import JobDescription, describe_job, parse_settings
+from memfit.predict.allocator_settings import parse_allocator_settings
+from memfit.predict.devices import parse_device
+from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, sweep_setting
+from memfit.records.prediction import Prediction
+
+SCRIPT_STEPS, FUNCTION_STEPS = 3, 2
+
+
+def foresee(
+    target: str | Callable[..., Any],
+    *,
+    arguments: tuple[str, ...] = (),
+    settings: Mapping[str, Any] | tuple[str, ...] = (),
+    device: str = "cpu",
+    memory: str | None = None,
+    num_steps: int | None = None,
+    malloc: str = "default",
+    alloc_conf: str = "",
+    probes: bool = True,
+    allow_real: bool = False,
+    unknown_is: bool = True,
+    show_output: bool = False,
+    most_seconds: float | None = None,
+    sweep: str | None = None,
+    fit_batch: bool = False,
+) -> Prediction:
+    """Predict one job on one device; on request over a range of one setting, or the largest batch that fits."""
+    given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
+    function = None if isinstance(target, str) else target
+    job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
+    options = ForecastOptions(
+        num_steps=num_steps or _usual_steps(job),
+        with_probes=probes,
+        allow_real=allow_real,
+        truth=unknown_is,
+        pinned_malloc=malloc == "pinned",
+        show_output=show_output,
+        most_seconds=most_seconds,
+        allocator=parse_allocator_settings(alloc_conf),
+    )
+    spec = parse_device(device, memory)
+    asked = parse_sweep(sweep) if sweep else None
+    if asked or fit_batch:
+        check_can_vary(job, spec, fit_batch, function is not None)
+    prediction = forecast(job, spec, options, function)
+    if fit_batch:
+        return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options, prediction))
+    if asked:
+        return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, job, spec, options))
+    return prediction
+
+
+def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return JobDescription(kind="function", target=name, function=name, settings=settings)
+
+
+def _usual_steps(job: JobDescription) -> int:
+    """Two steps show everything; a script gets one more, for what it does only once."""
+    return SCRIPT_STEPS if job.kind == "script" else FUNCTION_STEPS

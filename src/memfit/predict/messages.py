@@ -1,0 +1,70 @@
+"""What do the two sides of a prediction say to each other: the process that asks and the child that traces? Plain data
+only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from memfit.job.description import JobDescription
+from memfit.records.prediction import Assumption
+from memfit.records.timeline import Timeline
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Trace this job on fake tensors."""
+
+    job: JobDescription
+    device: Literal["cpu", "cuda"]
+    num_steps: int = 2
+    with_probes: bool = True
+    allow_real: bool = False
+    truth: bool = True
+    """The answer to a boolean that is not known."""
+    scratch_folder: str = ""
+    gpu_name: str = ""
+    gpu_bytes: int = 0
+    capability: tuple[int, int] = (8, 0)
+    gemm_workspace_bytes: int = 0
+    translate: bool = False
+    """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
+    most_probe_seconds: float = 30.0
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The trace did not come to an end."""
+
+    kind: Literal["usage", "script", "data", "operator", "no step", "processes", "route", "missing"]
+    what: str
+    found: str = ""
+    hint: str = ""
+    traceback: str = ""
+
+
+class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A traced job."""
+
+    timeline: Timeline
+    route: str
+    torch_version: str
+    num_steps: int
+    num_operators: int
+    trace_seconds: float
+    probe_seconds: float
+    host_peak_bytes: int
+    assumptions: tuple[Assumption, ...]
+    optimizer: str = ""
+    baseline_bytes: int | None = None
+    num_probed: int = 0
+    num_unprobed: int = 0
+    half_flops: float = 0.0
+    single_flops: float = 0.0
+    moved_bytes: float = 0.0
+    """Work of the last whole step."""
+    flops_per_second: float | None = None
+    bytes_per_second: float | None = None
+    """Rates timed on this machine, for the CPU."""
+
+
+Reply = Failure | TraceReply

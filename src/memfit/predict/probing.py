@@ -1,0 +1,94 @@
+"""How are the insides of operators asked of the probe process, and what became of each question?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from memfit.predict.trace import ProbeResult
+from memfit.records.prediction import Assumption
+
+
+@dataclass(slots=True)
+class Probed:
+    """The answers of the probe process."""
+
+    results: dict[int, ProbeResult] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+    baseline_bytes: int | None = None
+    flops_per_second: float | None = None
+    bytes_per_second: float | None = None
+    seconds: float = 0.0
+
+    def assumptions(self, texts: dict[int, str]) -> list[Assumption]:
+        """What was probed, and what was not and why."""
+        found = []
+        if self.results:
+            text = f"{len(self.results)} distinct operator calls were run once for real, to see their scratch memory"
+            found.append(Assumption(kind="probe", text=text))
+        for number, reason in self.skipped.items():
+            name = json.loads(texts[number])[0]
+            found.append(Assumption(kind="probe", text=f"{name} was not probed ({reason}): its scratch counts as zero"))
+        return found
+
+
+class ProbeProcess:
+    """A probe process that is started early, so that it imports torch while the job is being traced."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "memfit.predict.torch_probe"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def ask(
+        self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: list[str], optimizer: str
+    ) -> Probed:
+        """Ask for the insides of calls and a bare process; what is not answered (it may crash) counts as skipped."""
+        started = time.perf_counter()
+        request = {
+            "signatures": list(texts.items()),
+            "num_threads": num_threads,
+            "most_seconds": most_seconds,
+            "imports": imports,
+            "optimizer": optimizer,
+            "available_bytes": psutil.virtual_memory().available,
+        }
+        probed = Probed()
+        for reply in self._answers(json.dumps(request), most_seconds + 60):
+            _take(probed, reply)
+        for number in texts:
+            if number not in probed.results and number not in probed.skipped:
+                probed.skipped[number] = "the probe process ended before it"
+        probed.seconds = time.perf_counter() - started
+        return probed
+
+    def _answers(self, request: str, most_seconds: float) -> list[dict[str, Any]]:
+        try:
+            output, _ = self._process.communicate(request, timeout=most_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            output, _ = self._process.communicate()
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def close(self) -> None:
+        """End it without asking."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def _take(probed: Probed, reply: dict[str, Any]) -> None:
+    if "baseline_bytes" in reply:
+        probed.baseline_bytes = reply["baseline_bytes"]
+        probed.flops_per_second, probed.bytes_per_second = reply["flops_per_second"], reply["bytes_per_second"]
+    elif "skipped" in reply:
+        probed.skipped[reply["signature"]] = reply["skipped"]
+    else:
+        result = ProbeResult(inside_bytes=reply["inside_bytes"], output_bytes=tuple(reply["output_bytes"]))
+        probed.results[reply["signature"]] = result

@@ -1,0 +1,110 @@
+"""How does the peak change with one setting, and which is the largest value that fits? Traces again where it has to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.job.description import JobDescription
+from memfit.predict.devices import DeviceSpec
+from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.what_if import largest_fitting, sweep_peaks, values_between
+from memfit.records.prediction import LevelName, Prediction, Sweep, SweepPoint
+from memfit.units import format_bytes
+
+
+def parse_sweep(text: str) -> tuple[str, int, int]:
+    """Read 'batch_size=1:256'."""
+    name, equals, span = text.partition("=")
+    low, colon, high = span.partition(":")
+    if not (equals and colon and name.isidentifier() and low.isdigit() and high.isdigit() and 0 < int(low) < int(high)):
+        raise UsageError(
+            "this is not a range", found=repr(text), hint="write NAME=LOW:HIGH, for example batch_size=1:256"
+        )
+    return name, int(low), int(high)
+
+
+def check_can_vary(job: JobDescription, device: DeviceSpec, needs_limit: bool, is_callable: bool = False) -> None:
+    """Refuse, before anything slow, what cannot be varied."""
+    if is_callable:
+        raise UsageError("a Python callable is predicted as it is", hint="write it to a file and give 'FILE:function'")
+    if job.kind == "script":
+        raise UsageError("a script has no settings to vary", hint="predict it once per value, or give FILE:function")
+    if needs_limit and device.total_bytes is None:
+        raise UsageError("nothing to fit into", hint="name a GPU (--device cuda:a100-40gb) or a size (--memory 24GiB)")
+
+
+def level_for(device: DeviceSpec) -> LevelName:
+    """The level that decides: allocated on a GPU, tensors on the CPU."""
+    return "allocated" if device.kind == "cuda" else "tensors"
+
+
+def sweep_setting(
+    setting: str, low: int, high: int, job: JobDescription, device: DeviceSpec, options: ForecastOptions
+) -> Sweep:
+    """The peak at both ends, at the powers of two between, straight lines where the curve is straight."""
+    level = level_for(device)
+    failed: dict[int, bool] = {}
+
+    def peak_at(value: int) -> int:
+        prediction = _at(setting, value, job, device, options)
+        failed[value] = prediction.failed is not None
+        return _peak(prediction, level)
+
+    peaks = sweep_peaks(peak_at, values_between(low, high))
+    points = tuple(
+        SweepPoint(
+            value=value, peak_bytes=peak, how="traced" if how == "traced" else "interpolated",
+            fits=_fits(value, failed) if device.total_bytes is not None else None,
+        )
+        for value, (peak, how) in peaks.items()
+    )  # fmt: skip
+    return Sweep(setting=setting, level=level, points=points)
+
+
+def _fits(value: int, failed: dict[int, bool]) -> bool | None:
+    """What fits at a larger value fits here, what fails at a smaller one fails here."""
+    if any(not failed[other] for other in failed if other >= value):
+        return True
+    return False if any(failed[other] for other in failed if other <= value) else None
+
+
+def fit_setting(
+    setting: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions, first: Prediction
+) -> Sweep:
+    """The largest value that fits, each candidate traced."""
+    level = level_for(device)
+    tried: dict[int, SweepPoint] = {}
+
+    def fits(value: int) -> bool:
+        if value not in tried:
+            prediction = _at(setting, value, job, device, options)
+            tried[value] = SweepPoint(
+                value=value, peak_bytes=_peak(prediction, level), how="traced", fits=prediction.failed is None
+            )
+        return bool(tried[value].fits)
+
+    start = job.settings.get(setting)
+    best = largest_fitting(fits, start if isinstance(start, int) else 8)
+    limit = format_bytes(device.total_bytes or 0)
+    reason = (
+        f"not even {setting}=1 fits in {limit}"
+        if best is None
+        else f"the largest {setting} that fits in {limit} is {best}"
+    )
+    points = tuple(tried[value] for value in sorted(tried))
+    return Sweep(setting=setting, level=level, points=points, largest_fitting=best, reason=reason)
+
+
+def _at(setting: str, value: int, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
+    changed = msgspec.structs.replace(job, settings={**job.settings, setting: value})
+    return forecast(changed, device, replace(options, with_smallest=False))
+
+
+def _peak(prediction: Prediction, level: LevelName) -> int:
+    figure = prediction.level(level)
+    assert figure is not None
+    assert figure.value is not None
+    return int(figure.value)

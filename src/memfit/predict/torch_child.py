@@ -1,0 +1,200 @@
+"""The child process of a prediction: reads a request, traces the job on fake tensors, writes a reply. Data in, data
+out.
+
+`python -m memfit.predict.torch_child REQUEST REPLY`. Patches of torch, the user's imports and crashes stay in here.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from memfit.errors import MemfitError, MissingExtra
+from memfit.job.load import arguments_for, load_function
+from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
+from memfit.predict.probing import Probed, ProbeProcess
+from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
+from memfit.predict.torch_fake import Recording, Trace, trace_training
+from memfit.predict.torch_ghost import ghost_failure, trace_script
+from memfit.predict.torch_signatures import Signatures
+from memfit.predict.trace import timeline_of
+
+LEAVE_OUT = {"memfit", "torch", "msgspec", "psutil", "click", "rich", "__main__", "sympy", "mpmath", "networkx"}
+
+
+def main() -> None:
+    """Answer the request named on the command line."""
+    request_path, reply_path = sys.argv[1:3]  # the script will see other arguments
+    reply = answer(msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest))
+    draft = Path(reply_path + ".part")
+    draft.write_bytes(msgspec.msgpack.encode(reply))
+    os.replace(draft, reply_path)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # whatever the user's code left running (threads, servers) ends with us
+
+
+def answer(request: TraceRequest) -> Reply:
+    """Trace the job of a request, or say why not."""
+    return answer_with(request, lambda recording: _trace(request, recording))
+
+
+def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -> Reply:
+    """Trace something for the request's device; a probe process starts up meanwhile."""
+    probe = ProbeProcess() if request.device == "cpu" and request.with_probes else None
+    try:
+        return _answer(request, probe, trace_it)
+    finally:
+        if probe is not None:
+            probe.close()
+
+
+def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callable[[Recording], Trace]) -> Reply:
+    signatures = Signatures()
+    sign = signatures.sign if request.with_probes and request.device == "cpu" else None
+    recording = Recording(
+        sign, truth=request.truth, allow_real=request.allow_real, gemm_workspace_bytes=request.gemm_workspace_bytes
+    )
+    modules_before = set(sys.modules)
+    try:
+        with on_device(request, recording) as route:
+            trace = trace_it(recording)
+        trace.route = route
+    except MemfitError as error:
+        kind = "missing" if isinstance(error, MissingExtra) else "usage"
+        return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
+    except CannotPatch as error:
+        return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
+    except Exception as error:
+        return ghost_failure(error) or failure_of(error, recording)
+    probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)))
+    return _reply(trace, signatures, probed)
+
+
+def _trace(request: TraceRequest, recording: Recording) -> Trace:
+    job = request.job
+    if job.kind == "script":
+        return trace_script(request, recording)
+
+    def build() -> Any:
+        function = load_function(job)
+        return function(**arguments_for(function, dict(job.settings), device_for_job(request)))
+
+    return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
+
+
+def _probe(
+    request: TraceRequest, probe: ProbeProcess | None, signatures: Signatures, trace: Trace, imports: list[str]
+) -> Probed:
+    if probe is None:
+        return Probed()
+    return probe.ask(
+        {number: text for text, number in signatures.texts.items()},
+        num_threads=torch.get_num_threads(),
+        most_seconds=request.most_probe_seconds,
+        imports=imports,
+        optimizer=trace.optimizer or "Adam",
+    )
+
+
+def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
+    texts = {number: text for text, number in signatures.texts.items()}
+    return TraceReply(
+        timeline=timeline_of(trace.log, trace.root_names, probed.results),
+        route=trace.route,
+        torch_version=str(torch.__version__),
+        num_steps=trace.num_steps,
+        num_operators=trace.num_operators,
+        trace_seconds=trace.seconds,
+        probe_seconds=probed.seconds,
+        host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        assumptions=tuple(trace.assumptions + probed.assumptions(texts)),
+        optimizer=trace.optimizer,
+        baseline_bytes=probed.baseline_bytes,
+        num_probed=len(probed.results),
+        num_unprobed=len(probed.skipped),
+        half_flops=trace.half_flops,
+        single_flops=trace.single_flops,
+        moved_bytes=trace.moved_bytes,
+        flops_per_second=probed.flops_per_second,
+        bytes_per_second=probed.bytes_per_second,
+    )
+
+
+def _new_packages(before: set[str]) -> set[str]:
+    """Top-level packages that the job imported, without those that every prediction loads."""
+    tops = {name.partition(".")[0] for name in set(sys.modules) - before}
+    return {
+        t
+        for t in tops
+        if t not in LEAVE_OUT and t not in sys.stdlib_module_names and not t.startswith("_") and _installed(t)
+    }
+
+
+def _installed(name: str) -> bool:
+    origin = getattr(sys.modules.get(name), "__file__", None) or ""
+    return "site-packages" in origin or "dist-packages" in origin
+
+
+def failure_of(error: BaseException, recording: Recording | None) -> Failure:
+    """Say what a failed trace means to the user."""
+    text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
+    where = f" at {last_user_line(error, recording)}" if recording else ""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        operator = str(getattr(error, "func", first))
+        hint = "leave that part out of the step, or give it a fixed size; integers made in the step keep their values"
+        return Failure(kind="data", what=f"{operator}{where} needs values that a prediction does not have", hint=hint)
+    if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower():
+        operator = str(getattr(error, "func", first))
+        hint = "--allow-real runs that operator for real"
+        return Failure(kind="operator", what=f"{operator}{where} has no fake kernel", hint=hint)
+    came = f"after {max(recording.num_updates.values(), default=0)} optimizer steps" if recording else ""
+    hint = "the traceback above is the job's own; run it once for real to see whether it works there"
+    return Failure(
+        kind="script",
+        what=f"the job failed{where} by itself {came}".rstrip(),
+        found=f"{type(error).__name__}: {first}",
+        hint=hint,
+        traceback=text,
+    )
+
+
+def _own_part(error: BaseException) -> Any:
+    """The traceback from the user's first frame on."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None and _is_ours(step.tb_frame.f_code.co_filename):
+        step = step.tb_next
+    return step
+
+
+def _is_ours(filename: str) -> bool:
+    return f"{os.sep}memfit{os.sep}" in filename or filename.startswith("<frozen")
+
+
+def last_user_line(error: BaseException, recording: Recording | None) -> str:
+    """'file.py:12' of the deepest frame of the traceback that is the user's own."""
+    from memfit.predict.torch_places import kind_of_file
+
+    found = "an unknown line"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if kind_of_file(frame.filename) == 0:
+            found = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Which parts of torch 2.13 have to be changed, for the time of a prediction, so that a training step runs on fake
+tensors?
+
+Everything here is undone on leaving, and runs only in the child process of a prediction. Each cure names what it
+cures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.optim.optimizer as optimizers
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from memfit.predict.torch_shadow import Shadow, shadow_of
+
+
+@contextlib.contextmanager
+def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """All cures at once."""
+    with contextlib.ExitStack() as stack:
+        for cure in (
+            _fake_mode_is_lean,
+            _swap_forgets_memo,
+            _foreach_takes_fakes,
+            _scaler_always_steps,
+            _values_out,
+            _initialisers,
+        ):
+            stack.enter_context(cure(mode, shadow))
+        yield
+
+
+@contextlib.contextmanager
+def _fake_mode_is_lean(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Each operator asks the compiler to stand aside; nothing is compiled here."""
+    original = FakeTensorMode.__torch_dispatch__
+    FakeTensorMode.__torch_dispatch__ = getattr(original, "__wrapped__", original)
+    try:
+        yield
+    finally:
+        FakeTensorMode.__torch_dispatch__ = original
+
+
+@contextlib.contextmanager
+def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`Module.to(...)` swaps tensors and refuses those with weak references: the mode's own memo holds some."""
+    original = torch.utils.swap_tensors
+
+    def swap(left: Any, right: Any) -> None:
+        mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        original(left, right)
+
+    with patch.object(torch.utils, "swap_tensors", swap):
+        yield
+
+
+@contextlib.contextmanager
+def _foreach_takes_fakes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Optimizers choose foreach by the exact type of their parameters."""
+    kinds = optimizers._foreach_supported_types
+    kinds.append(FakeTensor)
+    try:
+        yield
+    finally:
+        kinds.remove(FakeTensor)
+
+
+@contextlib.contextmanager
+def _scaler_always_steps(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """A gradient scaler asks whether a value was infinite and would skip the step."""
+
+    def step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    with patch.object(torch.amp.GradScaler, "_maybe_opt_step", step):
+        yield
+
+
+@contextlib.contextmanager
+def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`.tolist()` and `.numpy()`: the truth where it is known, else ones and zeros, noted."""
+
+    def tolist(self: Any) -> Any:
+        real = shadow_of(self)
+        if real is not None:
+            with torch._C._DisableTorchDispatch():
+                return real.tolist()
+        shadow.note("scalar answer", "a list of values was asked for and ones were answered")
+        one = 1.0 if self.dtype.is_floating_point else 1
+        return _nested(one, list(self.shape))
+
+    def numpy(self: Any, *, force: bool = False) -> Any:
+        import numpy
+
+        real = shadow_of(self)
+        if real is not None:
+            with torch._C._DisableTorchDispatch():
+                return real.numpy().copy()
+        shadow.note("scalar answer", "a numpy array was asked for and zeros were answered")
+        name = str(self.dtype).removeprefix("torch.")
+        return numpy.zeros(tuple(self.shape), dtype="float32" if name == "bfloat16" else name)
+
+    def formatted(self: Any, spec: str) -> str:
+        return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    with contextlib.ExitStack() as stack:
+        for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
+            stack.enter_context(patch.object(FakeTensor, name, function, create=True))
+        yield
+
+
+def _nested(value: Any, shape: list[int]) -> Any:
+    return value if not shape else [_nested(value, shape[1:]) for _ in range(shape[0])]
+
+
+@contextlib.contextmanager
+def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`trunc_normal_` looks at values; on fake tensors filling in is all there is to it."""
+
+    def truncated(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return tensor.normal_()
+
+    with patch.object(torch.nn.init, "trunc_normal_", truncated):
+        yield
+
+
+def blind_libraries() -> None:
+    """Hugging Face takes another path (explicit masks, other kernels) when it sees a fake tensor: let it see none."""
+    for name in ("transformers.utils.import_utils", "transformers.utils.generic", "transformers.masking_utils"):
+        module = sys.modules.get(name)
+        for function in ("is_fake_tensor", "is_tracing", "is_torchdynamo_compiling"):
+            if module is not None and hasattr(module, function):
+                setattr(module, function, _nothing_to_see)
+
+
+def _nothing_to_see(*args: Any, **kwargs: Any) -> bool:
+    return False

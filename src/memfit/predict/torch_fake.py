@@ -1,0 +1,173 @@
+"""How is a job run on fake tensors, so that its storages can be followed without their memory?
+
+Everything is stacked in one place: the fake mode at the bottom (fallback kernels refused: they would run for real),
+above it the mode that answers questions for values, on top the tracker. One step creates optimizer states, the
+second is the steady state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from memfit.job.training import Training, as_training, plain_step
+from memfit.predict.torch_cures import blind_libraries, cured
+from memfit.predict.torch_places import Places
+from memfit.predict.torch_shadow import Shadow
+from memfit.predict.torch_tracker import Signer, Tracker, tensors_in
+from memfit.predict.trace import TraceLog
+from memfit.records.prediction import Assumption
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one traced run left behind."""
+
+    log: TraceLog
+    root_names: list[str]
+    num_steps: int
+    num_operators: int
+    seconds: float
+    assumptions: list[Assumption] = field(default_factory=list)
+    route: str = "fake cpu"
+    optimizer: str = ""
+    """Class of the optimizer that stepped first."""
+    half_flops: float = 0.0
+    single_flops: float = 0.0
+    moved_bytes: float = 0.0
+    """Work of the last whole step."""
+
+
+class Recording:
+    """The modes and hooks of one traced run; a step counter that others may listen to."""
+
+    def __init__(
+        self, sign: Signer | None = None, *, truth: bool = True, allow_real: bool = False, gemm_workspace_bytes: int = 0
+    ) -> None:
+        self.places = Places()
+        self.mode = FakeTensorMode(allow_fallback_kernels=allow_real, allow_non_fake_inputs=True)
+        self.shadow = Shadow(self.places.line, truth)
+        self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
+        self.on_update: Callable[[Optimizer], None] | None = None
+        self.num_updates: dict[int, int] = {}
+        self._known_roots: set[int] = set()
+        self._optimizer = ""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, every tensor made is fake and followed."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(cured(self.mode, self.shadow))
+            stack.enter_context(self._hooked())
+            stack.enter_context(self.places.follow_modules(self._enter_root))
+            for mode in (self.mode, self.shadow, self.tracker):
+                stack.enter_context(mode)
+            yield
+
+    def finish(self, seconds: float) -> Trace:
+        """Close the log."""
+        num_steps = max(self.num_updates.values(), default=0)
+        work = self.tracker.work
+        return Trace(
+            self.tracker.log, self.places.root_names(), num_steps, self.tracker.num_operators, seconds,
+            self.shadow.assumptions(), optimizer=self._optimizer,
+            half_flops=work.half_flops, single_flops=work.single_flops, moved_bytes=work.moved_bytes,
+        )  # fmt: skip
+
+    # ---- hooks -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _hooked(self) -> Iterator[None]:
+        before = register_optimizer_step_pre_hook(self._before_update)
+        after = register_optimizer_step_post_hook(self._after_update)
+        zero_grad, get_rng_state = Optimizer.zero_grad, torch.get_rng_state
+        recording = self
+
+        def zeroing(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+            recording._claim_gradients(self)
+            zero_grad(self, *args, **kwargs)
+
+        def rng_state() -> torch.Tensor:  # a generator's state never passes the dispatcher
+            state = get_rng_state()
+            recording.tracker.see(state, "get_rng_state")
+            return state
+
+        Optimizer.zero_grad, torch.get_rng_state = zeroing, rng_state
+        try:
+            yield
+        finally:
+            Optimizer.zero_grad, torch.get_rng_state = zero_grad, get_rng_state
+            before.remove()
+            after.remove()
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._claim_gradients(optimizer)
+        self.places.forced = "update"
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._optimizer = self._optimizer or type(optimizer).__name__
+        for parameter, state in optimizer.state.items():
+            self.tracker.claim_all(state, "optimizer state", beside=parameter)
+        self.places.forced = None
+        self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
+        if self.on_update is not None:
+            self.on_update(optimizer)
+
+    def _claim_gradients(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.tracker.see(parameter, "given", "parameter")
+                if parameter.grad is not None:
+                    self.tracker.see(parameter.grad, "given", "gradient")
+
+    def _enter_root(self, module: torch.nn.Module, inputs: Any) -> None:
+        """An outermost module is called: its parameters, buffers and inputs say what they are."""
+        if id(module) not in self._known_roots:
+            self._known_roots.add(id(module))
+            blind_libraries()
+            self._claim_module(module)
+        for tensor in tensors_in(inputs):
+            if tensor.grad_fn is None and not tensor.requires_grad:
+                self.tracker.see(tensor, "given", "input")
+
+    def _claim_module(self, module: torch.nn.Module) -> None:
+        """Parameters and buffers belong to the module that holds them."""
+        root = self.places.root_of(module)
+        for path, child in module.named_modules():
+            self.tracker.claim_all(list(child.parameters(recurse=False)), "parameter", place=(root, path))
+            self.tracker.claim_all(list(child.buffers(recurse=False)), "buffer", place=(root, path))
+
+
+def trace_training(
+    build: Callable[[], Any], *, num_steps: int = 2, recording: Recording, origin: str = "the job"
+) -> Trace:
+    """Build a job and run some steps of it, all on fake tensors."""
+    started = time.perf_counter()
+    places, tracker = recording.places, recording.tracker
+    with recording.running():
+        training = as_training(build(), origin)
+        tracker.claim_all(training.batch, "input")
+        step = plain_step(training)
+        for index in range(num_steps):
+            places.step, places.forced = index + 1, None
+            tracker.work.reset()
+            step()
+            places.forced = "other"
+        _claim_rest(training, tracker)
+    trace = recording.finish(time.perf_counter() - started)
+    trace.num_steps = num_steps
+    return trace
+
+
+def _claim_rest(training: Training, tracker: Tracker) -> None:
+    """Parameters that were never updated are parameters all the same."""
+    if training.model is not None and hasattr(training.model, "parameters"):
+        tracker.claim_all(list(training.model.parameters()), "parameter")
+        tracker.claim_all(list(training.model.buffers()), "buffer")

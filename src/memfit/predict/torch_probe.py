@@ -1,0 +1,127 @@
+"""What do operators take inside, and what does a bare training process take? Both are asked of a process of their own.
+
+`python -m memfit.predict.torch_probe` reads a request on standard input and writes a reply on standard output, both
+JSON. It runs each distinct call once for real under torch.profiler and reads the allocator's events within it. A
+crash in an operator ends only this process; the calls answered until then were already written, one line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+
+from memfit.predict.torch_signatures import bytes_of_signature, decode
+from memfit.predict.torch_tracker import storage_of, tensors_in
+from memfit.predict.torch_truth import memory_events
+
+
+def main() -> None:
+    """Answer one request."""
+    request = json.load(sys.stdin)
+    replies, sys.stdout = sys.stdout, sys.stderr  # whatever imported code prints must not mix with the replies
+    torch.set_num_threads(request["num_threads"])
+    if request.get("imports") is not None:
+        base = baseline_bytes(request["imports"], request["optimizer"])
+        flops, copied = machine_rates()
+        _write(replies, {"baseline_bytes": base, "flops_per_second": flops, "bytes_per_second": copied})
+    deadline = time.monotonic() + request["most_seconds"]
+    for number, text in request["signatures"]:
+        if time.monotonic() > deadline:
+            _write(replies, {"signature": number, "skipped": "no time left"})
+        elif bytes_of_signature(text) * 4 > request["available_bytes"]:
+            _write(replies, {"signature": number, "skipped": "too large for this machine"})
+        else:
+            _write(replies, {"signature": number, **attempt(text)})
+
+
+def _write(replies: TextIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+def attempt(text: str) -> dict[str, Any]:
+    """Probe one call, or say why it could not be."""
+    try:
+        return probe(text)
+    except Exception as error:  # an operator may refuse made-up values; that is an answer too
+        return {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+
+
+def probe(text: str) -> dict[str, Any]:
+    """Run one call for real: the most it held at once, and the true sizes of its results."""
+    name, args, kwargs, with_grad = json.loads(text)
+    function = _operator(name)
+    real_args, real_kwargs = decode(args), decode(kwargs)
+    if "mkldnn_rnn_layer_backward" in name:
+        real_args = _with_true_workspace(real_args)
+    watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    with watched as profiler, torch.set_grad_enabled(with_grad):
+        result = function(*real_args, **real_kwargs)
+    known = {id(storage_of(tensor)) for tensor in tensors_in((real_args, real_kwargs))}
+    live = inside = 0
+    for _, change in memory_events(profiler):
+        live += change
+        inside = max(inside, live)
+    sizes = []
+    for tensor in tensors_in(result):
+        storage = storage_of(tensor)
+        sizes.append(0 if storage is None or id(storage) in known else storage.nbytes())
+    return {"inside_bytes": inside, "output_bytes": sizes}
+
+
+def _with_true_workspace(args: list[Any]) -> list[Any]:
+    """Run the forward that belongs to this backward, and hand on the workspace it leaves."""
+    reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first = args[13:22]
+    output, hy, cy, workspace = torch.ops.aten.mkldnn_rnn_layer.default(
+        *args[:7], reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first, train
+    )
+    return [*args[:7], output, hy, cy, *args[10:22], workspace]
+
+
+def _operator(name: str) -> Any:
+    value: Any = torch.ops
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def baseline_bytes(imports: list[str], optimizer: str) -> int:
+    """Resident bytes of a process with these imports after two steps of a tiny model: what every job has."""
+    for package in imports:
+        with contextlib.suppress(Exception):
+            importlib.import_module(package)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    stepper = getattr(torch.optim, optimizer, torch.optim.Adam)(model.parameters(), lr=0.1)
+    for _ in range(2):
+        torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.zeros(2, dtype=torch.long)).backward()
+        with contextlib.suppress(Exception):
+            stepper.step()
+        stepper.zero_grad()
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        return int(stream.read().split()[1]) * 4096
+
+
+def machine_rates() -> tuple[float, float]:
+    """Floating-point operations per second of a matrix product, and bytes per second of a copy, best of three."""
+    matrix, target = torch.ones(768, 768), torch.empty(4 * 1024**2)
+    source = torch.ones(4 * 1024**2)
+    product = min(_seconds(lambda: matrix @ matrix) for _ in range(3))
+    copy = min(_seconds(lambda: target.copy_(source)) for _ in range(3))
+    return 2 * 768**3 / product, 2 * source.nbytes / copy
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Which operators hide memory from their fake kernels, and how is one call of them written down so that it can be run
+for real?
+
+The list was found by running operators one by one for real and on fake tensors (torch 2.13, CPU). A backward fed by
+another operator's opaque workspace would end the process with a made-up one: the LSTM's is probed together with its
+forward.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+RISKY = {
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::convolution_overrideable",
+    "aten::mkldnn_rnn_layer",
+    "aten::mkldnn_rnn_layer_backward",
+    "aten::lstm",
+    "aten::gru",
+    "aten::_thnn_fused_lstm_cell",
+    "aten::mse_loss",
+    "aten::mse_loss_backward",
+    "aten::smooth_l1_loss",
+    "aten::smooth_l1_loss_backward",
+    "aten::huber_loss",
+    "aten::huber_loss_backward",
+    "aten::binary_cross_entropy",
+    "aten::binary_cross_entropy_backward",
+    "aten::binary_cross_entropy_with_logits",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_trilinear",
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_dense_backward",
+    "aten::native_layer_norm",
+    "aten::native_layer_norm_backward",
+    "aten::native_group_norm",
+    "aten::native_group_norm_backward",
+    "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit",
+    "aten::native_batch_norm_backward",
+    "aten::embedding_dense_backward",
+    "aten::nll_loss2d_forward",
+    "aten::nll_loss2d_backward",
+    "aten::upsample_bilinear2d",
+    "aten::upsample_bilinear2d_backward",
+    "aten::_cdist_forward",
+    "aten::_cdist_backward",
+    "aten::linalg_vector_norm",
+    "aten::cumsum",
+    "aten::sort",
+    "aten::topk",
+    "aten::grid_sampler_2d",
+    "aten::avg_pool2d_backward",
+    "aten::max_pool2d_with_indices_backward",
+    "aten::multi_margin_loss",
+    "aten::var_mean",
+}
+RISKY_WHEN_HALF = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+
+
+class Signatures:
+    """Collects the distinct calls of risky operators, each once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        self._risky: dict[Any, int] = {}
+
+    def sign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """The number of this call's signature; None for operators that hide nothing."""
+        kind = self._risky.get(func)
+        if kind is None:
+            name = func._schema.name
+            kind = self._risky[func] = 1 if name in RISKY else 2 if name in RISKY_WHEN_HALF else 0
+        if kind == 0 or (kind == 2 and not _has_half(args)):
+            return None
+        text = json.dumps([str(func), encode(args), encode(kwargs), torch.is_grad_enabled()])
+        return self.texts.setdefault(text, len(self.texts))
+
+
+def _has_half(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bfloat16, torch.float16) for a in args)
+
+
+def encode(value: Any) -> Any:
+    """Arguments as plain data; a tensor becomes its shape, strides and type."""
+    if isinstance(value, torch.Tensor):
+        strides = list(value.stride()) if value.layout is torch.strided else []
+        return {"tensor": [list(value.shape), strides, str(value.dtype), value.requires_grad]}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": {name: encode(item) for name, item in value.items()}}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value)}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value)}
+    return value if isinstance(value, (bool, int, float, str)) or value is None else None
+
+
+def decode(value: Any) -> Any:
+    """Plain data as arguments; tensors are made anew."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return _make_tensor(*value["tensor"])
+    if "dict" in value:
+        return {name: decode(item) for name, item in value["dict"].items()}
+    return getattr(torch, next(iter(value.values())).removeprefix("torch."))
+
+
+def _make_tensor(shape: list[int], strides: list[int], dtype_name: str, requires_grad: bool) -> torch.Tensor:
+    dtype = getattr(torch, dtype_name.removeprefix("torch."))
+    tensor = torch.empty_strided(shape, strides, dtype=dtype)
+    if dtype.is_floating_point:
+        tensor.fill_(0.5)
+        tensor.requires_grad_(requires_grad)
+    else:
+        tensor.zero_()
+    return tensor
+
+
+def bytes_of_signature(text: str) -> int:
+    """Bytes of all tensors a call takes."""
+    return _bytes_in(json.loads(text)[1])
+
+
+def _bytes_in(value: Any) -> int:
+    if isinstance(value, dict) and "tensor" in value:
+        shape, strides, dtype_name, _ = value["tensor"]
+        elements = (
+            1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=False)) if all(shape) else 0
+        )
+        return elements * getattr(torch, dtype_name.removeprefix("torch.")).itemsize
+    items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return sum(_bytes_in(item) for item in items)

@@ -1,0 +1,279 @@
+"""Which operator made which storage, when did it die, and in which phase, module and line? A log written by a dispatch
+mode.
+
+Works the same on fake and on real tensors. Births are results whose `untyped_storage()` was not seen before; deaths
+are weak reference callbacks of that storage (storage objects keep their Python identity, read in torch 2.13).
+
+An active dispatch mode changes autograd itself: where the engine would add a gradient into an existing buffer, it
+makes a new one. The log undoes this: when such an operator runs in a backward, its result has the size of the old
+buffer, and the old buffer dies before the next operator, the result takes the old one's place.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memfit.predict.torch_numbers import NumberRule
+from memfit.predict.torch_places import Places
+from memfit.predict.torch_work import WorkCounter
+from memfit.predict.trace import Birth, ProbedCall, TraceLog
+from memfit.records.timeline import Category
+
+aten = torch.ops.aten
+PRIM_DEVICE = torch.ops.prim.device.default
+ENGINE_ACCUMULATES = {
+    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
+    aten.index_add.default,
+}  # fmt: skip
+RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
+
+MULTIPLIES = {
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.mv.default, aten.addmv.default,
+    aten.dot.default, aten.addbmm.default, aten._addmm_activation.default,
+}  # fmt: skip
+
+Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nest of lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def storage_of(tensor: torch.Tensor) -> Any | None:
+    """The tensor's storage, or None for layouts that have none."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def device_of(tensor: Any) -> torch.device:
+    """What C++ asks of every fake tensor, several times per operator; an exception here would end the interpreter."""
+    fake_device = getattr(tensor, "fake_device", None)
+    if fake_device is not None and not tensor.fake_mode.in_kernel_invocation:
+        return fake_device
+    return PRIM_DEVICE(tensor)
+
+
+class LeanMode(TorchDispatchMode):
+    """A dispatch mode that does not ask the compiler to stand aside at each operator (nothing is compiled here)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Tracker(LeanMode):
+    """Writes the log; `sign` names calls that are to be probed later."""
+
+    def __init__(self, places: Places, sign: Signer | None = None, gemm_workspace_bytes: int = 0) -> None:
+        super().__init__()
+        self._gemm_workspace_bytes = gemm_workspace_bytes
+        self._gemm_threads: set[int] = set()
+        self.log = TraceLog()
+        self.places = places
+        self.num_operators = 0
+        self.work = WorkCounter()
+        self._sign = sign
+        self._uid_of: dict[int, int] = {}
+        self._keep: dict[int, Any] = {}
+        self._forward_born: set[int] = set()
+        self._takeover: tuple[int, int, int] | None = None
+        self._task = -1
+        self._allocates: dict[Any, bool] = {}
+        self._number_rules: dict[Any, NumberRule] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is PRIM_DEVICE:
+            return device_of(args[0])
+        self.num_operators += 1
+        self._takeover = None
+        self._notice_backward()
+        signature = self._sign(func, args, kwargs) if self._sign else None
+        if self._gemm_workspace_bytes and func in MULTIPLIES:
+            self._note_gemm(args)
+        position = len(self.log.entries)
+        scalar_uid = self._note_wrapped_numbers(func, args)
+        result = func(*args, **kwargs)
+        uids = self._note_results(func, args, result)
+        made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
+        self.work.note(func, args, kwargs, result, made_bytes)
+        if signature is not None:
+            self._note_call(signature, uids, position)
+        if scalar_uid is not None:
+            self.log.free(scalar_uid)
+        return result
+
+    # ---- births and deaths -------------------------------------------------------------------------------------------
+
+    def _note_results(self, func: Any, args: tuple[Any, ...], result: Any) -> list[int]:
+        if not self._makes_storage(func):
+            if func in RESIZES:
+                self._note_resize(args[0])
+            return []
+        old = self._accumulated_into(func, args)
+        uids = []
+        for tensor in tensors_in(result):
+            uid, is_new = self.see(tensor, str(func))
+            uids.append(uid if is_new else -1)
+            if is_new and old is not None and self.log.births[old].num_bytes == self.log.births[uid].num_bytes:
+                self._takeover = (uid, old, id(storage_of(tensor)))
+        return uids
+
+    def _makes_storage(self, func: Any) -> bool:
+        """Whether some result is not declared as an alias of an argument; asked once per operator."""
+        known = self._allocates.get(func)
+        if known is None:
+            returns = func._schema.returns
+            known = not returns or any(r.alias_info is None for r in returns)
+            self._allocates[func] = known
+        return known
+
+    def see(self, tensor: torch.Tensor, operator: str, category: Category | None = None) -> tuple[int, bool]:
+        """The number of the tensor's storage, and whether it was new; -1 for layouts without a storage."""
+        storage = storage_of(tensor)
+        if storage is None:
+            return -1, False
+        key = id(storage)
+        uid = self._uid_of.get(key)
+        is_new = uid is None
+        if uid is None:
+            phase, module, line = self.places.here()
+            self.log.phase(self.places.step, phase)
+            birth = Birth(storage.nbytes(), str(tensor.device), operator, phase, self.places.step, module, line)
+            uid = self.log.alloc(birth)
+            self._uid_of[key] = uid
+            self._keep[key] = weakref.ref(storage, partial(self._die, key))
+            if phase == "forward":
+                self._forward_born.add(uid)
+            elif phase == "recompute":
+                self.log.claim(uid, "activation")
+        if category is not None:
+            self.log.claim(uid, category)
+        return uid, is_new
+
+    def claim_all(
+        self,
+        tensors: Any,
+        category: Category,
+        *,
+        place: tuple[int, str] | None = None,
+        beside: torch.Tensor | None = None,
+    ) -> None:
+        """Say what the storages of these tensors are, and optionally whose; those never seen are taken up."""
+        if beside is not None:
+            owner = self.uid_of(beside) if isinstance(beside, torch.Tensor) else None
+            place = self.log.births[owner].module if owner is not None else None
+        for tensor in tensors_in(tensors):
+            uid, _ = self.see(tensor, "given", category)
+            if place is not None and uid >= 0 and self.log.births[uid].module[0] < 0:
+                self.log.births[uid].module = place
+
+    def uid_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage, where it is known."""
+        storage = storage_of(tensor)
+        return None if storage is None else self._uid_of.get(id(storage))
+
+    def _die(self, key: int, _reference: Any) -> None:
+        uid = self._uid_of.pop(key, None)
+        self._keep.pop(key, None)
+        if uid is None:
+            return
+        self._forward_born.discard(uid)
+        if self._takeover is not None and self._takeover[1] == uid:
+            self._inherit(*self._takeover)
+        else:
+            self.log.free(uid)
+
+    def _inherit(self, new: int, old: int, key: int) -> None:
+        """The new storage is the old buffer, added to in place: forget the birth, keep the old number."""
+        self._takeover = None
+        if self.log.entries and self.log.entries[-1] == ("alloc", new):
+            self.log.entries.pop()
+        else:
+            self.log.entries.remove(("alloc", new))
+        self._uid_of[key] = old
+
+    def _accumulated_into(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        if self._task == -1 or func not in ENGINE_ACCUMULATES or not isinstance(args[0], torch.Tensor):
+            return None
+        return self.uid_of(args[0])
+
+    def _note_resize(self, tensor: torch.Tensor) -> None:
+        """A storage that changed its size dies and is born again."""
+        uid, is_new = self.see(tensor, "resize")
+        storage = storage_of(tensor)
+        if is_new or storage is None or self.log.births[uid].num_bytes == storage.nbytes():
+            return
+        self.log.free(uid)
+        self._uid_of.pop(id(storage))
+        new_uid, _ = self.see(tensor, "resize")
+        self.log.claim(new_uid, self.log.births[uid].category)
+
+    # ---- calls and phases --------------------------------------------------------------------------------------------
+
+    def _note_call(self, signature: int, uids: list[int], position: int) -> None:
+        phase, module, line = self.places.here()
+        self.log.calls.append(ProbedCall(signature, tuple(uids), phase, module, line))
+        self.log.entries.insert(position, ("call", len(self.log.calls) - 1))
+
+    def _note_gemm(self, args: tuple[Any, ...]) -> None:
+        """The first matrix product of every thread makes cuBLAS a workspace, which stays."""
+        thread = threading.get_ident()
+        tensor = args[0]
+        if thread in self._gemm_threads or tensor.device.type != "cuda":
+            return
+        self._gemm_threads.add(thread)
+        phase, module, line = self.places.here()
+        self.log.phase(self.places.step, phase)
+        self.log.alloc(
+            Birth(
+                self._gemm_workspace_bytes,
+                str(tensor.device),
+                "cuBLAS workspace",
+                phase,
+                self.places.step,
+                module,
+                line,
+                "workspace",
+            )
+        )
+
+    def _note_wrapped_numbers(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        """A Python number in place of a CPU tensor becomes a tensor, and is cast to the result's type, for one call."""
+        rule = self._number_rules.get(func)
+        if rule is None:
+            rule = self._number_rules[func] = NumberRule.of(func)
+        num_bytes = rule.num_bytes(args)
+        if not num_bytes:
+            return None
+        phase, module, line = self.places.here()
+        return self.log.alloc(Birth(num_bytes, "cpu", str(func), phase, self.places.step, module, line, "workspace"))
+
+    def _notice_backward(self) -> None:
+        """When a backward begins, whatever the forward made and is still alive was kept for it."""
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return
+        self._task = task
+        self.places.in_backward = task != -1
+        if task != -1:
+            for uid in self._forward_born:
+                self.log.claim(uid, "activation")
+            self._forward_born.clear()

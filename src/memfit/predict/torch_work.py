@@ -1,0 +1,40 @@
+"""How much arithmetic and how many bytes does a step move? Counted operator by operator, for a coarse time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+class WorkCounter:
+    """Sums up floating-point operations of products and bytes of everything else, since the last reset."""
+
+    def __init__(self) -> None:
+        self._rule: dict[Any, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new step."""
+        self.half_flops = self.single_flops = self.moved_bytes = 0.0
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made_bytes: int) -> None:
+        """Count one operator; an elementwise one reads about twice what it writes."""
+        rule = self._rule.get(func, self)
+        if rule is self:
+            rule = self._rule[func] = flop_registry.get(func._overloadpacket)
+        if rule is None:
+            self.moved_bytes += 3.0 * made_bytes
+            return
+        try:
+            flops = float(rule(*args, **kwargs, out_val=result))
+        except Exception:  # a rule that does not know this form of call counts nothing
+            return
+        tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
+        if tensor is not None and tensor.dtype in HALF:
+            self.half_flops += flops
+        else:
+            self.single_flops += flops

@@ -1,0 +1,181 @@
+"""What happened to storages, in order, while a job was traced, and how does that log become a timeline?
+
+The log decides nothing while it is written. What a storage was (a gradient, an activation, ...) is often known only
+after its birth, so categories are put on afterwards, strongest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
+
+STRENGTH: tuple[Category, ...] = (
+    "parameter", "buffer", "optimizer state", "gradient", "input", "workspace", "activation", "temporary",
+)  # fmt: skip
+"""When a storage was seen as several things, the first of these wins."""
+
+
+@dataclass(slots=True)
+class Birth:
+    """One storage, as far as it was known when it was made."""
+
+    num_bytes: int
+    device: str
+    operator: str
+    phase: Phase
+    step: int
+    module: tuple[int, str]
+    """Which root module it was born in, and the path below it; (-1, '') outside of modules."""
+    line: str
+    category: Category = "temporary"
+
+
+@dataclass(slots=True)
+class ProbedCall:
+    """One call of an operator whose insides the fake kernel does not know."""
+
+    signature: int
+    outputs: tuple[int, ...]
+    phase: Phase
+    module: tuple[int, str]
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What one distinct call took when it was run for real."""
+
+    inside_bytes: int
+    """The most it held at once above what lived before, its results included."""
+    output_bytes: tuple[int, ...]
+    """The true sizes of its results, in order; empty when they are not to be corrected."""
+
+
+Entry = tuple[Literal["alloc", "free", "call", "phase"], int]
+
+
+@dataclass(slots=True)
+class TraceLog:
+    """Births, deaths, calls to probe and phase changes, in the order they happened."""
+
+    births: list[Birth] = field(default_factory=list)
+    calls: list[ProbedCall] = field(default_factory=list)
+    phases: list[tuple[int, Phase]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+    def alloc(self, birth: Birth) -> int:
+        """A storage came to life; its number is returned."""
+        self.births.append(birth)
+        self.entries.append(("alloc", len(self.births) - 1))
+        return len(self.births) - 1
+
+    def free(self, uid: int) -> None:
+        """A storage died."""
+        self.entries.append(("free", uid))
+
+    def call(self, call: ProbedCall) -> None:
+        """An operator with unknown insides is about to run."""
+        self.calls.append(call)
+        self.entries.append(("call", len(self.calls) - 1))
+
+    def phase(self, step: int, phase: Phase) -> None:
+        """From here on the program is in this phase of this step."""
+        if not self.phases or self.phases[-1] != (step, phase):
+            self.phases.append((step, phase))
+            self.entries.append(("phase", len(self.phases) - 1))
+
+    def claim(self, uid: int, category: Category) -> None:
+        """Say what a storage is; a weaker claim never replaces a stronger one."""
+        birth = self.births[uid]
+        if STRENGTH.index(category) < STRENGTH.index(birth.category):
+            birth.category = category
+
+
+def timeline_of(log: TraceLog, root_names: list[str], probes: dict[int, ProbeResult] | None = None) -> Timeline:
+    """Turn a log into spans; a probed call becomes a workspace that lives for that one call."""
+    probes = probes or {}
+    sizes = _true_sizes(log, probes)
+    opened: dict[int, int] = {}
+    starts: dict[int, tuple[int, int | None]] = {}
+    order: list[tuple[str, int, int]] = []
+    marks: list[PhaseMark] = []
+    now = 0
+    for kind, index in log.entries:
+        if kind == "alloc":
+            opened[index] = len(order)
+            order.append(("birth", index, now))
+            now += 1
+        elif kind == "free" and index in opened:
+            starts[index] = (now, now)
+            now += 1
+        elif kind == "phase":
+            step, phase = log.phases[index]
+            marks.append(PhaseMark(start=now, step=step, phase=phase))
+        elif kind == "call" and _workspace_bytes(log.calls[index], probes):
+            order.append(("call", index, now))
+            now += 2
+    spans = []
+    for kind, index, start in order:
+        if kind == "birth":
+            end = starts.get(index, (0, None))[1]
+            spans.append(_span(log.births[index], sizes[index], start, end, root_names))
+        else:
+            spans.append(_workspace(log.calls[index], probes, start, root_names))
+    return Timeline(spans=tuple(spans), num_events=now, phases=tuple(marks))
+
+
+def _true_sizes(log: TraceLog, probes: dict[int, ProbeResult]) -> list[int]:
+    """The size of every storage, corrected where a probe saw the real result."""
+    sizes = [birth.num_bytes for birth in log.births]
+    for call in log.calls:
+        result = probes.get(call.signature)
+        if result and len(result.output_bytes) == len(call.outputs):
+            for uid, num_bytes in zip(call.outputs, result.output_bytes, strict=True):
+                if uid >= 0:
+                    sizes[uid] = num_bytes
+    return sizes
+
+
+def _workspace_bytes(call: ProbedCall, probes: dict[int, ProbeResult]) -> int:
+    result = probes.get(call.signature)
+    return result.inside_bytes if result else 0
+
+
+def _workspace(call: ProbedCall, probes: dict[int, ProbeResult], start: int, root_names: list[str]) -> Span:
+    return Span(
+        start=start,
+        end=start + 1,
+        num_bytes=_workspace_bytes(call, probes),
+        category="workspace",
+        phase=call.phase,
+        module=module_name(call.module, root_names),
+        operator="inside a kernel",
+        line=call.line,
+    )
+
+
+def _span(birth: Birth, num_bytes: int, start: int, end: int | None, root_names: list[str]) -> Span:
+    return Span(
+        start=start,
+        end=end,
+        num_bytes=num_bytes,
+        category=birth.category,
+        phase=birth.phase,
+        module=module_name(birth.module, root_names),
+        operator=birth.operator,
+        device=birth.device,
+        line=birth.line,
+    )
+
+
+def module_name(module: tuple[int, str], root_names: list[str]) -> str:
+    """The path a person knows: as in `named_modules()` below the only model, with the class first below several."""
+    root, path = module
+    if root < 0:
+        return ""
+    prefix = root_names[root]
+    if not path:
+        return prefix.strip("()") if prefix.startswith("(") else prefix
+    return path if prefix.startswith("(") else f"{prefix}.{path}"

@@ -1,0 +1,93 @@
+"""Is the route to a GPU that is not there chosen safely, and does the fallback behave like one?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.job.description import describe_job  # noqa: E402
+from memfit.predict import forecast as forecasting  # noqa: E402
+from memfit.predict import torch_cuda_patches as patches  # noqa: E402
+from memfit.predict.child import reply_or_raise  # noqa: E402
+from memfit.predict.cuda_memory import moved_to_cuda  # noqa: E402
+from memfit.predict.devices import parse_device  # noqa: E402
+from memfit.predict.messages import Failure, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.torch_child import answer  # noqa: E402
+from memfit.predict.torch_cuda_attention import choose_backend  # noqa: E402
+
+SETTINGS = {"hidden": 64, "features": 32, "layers": 3, "batch_size": 4}
+
+
+def test_an_untested_torch_is_never_patched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "__version__", "3.0.0")
+    assert "was not tested" in patches.why_not() or "CUDA build" in patches.why_not()
+    with pytest.raises(patches.CannotPatch):
+        patches.patch_process()
+
+
+def test_another_machine_is_never_patched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patches.platform, "machine", lambda: "aarch64")
+    assert patches.why_not()
+
+
+def test_the_translated_route_takes_foreach_as_a_gpu_does():
+    def update_temporaries(translate: bool) -> int:
+        device = "cuda" if translate else "cpu"
+        job = describe_job("mlp", SETTINGS)
+        reply = answer(TraceRequest(job=job, device=device, translate=translate, with_probes=False))
+        assert isinstance(reply, TraceReply)
+        assert reply.route == ("fake cpu, translated to cuda" if translate else "fake cpu")
+        return sum(s.num_bytes for s in reply.timeline.spans if s.operator.startswith("aten._foreach_sqrt"))
+
+    assert update_temporaries(False) == 0
+    assert update_temporaries(True) > 0
+
+
+def test_when_fake_cuda_does_not_work_the_prediction_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    asked: list[TraceRequest] = []
+
+    def child(request: TraceRequest, **_: Any) -> TraceReply:
+        asked.append(request)
+        if not request.translate:
+            return reply_or_raise(Failure(kind="route", what="no", found="not tested"))
+        return reply_or_raise(answer(request))
+
+    monkeypatch.setattr(forecasting, "trace_in_child", child)
+    options = forecasting.ForecastOptions(with_probes=False)
+    prediction = forecasting.forecast(describe_job("mlp", SETTINGS), parse_device("cuda"), options)
+    assert [request.translate for request in asked] == [False, True]
+    assert prediction.route == "fake cpu, translated to cuda"
+    assert any("those of the CPU" in item.text for item in prediction.assumptions)
+    assert prediction.level("reserved") is not None
+
+
+def test_nothing_is_lost_when_a_timeline_is_moved():
+    reply = answer(TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", translate=True, with_probes=False))
+    assert isinstance(reply, TraceReply)
+    moved = moved_to_cuda(reply.timeline, 1000)
+    kept = [span for span in reply.timeline.spans if span.category != "workspace"]
+    assert len(moved.spans) == len(kept) + 2
+    assert {span.device for span in moved.spans} == {"cuda:0"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_size", "masked", "capability", "backend"),
+    [
+        (torch.float16, 64, False, (8, 0), "flash"),
+        (torch.bfloat16, 128, False, (9, 0), "flash"),
+        (torch.bfloat16, 64, True, (8, 0), "efficient"),
+        (torch.float16, 64, False, (7, 5), "efficient"),
+        (torch.float32, 64, False, (8, 0), "efficient"),
+        (torch.float32, 33, False, (8, 0), "math"),
+        (torch.float64, 64, False, (8, 0), "math"),
+    ],
+)
+def test_attention_is_chosen_as_torch_chooses_it(
+    dtype: Any, head_size: int, masked: bool, capability: tuple[int, int], backend: str
+):
+    query = torch.empty(1, 2, 4, head_size, dtype=dtype, device="meta")
+    mask = torch.empty(4, 4, dtype=dtype, device="meta") if masked else None
+    assert choose_backend(query, query, query, mask, capability) == backend

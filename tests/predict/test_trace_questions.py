@@ -1,0 +1,125 @@
+"""What happens when the job asks a fake tensor for values?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.job.training import Training  # noqa: E402
+from memfit.predict.torch_fake import Recording, Trace, trace_training  # noqa: E402
+
+
+def run(body: Callable[[Any], Any], **options: Any) -> Trace:
+    """Trace one step that does `body(linear layer)` and an update."""
+
+    def build() -> Training:
+        layer = torch.nn.Linear(6, 6)
+        optimizer = torch.optim.SGD(layer.parameters())
+
+        def step() -> None:
+            body(layer)
+            optimizer.step()
+
+        return Training(step=step)
+
+    return trace_training(build, recording=Recording(**options))
+
+
+def kinds(trace: Trace) -> set[str]:
+    return {item.kind for item in trace.assumptions}
+
+
+def test_integers_keep_their_values_through_operators():
+    seen: list[Any] = []
+
+    def body(layer: Any) -> None:
+        lengths = torch.tensor([3, 1, 2])
+        mask = torch.arange(4)[None, :] < lengths[:, None]
+        seen.append((int(mask.sum()), lengths.max().item(), mask.tolist()[1], mask.nonzero().shape[0]))
+
+    trace = run(body)
+    assert seen[0] == (6, 3, [True, False, False, False], 6)
+    assert trace.assumptions == []
+
+
+def test_a_boolean_mask_that_is_known_gives_the_true_size():
+    sizes: list[int] = []
+
+    def body(layer: Any) -> None:
+        mask = torch.tensor([True, False, True])
+        sizes.append(layer(torch.randn(3, 6))[mask].shape[0])
+
+    assert kinds(run(body)) == set()
+    assert sizes[0] == 2
+
+
+def test_an_unknown_mask_takes_the_largest_size_and_says_so():
+    sizes: list[int] = []
+
+    def body(layer: Any) -> None:
+        out = layer(torch.randn(5, 6))
+        sizes.append(out[out > 0].numel())
+
+    trace = run(body)
+    assert sizes[0] == 30
+    assert kinds(trace) == {"upper bound"}
+    assert trace.assumptions[0].line.startswith("test_trace_questions.py:")
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_an_unknown_boolean_is_answered_as_asked_for(truth: bool):
+    answers: list[bool] = []
+    trace = run(lambda layer: answers.append(bool((layer(torch.randn(2, 6)) > 0).any())), truth=truth)
+    assert answers[0] is truth
+    assert kinds(trace) == {"scalar answer"}
+
+
+def test_a_loss_can_be_printed_and_is_one():
+    printed: list[str] = []
+    trace = run(lambda layer: printed.append(f"{layer(torch.randn(2, 6)).mean():.2f}"))
+    assert printed[0] == "1.00"
+    assert trace.assumptions[0].count == 2
+
+
+def test_an_integer_written_with_unknown_values_is_unknown_afterwards():
+    def body(layer: Any) -> None:
+        counts = torch.zeros(6, dtype=torch.long)
+        counts[:] = layer(torch.randn(2, 6)).argmax(0)
+        counts.sum().item()
+
+    assert kinds(run(body)) == {"scalar answer"}
+
+
+def test_a_model_can_change_its_type_after_its_optimizer_was_made():
+    def build() -> Training:
+        layer = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(layer.parameters())
+        layer.to(torch.float64)
+        return Training(
+            model=layer,
+            optimizer=optimizer,
+            loss=lambda out, _: out.sum(),
+            batch=(torch.ones(2, 4, dtype=torch.float64), None),
+        )
+
+    trace = trace_training(build, recording=Recording())
+    states = [b for b in trace.log.births if b.category == "optimizer state" and b.num_bytes == 4 * 4 * 8]
+    assert len(states) == 2
+
+
+def test_no_operator_runs_for_real_unless_allowed():
+    library = torch.library.Library("memfit_test", "DEF")
+    library.define("only_real(Tensor x) -> Tensor")
+    ran: list[int] = []
+    library.impl("only_real", lambda x: (ran.append(1), x.clone())[1], "CPU")
+
+    def body(layer: Any) -> None:
+        torch.ops.memfit_test.only_real(torch.randn(3))
+
+    with pytest.raises(Exception, match="only_real"):
+        run(body)
+    assert ran == []
