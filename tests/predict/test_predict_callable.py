@@ -9,8 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
-from memfit.errors import UsageError  # noqa: E402
-from memfit.errors import PredictionFailed  # noqa: E402
+from memfit.errors import (
+    PredictionFailed,
+    UsageError,
+)
 
 
 def training() -> tuple[Any, Any, Any]:

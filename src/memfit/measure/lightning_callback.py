@@ -8,17 +8,14 @@ Under `memfit measure` the process is marked already and the callback only adds 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memfit import inside
 
-if TYPE_CHECKING:
-    from lightning.pytorch.callbacks import Callback
-else:
-    try:
-        from lightning.pytorch.callbacks import Callback
-    except ImportError:
-        from pytorch_lightning.callbacks import Callback
+try:
+    from lightning.pytorch.callbacks import Callback  # pyright: ignore[reportMissingImports]
+except ImportError:
+    from pytorch_lightning.callbacks import Callback  # pyright: ignore[reportMissingImports]
 
 
 class MemfitCallback(Callback):

@@ -1,0 +1,76 @@
+"""How are pairs of blocks run, interleaved over all tools, within a given time?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.overhead.paired import Estimate, ratio, rounds
+from benchmarks.overhead.quiet import Quiet
+from benchmarks.overhead.samplers import NoSampler
+from benchmarks.overhead.trainer import Block, Trainer
+
+CONTROL = "nothing (control)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One row of a table: what is inside of the process, and who watches from outside."""
+
+    sampler: NoSampler
+    inside: str = "off"
+    pairs_per_round: int = 1
+    num_warm: int = 3
+    num_steps: int = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """All blocks of one tool, each next to its block without."""
+
+    on: list[Block] = field(default_factory=list)
+    off: list[Block] = field(default_factory=list)
+
+    def cpu_ratio(self, seed: int) -> Estimate:
+        """CPU time of the training process in the loop."""
+        return ratio([sum(b.cpu_seconds) for b in self.on], [sum(b.cpu_seconds) for b in self.off], seed)
+
+    def wall_ratio(self, seed: int) -> Estimate:
+        """Wall time in the loop."""
+        return ratio([sum(b.wall_seconds) for b in self.on], [sum(b.wall_seconds) for b in self.off], seed)
+
+    def cpu_ratio_with_switching(self, seed: int) -> Estimate:
+        """CPU time with starting and stopping the tool."""
+        on = [sum(b.cpu_seconds) + b.switch_cpu_seconds for b in self.on]
+        return ratio(on, [sum(b.cpu_seconds) for b in self.off], seed)
+
+
+def run_pairs(
+    trainer: Trainer, subjects: dict[str, Subject], *, seconds: float, num_rounds: int, quiet: Quiet, seed: int
+) -> dict[str, Pairs]:
+    """Run whole rounds until they or the time are over; at least three."""
+    found = {name: Pairs() for name in subjects}
+    deadline = time.monotonic() + seconds
+    schedule = rounds({name: subject.pairs_per_round for name, subject in subjects.items()}, num_rounds, seed)
+    for number, turns in enumerate(schedule):
+        if number >= 3 and time.monotonic() > deadline:
+            break
+        quiet.wait()
+        for turn in turns:
+            _run_pair(trainer, subjects[turn.tool], found[turn.tool], turn.on_first)
+    return found
+
+
+def _run_pair(trainer: Trainer, subject: Subject, pairs: Pairs, on_first: bool) -> None:
+    for is_on in (on_first, not on_first):
+        (pairs.on if is_on else pairs.off).append(_run_block(trainer, subject, is_on))
+
+
+def _run_block(trainer: Trainer, subject: Subject, is_on: bool) -> Block:
+    if not is_on:
+        return trainer.block("off", "", subject.num_warm, subject.num_steps)
+    subject.sampler.go()
+    try:
+        return trainer.block(subject.inside, subject.sampler.folder, subject.num_warm, subject.num_steps)
+    finally:
+        subject.sampler.pause()

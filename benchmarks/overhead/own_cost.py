@@ -1,0 +1,80 @@
+"""What does a sampler itself take from the machine: CPU while it watches, CPU to start, memory?"""
+
+from __future__ import annotations
+
+from benchmarks.overhead.options import Options
+from benchmarks.overhead.paired import estimate, verdict_below
+from benchmarks.overhead.quiet import cpu_seconds, resident_bytes
+from benchmarks.overhead.report import Finding, Part, mebibytes, percent_text
+from benchmarks.overhead.samplers import Memfit, Mprof, NoSampler, Psrecord, Psutil, Sampler, paused_samplers
+from benchmarks.overhead.trainer import Trainer
+
+TARGET_SHARE = 0.01
+MEMFIT = "memfit, 10 ms"
+KINDS: dict[str, Sampler] = {
+    MEMFIT: Memfit,
+    "psutil, own process, 10 ms": Psutil,
+    "mprof, 100 ms": Mprof,
+    "psrecord, default": Psrecord,
+}
+METHOD = (
+    "Each sampler watches the same training for {total:.0f} s in windows of {window:.0f} s, taking turns, the "
+    "others paused. CPU time of the sampler's process by the scheduler's clock; its start-up is listed apart."
+)
+
+
+def measure(options: Options) -> Part:
+    """Let the samplers take turns."""
+    window_seconds, num_windows = options.seconds(quick=0.5, full=3.5), options.count(quick=6, full=6)
+    shares: dict[str, list[float]] = {name: [] for name in KINDS}
+    with Trainer("mlp") as trainer, paused_samplers(KINDS, trainer.pid) as samplers:
+        start_up = {name: sampler.start_up_seconds for name, sampler in samplers.items()}
+        for _ in range(num_windows):
+            options.quiet.wait()
+            for name, sampler in samplers.items():
+                shares[name].append(_share(trainer, sampler, window_seconds))
+        sizes = {name: resident_bytes(sampler.pid or 0) for name, sampler in samplers.items()}
+    method = METHOD.format(total=window_seconds * num_windows, window=window_seconds)
+    return _judge(shares, start_up, sizes, method, options.seed)
+
+
+def _share(trainer: Trainer, sampler: NoSampler, seconds: float) -> float:
+    """The share of one core that a sampler takes while the job trains."""
+    assert sampler.pid is not None
+    sampler.go()
+    before = cpu_seconds(sampler.pid)
+    trainer.train_for(seconds)
+    spent = cpu_seconds(sampler.pid) - before
+    sampler.pause()
+    return spent / seconds
+
+
+def _judge(
+    shares: dict[str, list[float]], start_up: dict[str, float | None], sizes: dict[str, int], method: str, seed: int
+) -> Part:
+    found = {name: estimate(values, seed) for name, values in shares.items()}
+    rows = [
+        (name, percent_text(found[name]), _start_up_text(start_up[name]), f"{mebibytes(sizes[name]):.0f} MiB")
+        for name in found
+    ]
+    peers = ", ".join(f"{name.split(',')[0]} {100 * e.value:.2g} %" for name, e in found.items() if name != MEMFIT)
+    finding = Finding(
+        what="sampler's own CPU, of one core",
+        peers=peers,
+        memfit=percent_text(found[MEMFIT]),
+        target="<= 1 %",
+        verdict=verdict_below(found[MEMFIT], TARGET_SHARE),
+    )
+    return Part(
+        name="own_cost",
+        title="The sampler itself",
+        method=method,
+        columns=("sampler", "CPU, of one core", "CPU to start", "its resident size"),
+        rows=rows,
+        findings=[finding],
+        raw={"shares": shares, "start_up_seconds": start_up, "resident_bytes": sizes},
+    )
+
+
+def _start_up_text(seconds: float | None) -> str:
+    return "never idle" if seconds is None else f"{seconds:.2f} s"

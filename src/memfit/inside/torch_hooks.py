@@ -1,0 +1,195 @@
+"""When does a forward pass, a backward pass and an optimizer's update begin and end, in a program that says nothing
+about it?
+
+torch tells: optimizers call global hooks around `step`, every backward pass goes through `torch.autograd.backward`,
+and every module call asks for global hooks. The last would cost time at each call, so the forward hook takes itself
+away when it has seen a forward pass begin and comes back when the step ends: one call a step. A pass without
+gradients is an evaluation; then the hook comes back when that very module returns.
+
+The forward hook always has the same key and the same function, because compiled code is guarded on both (torch
+2.13), and it is hidden from `_has_any_global_hook`, by which a compiled module decides whether to warn its user.
+"""
+
+import functools
+import weakref
+from threading import get_ident as _get_ident
+
+import torch
+import torch.optim.optimizer as torch_optimizer
+from torch.nn.modules import module as torch_module
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_graph_task_id = torch._C._current_graph_task_id
+
+
+class TorchHooks:
+    """Marks every step of this process; `install` and `remove` leave torch as it was."""
+
+    def __init__(self, marks, ledger=None):
+        self._marks = marks
+        self._numbers = weakref.WeakKeyDictionary()
+        self._stepping = None
+        """(optimizer, its number as text, its thread, passes until then) while an update is running."""
+        self._num_passes = 0
+        self._forward_hook = self._forward
+        self._forward_hooks = {}
+        self._forward_key = -1
+        self._last_model = _nothing
+        self._handles = []
+        self._undo = []
+        self._tracing = None
+        if ledger is not None:
+            from .torch_ledger import TorchLedger
+
+            self._tracing = TorchLedger(ledger)
+
+    def install(self):
+        """Put the hooks in."""
+        self._handles = [
+            torch_optimizer.register_optimizer_step_pre_hook(self._before_update),
+            torch_optimizer.register_optimizer_step_post_hook(self._after_update),
+        ]
+        self._install_forward()
+        self._replace(torch.autograd, "backward", self._marked_backward(torch.autograd.backward))
+        self._replace(torch_module, "_has_any_global_hook", self._others_have_hooks(torch_module._has_any_global_hook))
+
+    def _install_forward(self):
+        """Register once for a key of our own; from then on the hook goes out of and into the dictionary by itself."""
+        handle = torch_module.register_module_forward_pre_hook(self._forward)
+        self._forward_key = handle.id
+        self._forward_hooks = handle.hooks_dict_ref() or {}
+        self._forward_hooks[self._forward_key] = self._forward_hook
+
+    def remove(self):
+        """Take the hooks out again."""
+        if self._tracing is not None:
+            self._tracing.abandon()
+        for handle in self._handles:
+            handle.remove()
+        self._disarm()
+        for owner, name, original, ours in self._undo:
+            if getattr(owner, name) is ours:
+                setattr(owner, name, original)
+        self._handles, self._undo = [], []
+
+    def forked(self):
+        """In a forked child: no step is running here."""
+        self._stepping = None
+        if self._tracing is not None:
+            self._tracing.forked()
+        self._arm()
+
+    def _replace(self, owner, name, ours):
+        self._undo.append((owner, name, getattr(owner, name), ours))
+        setattr(owner, name, ours)
+
+    # ---- forward ---------------------------------------------------------------------------------------------------
+
+    def _arm(self):
+        if self._handles:
+            self._forward_hooks[self._forward_key] = self._forward_hook
+
+    def _disarm(self):
+        self._forward_hooks.pop(self._forward_key, None)
+
+    def _forward(self, module, inputs):
+        """A module is called while the hook is in: is it a model, and does it train?"""
+        if _is_compiling() or _graph_task_id() != -1 or not self._is_model(module):
+            return
+        self._disarm()
+        if not _is_grad_enabled():
+            self._evaluation(module)
+            return
+        self._num_passes += 1
+        self._marks.mark(b"F")
+        if self._tracing is not None:
+            self._tracing.forward_begins(module, inputs)
+
+    def _is_model(self, module):
+        """Whether it has parameters: transforms and losses are modules too. The last one seen is remembered."""
+        if self._last_model() is not module:
+            if next(module.parameters(), None) is None:
+                return False
+            self._last_model = weakref.ref(module)
+        return True
+
+    def _evaluation(self, module):
+        """One mark for the whole evaluation, however many batches it has."""
+        if self._marks.phase != "evaluation":
+            self._marks.mark(b"V")
+
+        def returned(*_):
+            handle.remove()
+            self._arm()
+
+        handle = module.register_forward_hook(returned, always_call=True)
+
+    def _others_have_hooks(self, original):
+        @functools.wraps(original)
+        def has_any_global_hook():
+            if self._forward_key not in self._forward_hooks:
+                return original()
+            self._disarm()
+            try:
+                return original()
+            finally:
+                self._arm()
+
+        return has_any_global_hook
+
+    # ---- backward --------------------------------------------------------------------------------------------------
+
+    def _marked_backward(self, original):
+        @functools.wraps(original)
+        def backward(*args, **kwargs):
+            if _is_compiling() or _graph_task_id() != -1:
+                return original(*args, **kwargs)
+            self._num_passes += 1
+            self._marks.mark(b"B")
+            if self._tracing is None:
+                return original(*args, **kwargs)
+            self._tracing.backward_begins()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._tracing.backward_ended()
+
+        return backward
+
+    # ---- update ----------------------------------------------------------------------------------------------------
+
+    def _before_update(self, optimizer, _args, _kwargs):
+        """An update begins, unless an optimizer that wraps others is at work and this is one of them."""
+        if _is_compiling() or self._is_nested(optimizer):
+            return
+        number = self._number(optimizer)
+        self._stepping = (optimizer, number, _get_ident(), self._num_passes)
+        self._marks.mark(b"U", number)
+        if self._tracing is not None:
+            self._tracing.update_begins(optimizer)
+
+    def _is_nested(self, optimizer):
+        """Whether another update is running around this one; one left by an exception is over when a new pass began."""
+        if self._stepping is None:
+            return False
+        outer, _, thread, num_passes = self._stepping
+        return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
+
+    def _after_update(self, optimizer, _args, _kwargs):
+        if self._stepping is None or self._stepping[0] is not optimizer:
+            return
+        number = self._stepping[1]
+        self._stepping = None
+        self._marks.mark(b"S", number)
+        if self._tracing is not None:
+            self._tracing.step_ended(optimizer)
+        self._marks.next_step()
+        self._arm()
+
+    def _number(self, optimizer):
+        return b" %d" % self._numbers.setdefault(optimizer, len(self._numbers))
+
+
+def _nothing():
+    return None

@@ -1,0 +1,324 @@
+"""Are steps and phases of a torch program seen as they happen, and is torch afterwards as it was?"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.optim.optimizer as torch_optimizer
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch_jobs import mlp
+
+from memfit import inside
+from memfit.records.marks_file import MarksFile, read_marks
+
+X, Y = torch.randn(8, 256), torch.randint(0, 10, (8,))
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[Path]:
+    assert inside.start_marks(tmp_path)
+    yield tmp_path
+    inside.stop_marks()
+
+
+def letters(folder: Path) -> str:
+    """The marks in order, one letter each; the opening and closing ones left out."""
+    inside.stop_marks()
+    (path,) = folder.glob("marks-*.txt")
+    lines = path.read_text().splitlines()
+    return "".join(line[0] for line in lines if line[0] in "FBUSVXN")
+
+
+def read(folder: Path) -> MarksFile:
+    inside.stop_marks()
+    (path,) = folder.glob("marks-*.txt")
+    found = read_marks(path, process=0, clock_start_ns=0)
+    assert found is not None
+    return found
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(X), Y).backward()
+    optimizer.step()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def test_a_plain_step_is_forward_backward_update_and_end(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    for _ in range(3):
+        step(model, optimizer)
+    assert letters(recording) == "FBUS" * 3
+
+
+def test_the_phases_of_a_step_have_peaks_of_their_own(recording: Path):
+    class Greedy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch.ones(25 * 2**20).sum()
+            return self.inner(x)
+
+    model = Greedy()
+    optimizer = sgd(model)
+    for _ in range(3):
+        step(model, optimizer)
+    steps = read(recording).steps
+    above = steps.forward_peak_bytes - steps.backward_peak_bytes
+    assert all(above[1:] > 95 * 2**20)
+
+
+def test_accumulated_backwards_belong_to_one_step(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    for _ in range(3):
+        nn.functional.cross_entropy(model(X), Y).backward()
+    optimizer.step()
+    assert letters(recording) == "FBBBUS"
+    assert len(read(recording).steps) == 1
+
+
+def test_two_optimizers_have_two_numbers_in_the_order_of_their_first_step(recording: Path):
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    of_generator, of_critic = sgd(generator), sgd(critic)
+    for _ in range(2):
+        critic(generator(torch.randn(2, 4)).detach()).mean().backward()
+        of_critic.step()
+        critic(generator(torch.randn(2, 4))).mean().backward()
+        of_generator.step()
+    assert list(read(recording).steps.optimizer) == [0, 1, 0, 1]
+
+
+def test_an_evaluation_between_steps_is_one_mark_and_training_after_it_is_marked_again(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    step(model, optimizer)
+    with torch.no_grad():
+        for _ in range(5):
+            model(X)
+    step(model, optimizer)
+    with torch.inference_mode():
+        model(X)
+    step(model, optimizer)
+    assert letters(recording) == "FBUS" + "V" + "FBUS" + "V" + "FBUS"
+    assert not model._forward_hooks, "the hook that waits for the end of an evaluation is gone"
+
+
+def test_an_exception_in_an_evaluation_does_not_end_the_marks(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        model(torch.randn(8, 3))
+    step(model, optimizer)
+    assert letters(recording) == "VFBUS"
+    assert not model._forward_hooks
+
+
+def test_an_exception_in_a_forward_or_an_update_leaves_the_next_step_whole(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    with pytest.raises(RuntimeError):
+        model(torch.randn(8, 3))
+    step(model, optimizer)
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):  # type: ignore[override]
+            raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        Failing(model.parameters(), lr=0.1).step()
+    step(model, optimizer)
+    assert letters(recording) == "FBUS" + "U" + "FBUS"
+
+
+def test_modules_without_parameters_are_no_forward_pass(recording: Path):
+    model, transform = mlp(), nn.Sequential(nn.Flatten(), nn.Dropout(0.1))
+    optimizer = sgd(model)
+    transform(X)
+    transform(X)
+    step(model, optimizer)
+    assert letters(recording) == "FBUS"
+
+
+def test_an_optimizer_inside_of_another_is_part_of_it(recording: Path):
+    model = mlp()
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self) -> None:
+            super().__init__(model.parameters(), {})
+            self.inner = sgd(model)
+
+        def step(self, closure=None):  # type: ignore[override]
+            self.inner.step()
+
+    step(model, Wrapper())
+    assert letters(recording) == "FBUS"
+
+
+def test_a_closure_that_calls_the_model_stays_inside_of_its_update(recording: Path):
+    model = nn.Linear(256, 10)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    seen = letters(recording)
+    assert seen[0] == "U"
+    assert seen[-1] == "S"
+    assert set(seen[1:-1]) == {"F", "B"}
+
+
+def test_the_gradient_scaler_of_mixed_precision_is_seen_through(recording: Path):
+    model = mlp()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(X), Y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert letters(recording) == "FBUS" * 2
+
+
+def test_a_wrapper_around_a_model_is_one_forward_pass(recording: Path):
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args):
+            return self.module(*args)
+
+    model = Wrapper(mlp())
+    step(model, sgd(model))
+    assert letters(recording) == "FBUS"
+
+
+def test_training_in_another_thread_is_marked(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    thread = threading.Thread(target=step, args=(model, optimizer))
+    thread.start()
+    thread.join()
+    assert letters(recording) == "FBUS"
+
+
+def test_a_gradient_asked_for_by_hand_is_no_backward_pass(recording: Path):
+    model = mlp()
+    loss = nn.functional.cross_entropy(model(X), Y)
+    torch.autograd.grad(loss, list(model.parameters()))
+    assert letters(recording) == "F"
+
+
+@pytest.mark.parametrize("way", ["wrapped", "in place", "function"])
+def test_a_compiled_model_compiles_once_and_nothing_is_warned(recording: Path, way: str):
+    """Warnings are errors here: torch warns about global hooks at the call of a compiled module. A forward pass inside
+    of compiled code has no mark, because that code must stay whole."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(256, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.inner(x))
+
+    torch._dynamo.reset()
+    model = Net()
+    compiled = []
+
+    def counter(graph, _inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    optimizer = sgd(model)
+    called: nn.Module = model
+    if way == "wrapped":
+        called = torch.compile(model, backend=counter, fullgraph=True)  # pyright: ignore[reportAssignmentType]
+    elif way == "in place":
+        model.compile(backend=counter, fullgraph=True)
+    loss = torch.compile(lambda x: model(x).sum(), backend=counter, fullgraph=True)
+    for _ in range(4):
+        if way == "function":
+            loss(X).backward()
+            optimizer.step()
+        else:
+            step(called, optimizer)
+    assert len(compiled) == 1
+    seen = letters(recording)
+    assert seen == ("FBUS" if way == "wrapped" else "BUS") * 4
+    torch._dynamo.reset()
+
+
+def test_stopping_puts_torch_back_as_it_was(tmp_path: Path):
+    def state():
+        dictionaries = [
+            torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks,
+            torch_module._global_forward_hooks_always_called, torch_optimizer._global_optimizer_pre_hooks,
+            torch_optimizer._global_optimizer_post_hooks,
+        ]  # fmt: skip
+        return [copy.copy(d) for d in dictionaries], torch.autograd.backward, torch_module._has_any_global_hook
+
+    before = state()
+    model = mlp()
+    optimizer = sgd(model)
+    for ledger_every in (None, 1):
+        inside.start_marks(tmp_path, ledger_every)
+        assert state() != before
+        for _ in range(3):
+            step(model, optimizer)
+        with torch.no_grad():
+            model(X)
+        inside.stop_marks()
+        assert state() == before
+        assert torch._C._len_torch_dispatch_stack() == 0
+        assert not model._forward_hooks
+
+
+def test_torch_keeps_its_own_loader_and_is_not_imported_by_the_hook(hooked):
+    run = hooked("""
+        import sys
+        assert "torch" not in sys.modules
+        import importlib.util, torch
+        print(type(torch.__loader__).__module__, torch.__spec__.loader is torch.__loader__)
+        print([type(finder).__module__ for finder in sys.meta_path if "memfit" in type(finder).__module__])
+    """)
+    assert run.stdout == "_frozen_importlib_external True\n[]\n", run.stderr
+
+
+def test_data_workers_by_fork_and_by_spawn_leave_no_files_and_the_training_is_marked(hooked):
+    run = hooked("""
+        import torch
+        from torch import nn
+        class Squares(torch.utils.data.Dataset):
+            def __len__(self): return 12
+            def __getitem__(self, i): return nn.Flatten(0)(torch.full((4, 1), float(i)))
+        if __name__ == "__main__":
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            for method in ("fork", "spawn"):
+                loader = torch.utils.data.DataLoader(
+                    Squares(), batch_size=4, num_workers=1, multiprocessing_context=method)
+                for x in loader:
+                    optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+    """)
+    assert (run.returncode, run.stderr) == (0, "")
+    marks = run.marks()
+    assert len(marks.steps) == 6
+    assert marks.exited
