@@ -9,7 +9,7 @@ RUN = FOLDER / "demo-run"
 
 
 def main() -> None:
-    train = [sys.executable, "examples/train_mlp.py", "--steps", "400"]
+    train = [sys.executable, "examples/train_mlp.py", "--steps", "500"]
     command = [sys.executable, "-m", "memfit", "measure", "--ledger", "--force", "-o", RUN.name, "--", *train]
     print("$", "memfit", *command[3:], flush=True)
     code = subprocess.run(command, cwd=FOLDER, check=False).returncode

@@ -6,6 +6,7 @@ A plain training script that knows nothing of memfit:
 """
 
 import argparse
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -13,8 +14,8 @@ from torch import nn
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--hidden", type=int, nargs="+", default=[1024, 1024, 512])
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[512, 512, 256])
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
 
@@ -22,7 +23,7 @@ def main() -> None:
     images = torch.rand(60_000 // 10, 28 * 28)
     labels = torch.randint(10, (len(images),))
     sizes = [28 * 28, *options.hidden]
-    layers = [layer for a, b in zip(sizes, sizes[1:], strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(sizes[-1], 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loss_function = nn.CrossEntropyLoss()

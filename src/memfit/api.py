@@ -130,8 +130,8 @@ def print_machine(report: MachineReport) -> None:
 def predict_peak(target: str | Callable[..., Any], **options: Any) -> Prediction:
     """Foresee the memory of a training: a script, 'FILE:function', a built-in workload, or a Python callable.
 
-    Options: settings, arguments, device ('cpu', 'cuda:a100-40gb', ...), memory ('24GiB'), num_steps, malloc, alloc_conf,
-    probes, allow_real, unknown_is, show_output, most_seconds.
+    Options: settings, arguments, device ('cpu', 'cuda:a100-40gb', ...), memory ('24GiB'), num_steps, malloc,
+    alloc_conf, probes, allow_real, unknown_is, show_output, most_seconds.
     """
     from memfit.predict.foresee import foresee
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -202,6 +203,20 @@ def test_a_mode_that_is_entered_inside_a_traced_step_and_left_after_it_survives(
         mode.__exit__(None, None, None)
         assert torch._C._len_torch_dispatch_stack() == 0
     assert [f.step for f in recorded.facts()] == [2]
+
+
+def test_a_step_that_ends_in_another_thread_than_it_began_in_leaves_no_mode_behind(recorded: Recorded):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        loss = model(torch.randn(4, 256)).sum()
+        loss.backward()
+        thread = threading.Thread(target=optimizer.step)
+        thread.start()
+        thread.join()
+    model(torch.randn(4, 256))
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert [f.step for f in recorded.facts()]
 
 
 def test_an_error_of_the_ledger_is_a_note_and_the_training_goes_on(recorded: Recorded, monkeypatch):

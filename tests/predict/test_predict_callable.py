@@ -9,10 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
-from memfit.errors import (
-    PredictionFailed,
-    UsageError,
-)
+from memfit.errors import PredictionFailed, UsageError  # noqa: E402
 
 
 def training() -> tuple[Any, Any, Any]:

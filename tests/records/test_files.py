@@ -66,8 +66,8 @@ KINDS = (
     "process_renamed", "process_ended", "from the future",
 )  # fmt: skip
 FIELDS = (
-    "process", "pid", "time_us", "processes", "resident_bytes", "signal", "exit_code", "total_bytes", "joules", "command",
-    "cpu_seconds", "max_resident_bytes", "message", "parent_pid",
+    "process", "pid", "time_us", "processes", "resident_bytes", "signal", "exit_code", "total_bytes", "joules",
+    "command", "cpu_seconds", "max_resident_bytes", "message", "parent_pid",
 )  # fmt: skip
 
 

@@ -29,10 +29,14 @@ Examples:
 )
 @click.option("--alloc-conf", default="", metavar="TEXT", help="As PYTORCH_ALLOC_CONF (cuda).")
 @click.option("--no-probes", "probes", flag_value=False, default=True, help="Run no operator for real (cpu).")
-@click.option("--allow-real", is_flag=True, help="Run operators without a fake kernel for real.")
+@click.option(
+    "--allow-real", multiple=True, metavar="OPERATOR", help="Run this operator, which has no fake kernel, for real."
+)
 @click.option("--unknown-is", type=bool, default=True, help="The answer to a boolean that is not known.")
 @click.option("--sweep", metavar="NAME=LOW:HIGH", help="The peak over one setting, for example batch_size=1:256.")
 @click.option("--fit-batch", is_flag=True, help="The largest batch_size that fits the device.")
+@click.option("--ranks", type=int, default=1, metavar="N", help="One rank of N; the batch is that rank's own.")
+@click.option("--shard", metavar="HOW", help="ddp, zero1, zero2, zero3 or fsdp: what N ranks divide among them.")
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
 @click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")

@@ -29,6 +29,8 @@ from memfit.records.ledger import (
 from memfit.records.run import GpuReading, MapsReading, ProcessRecord, RunRecord
 
 _SMALL_IMPORT_BYTES = 1024 * 1024
+_SAME_BYTES = 512 * 1024
+"""Two readings of the kernel's batched counters this near to each other are the same."""
 _NO_HEAP = HeapFacts()
 
 
@@ -74,6 +76,8 @@ def _host_ledger(run: RunRecord, process: ProcessRecord, facts: LedgerFacts) -> 
 def _unexplained_lines(own_bytes: int, step_bytes: int, facts: LedgerFacts, named_bytes: int) -> list[LedgerLine]:
     """The part of the peak outside of the traced step, when there is one, and the rest."""
     lines = []
+    if own_bytes - step_bytes <= _SAME_BYTES:
+        step_bytes = own_bytes
     if own_bytes > step_bytes:
         name = f"the peak of the run lay outside of step {facts.step}, the highest that was traced"
         lines.append(_line("unexplained", name, own_bytes - step_bytes, "kernel high-water marks of both"))
@@ -94,7 +98,7 @@ def _file_lines(run: RunRecord, process: ProcessRecord, facts: LedgerFacts) -> l
     lines = [_line("library files", name, size, "file pages its import added") for name, size in imported.items()]
     others = moment.file_bytes - mapped - facts.startup_file_bytes - sum(imported.values())
     lines.append(_line("library files", "interpreter", facts.startup_file_bytes, "file pages at start-up"))
-    lines.append(_line("library files", "touched later, and small packages", others, "kernel counter RssFile"))
+    lines.append(_line("library files", "used later, small packages", others, "kernel counter RssFile"))
     lines.append(_line("shared memory", "without tensors", moment.shmem_bytes - shared, "kernel counter RssShmem"))
     return lines
 
@@ -141,14 +145,14 @@ def _heap_lines(facts: LedgerFacts) -> list[LedgerLine]:
     lines = []
     if heap.python_arena_bytes is not None:
         grown = heap.python_arena_bytes - (startup.python_arena_bytes or 0) - (imports.python_arena_bytes or 0)
-        lines.append(_line("python heap", "grown outside of imports", grown, "arenas of Python's allocator"))
+        lines.append(_line("python heap", "grown after imports", grown, "arenas of Python's allocator"))
     if moment is None or moment.malloc_used_bytes is None:
         return lines
     before = (startup.malloc_used_bytes or 0) + (imports.malloc_used_bytes or 0)
     native = moment.malloc_used_bytes - _backed_bytes(moment.tensors, "") - before
     slack = (moment.malloc_free_bytes or 0) - (startup.malloc_free_bytes or 0)
-    lines.append(_line("native heap", "libraries, outside of imports and tensors", native, "mallinfo2 near the peak"))
-    lines.append(_line("allocator slack", "free memory kept by the C library", slack, "mallinfo2 near the peak"))
+    lines.append(_line("native heap", "libraries, after their import", native, "mallinfo2 near the peak"))
+    lines.append(_line("allocator slack", "kept free by malloc", slack, "mallinfo2 near the peak"))
     return lines
 
 
@@ -187,7 +191,7 @@ def _device_ledger(run: RunRecord, process: ProcessRecord, facts: LedgerFacts) -
     tensor_bytes = sum(line.num_bytes for line in tensors)
     reserved_bytes = max(facts.allocator_reserved_bytes or 0, tensor_bytes)
     peak_bytes = max(_device_peak_bytes(run, process, facts.device) or 0, reserved_bytes)
-    slack = _line("allocator slack", "held by the device's allocator", reserved_bytes - tensor_bytes, "memory_stats")
+    slack = _line("allocator slack", "kept by the allocator", reserved_bytes - tensor_bytes, "memory_stats")
     context = _line("device context", "context and libraries", peak_bytes - reserved_bytes, "NVML minus the allocator")
     lines = [line for line in (*tensors, slack, context) if line.num_bytes > 0]
     return Ledger(

@@ -11,7 +11,7 @@ from typing import Any
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
-from memfit.job.workloads import workload_function
+from memfit.job.workloads import recipe_settings, workload_function
 
 
 def load_function(job: JobDescription) -> Callable[..., Any]:
@@ -33,10 +33,11 @@ def load_function(job: JobDescription) -> Callable[..., Any]:
 def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device: str) -> dict[str, Any]:
     """The keyword arguments for a function: the settings it knows, and the device if it asks for one."""
     parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    recipe = recipe_settings(function)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and not recipe
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)] + recipe
     for name in settings:
-        if name not in parameters and not takes_all:
+        if name not in known and not takes_all:
             raise UsageError(
                 f"the job has no setting {name!r}", found=f"it knows {', '.join(known) or 'none'}", hint="see --set"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 WORKLOADS: dict[str, tuple[str, str]] = {
@@ -27,3 +28,13 @@ def build_workload(name: str, settings: dict[str, Any]) -> Any:
 def workload_function(name: str) -> Any:
     """The function that builds it, for its signature."""
     return getattr(import_module(f"memfit.job.{WORKLOADS[name][0]}"), f"build_{name}")
+
+
+def recipe_settings(function: Any) -> list[str]:
+    """The settings that a built-in workload hands on to the making of its training; none for any other function."""
+    if not getattr(function, "__module__", "").startswith("memfit.job.torch_"):
+        return []
+    if not any(p.kind is p.VAR_KEYWORD for p in signature(function).parameters.values()):
+        return []
+    make = import_module("memfit.job.torch_training").make_training
+    return [name for name, p in signature(make).parameters.items() if p.kind is p.KEYWORD_ONLY]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageErro
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 
 OUTPUT_TAIL_CHARACTERS = 1500
+CHILD = [sys.executable, "-m", "memfit.predict.torch_child"]
 
 
 def trace_in_child(
@@ -25,18 +27,72 @@ def trace_in_child(
 ) -> TraceReply:
     """Run the request in a process of its own and return what it found."""
     with _work_folder() as folder:
-        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"))
-        (folder / "scratch").mkdir()
-        (folder / "request.json").write_bytes(msgspec.json.encode(request))
-        reply_path = folder / "reply.msgpack"
-        command = [sys.executable, "-m", "memfit.predict.torch_child", str(folder / "request.json"), str(reply_path)]
+        request_path, reply_path = _prepare(folder, request)
         with open(folder / "output.txt", "w+b") as output:
-            code = _run(command, None if show_output else output, most_seconds)
-            output.seek(0)
-            tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
-        if not reply_path.exists():
-            raise _crashed(code, tail)
-        reply: Reply = msgspec.msgpack.decode(reply_path.read_bytes(), type=Reply)
+            code = _run([*CHILD, request_path, reply_path], None if show_output else output, most_seconds)
+        return _read_reply(folder, code)
+
+
+class Nursery:
+    """One process that has torch loaded and answers request after request, each in a forked copy of itself."""
+
+    def __init__(self, most_seconds: float | None = None) -> None:
+        self._most_seconds = most_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            _end(self._process)
+
+    def trace(self, request: TraceRequest) -> TraceReply:
+        """As `trace_in_child`, without waiting for the imports."""
+        with _work_folder() as folder:
+            request_path, reply_path = _prepare(folder, request)
+            line = msgspec.json.encode([request_path, reply_path, str(folder / "output.txt")])
+            code = self._ask(line + b"\n")
+            return _read_reply(folder, code)
+
+    def _ask(self, line: bytes) -> int:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(line)
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], self._most_seconds)
+        if not ready:
+            _end(process)
+            self._process = None
+            raise _too_late(self._most_seconds)
+        return int(process.stdout.readline() or process.wait())
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        return self._process
+
+
+def _prepare(folder: Path, request: TraceRequest) -> tuple[str, str]:
+    """Write the request down; the names of its file and of the reply's."""
+    (folder / "scratch").mkdir()
+    request = msgspec.structs.replace(
+        request, scratch_folder=str(folder / "scratch"), writable_folder=str(folder.resolve())
+    )
+    (folder / "request.json").write_bytes(msgspec.json.encode(request))
+    return str(folder / "request.json"), str(folder / "reply.msgpack")
+
+
+def _read_reply(folder: Path, code: int) -> TraceReply:
+    output = folder / "output.txt"
+    tail = output.read_bytes()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace") if output.exists() else ""
+    if not (folder / "reply.msgpack").exists():
+        raise _crashed(code, tail)
+    reply: Reply = msgspec.msgpack.decode((folder / "reply.msgpack").read_bytes(), type=Reply)
     return reply_or_raise(reply, tail)
 
 
@@ -65,16 +121,29 @@ def _run(command: list[str], output: IO[bytes] | None, most_seconds: float | Non
     try:
         return process.wait(most_seconds)
     except subprocess.TimeoutExpired:
-        raise PredictionFailed(
-            "the job did not come to its steps in time",
-            kind="time",
-            found=f"stopped after {most_seconds:.0f} s",
-            hint="--timeout",
-        ) from None
+        raise _too_late(most_seconds) from None
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    process.wait()
+
+
+def _too_late(most_seconds: float | None) -> PredictionFailed:
+    return PredictionFailed(
+        "the job did not come to its steps in time",
+        kind="time",
+        found=f"stopped after {most_seconds or 0:.0f} s",
+        hint="--timeout",
+    )
 
 
 def _crashed(code: int, tail: str) -> PredictionFailed:

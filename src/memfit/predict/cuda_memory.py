@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
+from memfit.predict.devices import CONTEXT_MIB, DeviceSpec, usable_bytes
 from memfit.predict.liveness import mark_at
 from memfit.predict.simulate import events_of, simulate
 from memfit.records.allocator import AllocatorRun
@@ -82,8 +82,7 @@ def find_failure(timeline: Timeline, settings: AllocatorSettings, device: Device
     """The first allocation that does not fit on the device beside the usual context."""
     if device.total_bytes is None:
         return None
-    limit_bytes = device.total_bytes - CONTEXT_MIB[1] * MIB
-    run = run_allocator(timeline, settings, max(limit_bytes, 1))
+    run = run_allocator(timeline, settings, usable_bytes(device))
     if run.failed is None:
         return None
     return _failed_allocation(timeline, run, device.total_bytes)

@@ -41,6 +41,12 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
         return HOPPER_WORKSPACE_BYTES if self.capability == (9, 0) else CUBLAS_WORKSPACE_BYTES
 
 
+def usable_bytes(device: DeviceSpec) -> int:
+    """What is left for the allocator of a device whose size is known, beside the usual context."""
+    beside = CONTEXT_MIB[1] * MIB if device.kind == "cuda" else 0
+    return max(1, (device.total_bytes or 0) - beside)
+
+
 def _gpu(
     name: str, total_mib: int, capability: tuple[int, int], half: float, single: float, bandwidth: float
 ) -> DeviceSpec:
@@ -90,8 +96,9 @@ def parse_device(text: str, memory: str | None = None) -> DeviceSpec:
     if not name or name.isdigit():
         return DeviceSpec(kind="cuda", name="cuda", total_bytes=parse_bytes(memory) if memory else None)
     if name not in GPUS:
-        near = difflib.get_close_matches(name, GPUS, n=1)
-        hint = (f"did you mean cuda:{near[0]}? " if near else "") + "or give its size: --device cuda --memory 24GiB"
+        near = [known for known in GPUS if known.startswith(name)] or difflib.get_close_matches(name, GPUS, n=1)
+        meant = f"did you mean {' or '.join(f'cuda:{known}' for known in near)}? " if near else ""
+        hint = f"{meant}a GPU that is not in the table is given by its size: --device cuda --memory 24GiB"
         raise UsageError(f"there is no GPU {name!r} in the table", found=f"it has {', '.join(GPUS)}", hint=hint)
     spec = GPUS[name]
     return msgspec.structs.replace(spec, total_bytes=parse_bytes(memory)) if memory else spec

@@ -12,12 +12,13 @@ import msgspec
 from memfit.errors import PredictionFailed, UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.child import reply_or_raise, trace_in_child
+from memfit.predict.child import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.cuda_memory import CUDA, cuda_levels, find_failure, moved_to_cuda, run_allocator
 from memfit.predict.devices import DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
 from memfit.predict.process_memory import process_level
+from memfit.predict.sharding import Sharding, shard
 from memfit.predict.step_time import cpu_step_time, gpu_step_time
 from memfit.predict.what_if import savings_of
 from memfit.records.figure import Figure
@@ -38,13 +39,17 @@ class ForecastOptions:
 
     num_steps: int = 2
     with_probes: bool = True
-    allow_real: bool = False
+    allow_real: tuple[str, ...] = ()
     truth: bool = True
     pinned_malloc: bool = False
     show_output: bool = False
     most_seconds: float | None = None
     allocator: AllocatorSettings = field(default_factory=AllocatorSettings)
     with_smallest: bool = True
+    num_ranks: int = 1
+    sharding: Sharding | None = None
+    nursery: Nursery | None = None
+    """Where to trace, when many predictions are wanted."""
 
 
 def forecast(
@@ -66,9 +71,26 @@ def forecast(
         gpu_name=device.name,
         gpu_bytes=device.total_bytes or 0,
         capability=device.capability,
+        num_ranks=options.num_ranks,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
     )
-    return assemble(job, device, trace_by_some_route(request, options, function), options, started)
+    reply = trace_by_some_route(request, options, function)
+    if options.sharding is not None:
+        reply = _sharded(reply, options.num_ranks, options.sharding)
+    return assemble(job, device, reply, options, started)
+
+
+def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:
+    text = (
+        f"{sharding} over {num_ranks} ranks is arithmetic on the trace of one rank with its own batch; "
+        "buffers of the network library are not counted"
+    )
+    return msgspec.structs.replace(
+        reply,
+        timeline=shard(reply.timeline, num_ranks, sharding),
+        route=f"{reply.route}, rank 0 of {num_ranks} ({sharding})",
+        assumptions=(*reply.assumptions, Assumption(kind="sharding", text=text)),
+    )
 
 
 def trace_by_some_route(
@@ -81,6 +103,8 @@ def trace_by_some_route(
             from memfit.predict.torch_callable import trace_forked
 
             return reply_or_raise(trace_forked(function, asked))
+        if options.nursery is not None:
+            return options.nursery.trace(asked)
         return trace_in_child(asked, show_output=options.show_output, most_seconds=options.most_seconds)
 
     try:

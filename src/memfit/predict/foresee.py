@@ -11,6 +11,8 @@ from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator_settings import parse_allocator_settings
 from memfit.predict.devices import parse_device
 from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.real_operators import operator_names
+from memfit.predict.sharding import check_sharding
 from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, sweep_setting
 from memfit.records.prediction import Prediction
 
@@ -28,12 +30,14 @@ def foresee(
     malloc: str = "default",
     alloc_conf: str = "",
     probes: bool = True,
-    allow_real: bool = False,
+    allow_real: tuple[str, ...] = (),
     unknown_is: bool = True,
     show_output: bool = False,
     most_seconds: float | None = None,
     sweep: str | None = None,
     fit_batch: bool = False,
+    ranks: int = 1,
+    shard: str | None = None,
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits."""
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
@@ -42,12 +46,14 @@ def foresee(
     options = ForecastOptions(
         num_steps=num_steps or _usual_steps(job),
         with_probes=probes,
-        allow_real=allow_real,
+        allow_real=operator_names(allow_real),
         truth=unknown_is,
         pinned_malloc=malloc == "pinned",
         show_output=show_output,
         most_seconds=most_seconds,
         allocator=parse_allocator_settings(alloc_conf),
+        num_ranks=ranks,
+        sharding=check_sharding(ranks, shard),
     )
     spec = parse_device(device, memory)
     asked = parse_sweep(sweep) if sweep else None
@@ -55,7 +61,7 @@ def foresee(
         check_can_vary(job, spec, fit_batch, function is not None)
     prediction = forecast(job, spec, options, function)
     if fit_batch:
-        return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options, prediction))
+        return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options))
     if asked:
         return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, job, spec, options))
     return prediction

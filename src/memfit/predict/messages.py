@@ -19,7 +19,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"]
     num_steps: int = 2
     with_probes: bool = True
-    allow_real: bool = False
+    allow_real: tuple[str, ...] = ()
+    """Operators that may run for real, as 'aten::name' or 'aten::name.overload'."""
     truth: bool = True
     """The answer to a boolean that is not known."""
     scratch_folder: str = ""
@@ -27,9 +28,13 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpu_bytes: int = 0
     capability: tuple[int, int] = (8, 0)
     gemm_workspace_bytes: int = 0
+    num_ranks: int = 1
+    """The size of the process group a script finds when it asks for one; it is rank 0."""
     translate: bool = False
     """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
     most_probe_seconds: float = 30.0
+    writable_folder: str = ""
+    """The only folder the child may write to; empty leaves that open."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):

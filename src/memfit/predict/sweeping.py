@@ -8,11 +8,14 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
-from memfit.predict.devices import DeviceSpec
+from memfit.predict.child import Nursery
+from memfit.predict.devices import DeviceSpec, usable_bytes
 from memfit.predict.forecast import ForecastOptions, forecast
 from memfit.predict.what_if import largest_fitting, sweep_peaks, values_between
 from memfit.records.prediction import LevelName, Prediction, Sweep, SweepPoint
 from memfit.units import format_bytes
+
+FIRST_TRY = 64
 
 
 def parse_sweep(text: str) -> tuple[str, int, int]:
@@ -49,11 +52,13 @@ def sweep_setting(
     failed: dict[int, bool] = {}
 
     def peak_at(value: int) -> int:
-        prediction = _at(setting, value, job, device, options)
+        prediction = _at(setting, value, job, device, varied)
         failed[value] = prediction.failed is not None
         return _peak(prediction, level)
 
-    peaks = sweep_peaks(peak_at, values_between(low, high))
+    with Nursery(options.most_seconds) as nursery:
+        varied = replace(options, nursery=nursery, with_smallest=False)
+        peaks = sweep_peaks(peak_at, values_between(low, high))
     points = tuple(
         SweepPoint(
             value=value, peak_bytes=peak, how="traced" if how == "traced" else "interpolated",
@@ -71,36 +76,49 @@ def _fits(value: int, failed: dict[int, bool]) -> bool | None:
     return False if any(failed[other] for other in failed if other <= value) else None
 
 
-def fit_setting(
-    setting: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions, first: Prediction
-) -> Sweep:
+def fit_setting(setting: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Sweep:
     """The largest value that fits, each candidate traced."""
     level = level_for(device)
     tried: dict[int, SweepPoint] = {}
 
     def fits(value: int) -> bool:
         if value not in tried:
-            prediction = _at(setting, value, job, device, options)
+            prediction = _at(setting, value, job, device, varied)
             tried[value] = SweepPoint(
                 value=value, peak_bytes=_peak(prediction, level), how="traced", fits=prediction.failed is None
             )
         return bool(tried[value].fits)
 
     start = job.settings.get(setting)
-    best = largest_fitting(fits, start if isinstance(start, int) else 8)
-    limit = format_bytes(device.total_bytes or 0)
-    reason = (
-        f"not even {setting}=1 fits in {limit}"
-        if best is None
-        else f"the largest {setting} that fits in {limit} is {best}"
-    )
+    with Nursery(options.most_seconds) as nursery:
+        varied = replace(options, nursery=nursery, with_smallest=False)
+        best = largest_fitting(
+            fits, start if isinstance(start, int) else FIRST_TRY, lambda: _where_full(tried, usable_bytes(device))
+        )
     points = tuple(tried[value] for value in sorted(tried))
+    reason = _fit_sentence(setting, best, device)
     return Sweep(setting=setting, level=level, points=points, largest_fitting=best, reason=reason)
+
+
+def _fit_sentence(setting: str, best: int | None, device: DeviceSpec) -> str:
+    limit = format_bytes(device.total_bytes or 0)
+    if best is None:
+        return f"not even {setting}=1 fits in {limit}"
+    return f"the largest {setting} that fits in {limit} is {best}; {best + 1} does not"
+
+
+def _where_full(tried: dict[int, SweepPoint], usable: int) -> float | None:
+    """Where the line through the two largest values meets the memory; None when the peak does not grow there."""
+    first, last = (tried[value] for value in sorted(tried)[-2:])
+    grown = last.peak_bytes - first.peak_bytes
+    if grown <= 0:
+        return None
+    return first.value + (usable - first.peak_bytes) * (last.value - first.value) / grown
 
 
 def _at(setting: str, value: int, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
     changed = msgspec.structs.replace(job, settings={**job.settings, setting: value})
-    return forecast(changed, device, replace(options, with_smallest=False))
+    return forecast(changed, device, options)
 
 
 def _peak(prediction: Prediction, level: LevelName) -> int:

@@ -1,14 +1,19 @@
 """The child process of a prediction: reads a request, traces the job on fake tensors, writes a reply. Data in, data
 out.
 
-`python -m memfit.predict.torch_child REQUEST REPLY`. Patches of torch, the user's imports and crashes stay in here.
+`python -m memfit.predict.torch_child REQUEST REPLY` answers one request. Without arguments it waits for lines
+'REQUEST REPLY OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports
+torch once. Patches of torch, the user's imports and crashes stay in the process that answers.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,25 +31,61 @@ from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.probing import Probed, ProbeProcess
+from memfit.predict.read_only import forbid_writing_outside
+from memfit.predict.real_operators import operator_name
+from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
 from memfit.predict.torch_ghost import ghost_failure, trace_script
 from memfit.predict.torch_signatures import Signatures
 from memfit.predict.trace import timeline_of
+from memfit.records.prediction import Assumption
 
 LEAVE_OUT = {"memfit", "torch", "msgspec", "psutil", "click", "rich", "__main__", "sympy", "mpmath", "networkx"}
 
 
 def main() -> None:
-    """Answer the request named on the command line."""
-    request_path, reply_path = sys.argv[1:3]  # the script will see other arguments
-    reply = answer(msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest))
+    """Answer the request named on the command line, or one after the other."""
+    if len(sys.argv) > 1:
+        _answer_to_file(*sys.argv[1:3])
+    import torch._dynamo  # pyright: ignore[reportUnusedImport]  # an optimizer's first step would load it in every copy
+
+    for line in sys.stdin:
+        request_path, reply_path, output_path = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _redirect_output(output_path)
+            _answer_to_file(request_path, reply_path)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _redirect_output(path: str) -> None:
+    """What the job prints goes to a file, or nowhere near the line of replies."""
+    for descriptor in (1, 2):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def _answer_to_file(request_path: str, reply_path: str) -> None:
+    """Answer one request and end this process."""
+    request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
+    os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder or tempfile.gettempdir()
+    unguarded = forbid_writing_outside([request.writable_folder]) if request.writable_folder else ""
+    reply = answer(request)
+    if unguarded and isinstance(reply, TraceReply):
+        reply = msgspec.structs.replace(reply, assumptions=(*reply.assumptions, _only_python_guarded(unguarded)))
     draft = Path(reply_path + ".part")
     draft.write_bytes(msgspec.msgpack.encode(reply))
     os.replace(draft, reply_path)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # whatever the user's code left running (threads, servers) ends with us
+
+
+def _only_python_guarded(reason: str) -> Assumption:
+    text = f"the job's compiled code writes no files: only Python's own writing could be kept away, since {reason}"
+    return Assumption(kind="files", text=text)
 
 
 def answer(request: TraceRequest) -> Reply:
@@ -93,7 +134,8 @@ def _trace(request: TraceRequest, recording: Recording) -> Trace:
         function = load_function(job)
         return function(**arguments_for(function, dict(job.settings), device_for_job(request)))
 
-    return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
+    with ScratchFiles(request.scratch_folder).guarding() if request.scratch_folder else contextlib.nullcontext():
+        return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
 
 
 def _probe(
@@ -160,8 +202,12 @@ def failure_of(error: BaseException, recording: Recording | None) -> Failure:
         return Failure(kind="data", what=f"{operator}{where} needs values that a prediction does not have", hint=hint)
     if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower():
         operator = str(getattr(error, "func", first))
-        hint = "--allow-real runs that operator for real"
+        hint = f"--allow-real {operator_name(operator)} runs that one operator for real (on zeros)"
         return Failure(kind="operator", what=f"{operator}{where} has no fake kernel", hint=hint)
+    if isinstance(error, PermissionError) or "ermission denied" in first:
+        what = f"the job wanted to write a file{where}, and a prediction writes none"
+        hint = "leave the writing out for the prediction, for example behind an argument of the script"
+        return Failure(kind="script", what=what, found=f"{type(error).__name__}: {first}", hint=hint, traceback=text)
     came = f"after {max(recording.num_updates.values(), default=0)} optimizer steps" if recording else ""
     hint = "the traceback above is the job's own; run it once for real to see whether it works there"
     return Failure(

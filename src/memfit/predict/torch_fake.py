@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.job.training import Training, as_training, plain_step
+from memfit.predict.torch_choosy import ChoosyFakeMode
 from memfit.predict.torch_cures import blind_libraries, cured
 from memfit.predict.torch_places import Places
 from memfit.predict.torch_shadow import Shadow
@@ -49,10 +49,10 @@ class Recording:
     """The modes and hooks of one traced run; a step counter that others may listen to."""
 
     def __init__(
-        self, sign: Signer | None = None, *, truth: bool = True, allow_real: bool = False, gemm_workspace_bytes: int = 0
+        self, sign: Signer | None = None, *, truth: bool = True, allow_real: tuple[str, ...] = (), gemm_workspace_bytes: int = 0
     ) -> None:
         self.places = Places()
-        self.mode = FakeTensorMode(allow_fallback_kernels=allow_real, allow_non_fake_inputs=True)
+        self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
         self.on_update: Callable[[Optimizer], None] | None = None

@@ -8,6 +8,8 @@ the model as it is. The run ends by an exception that no `except Exception` catc
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import os
 import runpy
 import sys
@@ -25,6 +27,7 @@ from torch.utils.data import dataloader
 from memfit.predict.messages import Failure, TraceRequest
 from memfit.predict.scratch_files import ProcessRefused, ScratchFiles
 from memfit.predict.torch_fake import Recording, Trace
+from memfit.predict.torch_ranks import pretending_ranks
 from memfit.predict.torch_shadow import small_copy
 
 OTHERS_MAY_LAG = 8
@@ -78,7 +81,12 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     recording.on_update = counter.stepped
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
-    with recording.running(), _pretending(recording, counter), files.guarding():
+    with (
+        recording.running(),
+        _pretending(recording, counter),
+        pretending_ranks(request.num_ranks, recording.shadow.note),
+        files.guarding(),
+    ):
         _run(request, counter)
     trace = recording.finish(time.perf_counter() - started)
     if not counter.is_done:
@@ -151,6 +159,7 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
         (torch, "compile", uncompiled),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in ("from_numpy", "as_tensor", "frombuffer")),
+        *((module, name, unsaved) for module, name in _savers()),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
@@ -160,6 +169,14 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
+
+
+def _savers() -> Iterator[tuple[Any, str]]:
+    """Functions of other libraries that write checkpoints in compiled code, where no `open` of Python is seen."""
+    for library, names in {"safetensors.torch": ("save_file", "save_model"), "safetensors.numpy": ("save_file",)}.items():
+        if importlib.util.find_spec(library.partition(".")[0]) is not None:
+            module = importlib.import_module(library)
+            yield from ((module, name) for name in names)
 
 
 def _faked(recording: Recording, original: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, tensors_in
+from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten
@@ -70,6 +70,8 @@ class Shadow(LeanMode):
         kwargs = kwargs or {}
         if func is PRIM_DEVICE:
             return device_of(args[0])
+        if is_distributed(types):
+            return NotImplemented
         if func is aten._local_scalar_dense.default:
             return self.scalar(args[0])
         if func in NO_OPERATION:

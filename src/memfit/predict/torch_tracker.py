@@ -45,7 +45,7 @@ Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
-        yield value
+        yield value if type(value).__name__ != "DTensor" else value._local_tensor  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
@@ -68,6 +68,11 @@ def device_of(tensor: Any) -> torch.device:
     if fake_device is not None and not tensor.fake_mode.in_kernel_invocation:
         return fake_device
     return PRIM_DEVICE(tensor)
+
+
+def is_distributed(types: tuple[type, ...]) -> bool:
+    """Whether a sharded tensor is among the arguments: it turns the call into calls on its local part, seen then."""
+    return any(kind.__name__ == "DTensor" for kind in types)
 
 
 class LeanMode(TorchDispatchMode):
@@ -102,6 +107,8 @@ class Tracker(LeanMode):
         kwargs = kwargs or {}
         if func is PRIM_DEVICE:
             return device_of(args[0])
+        if is_distributed(types):
+            return NotImplemented
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
@@ -147,7 +154,7 @@ class Tracker(LeanMode):
 
     def see(self, tensor: torch.Tensor, operator: str, category: Category | None = None) -> tuple[int, bool]:
         """The number of the tensor's storage, and whether it was new; -1 for layouts without a storage."""
-        storage = storage_of(tensor)
+        storage = storage_of(tensor if type(tensor).__name__ != "DTensor" else next(tensors_in(tensor)))
         if storage is None:
             return -1, False
         key = id(storage)

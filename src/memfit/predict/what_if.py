@@ -17,11 +17,14 @@ from memfit.records.timeline import Span, Timeline
 
 Change = Callable[[Span], int]
 """The bytes a span would have."""
+WORTH_SAYING = 0.01
+"""What saves less than this share of the peak is not worth a line."""
+GUESSES = 3
 STEP_PHASES = ("forward", "backward", "recompute", "data", "evaluation")
 
 
 def savings_of(timeline: Timeline, device: str, most: int = 4) -> tuple[Saving, ...]:
-    """What single changes would save at the peak, the largest first; those that save nothing are left out."""
+    """What single changes would save at the peak, the largest first; those that save next to nothing are left out."""
     before, _ = peak_of(timeline, device)
     changes: dict[str, Timeline] = {
         "an optimizer without state (plain SGD)": _resized(timeline, _without_state),
@@ -33,7 +36,7 @@ def savings_of(timeline: Timeline, device: str, most: int = 4) -> tuple[Saving, 
     found = []
     for change, changed in changes.items():
         after, _ = peak_of(changed, device)
-        if after < before:
+        if before - after > before * WORTH_SAYING:
             found.append(Saving(change=change, saved_bytes=before - after, peak_bytes=after, how="from the trace"))
     return tuple(sorted(found, key=lambda saving: -saving.saved_bytes)[:most])
 
@@ -128,13 +131,34 @@ def sweep_peaks(
     return dict(sorted((ends | fill(0, len(wanted) - 1)).items()))
 
 
-def largest_fitting(fits: Callable[[int], bool], start: int, most: int = 2**20) -> int | None:
-    """The largest whole number that fits, by doubling and halving; None when not even 1 does."""
+def largest_fitting(
+    fits: Callable[[int], bool], start: int, guess: Callable[[], float | None] = lambda: None, most: int = 2**20
+) -> int | None:
+    """The largest whole number that fits; None when not even 1 does.
+
+    From `start`, or from the last of a few guesses, outwards in growing steps until the answer
+    changes, then by halving. Where larger values do not always need more, some value is found whose successor fails.
+    """
     if not fits(1):
         return None
-    low, high = 1, max(2, start)
-    while high <= most and fits(high):
-        low, high = high, high * 2
+    at = stride = max(2, start)
+    for _ in range(GUESSES):  # each guess knows what was tried before
+        fits(at)
+        guessed = guess()
+        if guessed is not None:
+            at = max(2, min(most, int(guessed)))
+            stride = max(1, at // 256)
+    low, high = 1, most + 1
+    if fits(at):
+        low = at
+        while low < most and fits(min(most, low + stride)):
+            low, stride = min(most, low + stride), stride * 2
+        high = min(most, low + stride) if low < most else most + 1
+    else:
+        high = at
+        while high - stride > low and not fits(high - stride):
+            high, stride = high - stride, stride * 2
+        low = max(low, high - stride)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

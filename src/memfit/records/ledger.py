@@ -125,5 +125,5 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def explained_ratio(self) -> float:
         """The share of the peak that carries a name."""
-        rest = sum(line.num_bytes for line in self.lines if line.kind == "unexplained")
-        return 1.0 - abs(rest) / self.peak_bytes if self.peak_bytes else 0.0
+        rest = sum(abs(line.num_bytes) for line in self.lines if line.kind == "unexplained")
+        return 1.0 - rest / self.peak_bytes if self.peak_bytes else 0.0

@@ -30,7 +30,8 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
         console.print(_sweep(prediction.sweep))
     _print_savings(prediction, console)
     if prediction.step_time is not None:
-        console.print(Text(f"Time per step: {_seconds(prediction.step_time)} ({prediction.step_time.method})"))
+        method = f" ({prediction.step_time.method})" if prediction.step_time.method else ""
+        console.print(Text(f"Time per step: {_seconds(prediction.step_time)}{method}"))
     _print_verdict(prediction, console)
     _print_assumptions(prediction, console)
 
