@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_jobs import Transformer, allocator_peak_bytes, mlp, train_mlp, train_transformer
+from torch_jobs import Transformer, allocator_peak_bytes, mlp, train_branching, train_mlp, train_tied, train_transformer
 
 from memfit import inside
 from memfit.inside import ledger as ledger_file
@@ -27,6 +27,8 @@ JOBS: dict[str, Callable[[], None]] = {
     "mlp foreach": partial(train_mlp, batch=64, foreach=True),
     "mlp update peak": partial(train_mlp, batch=8),
     "mlp accumulating": partial(train_mlp, accumulate=3),
+    "tied weights": train_tied,
+    "branches": train_branching,
     "transformer": train_transformer,
     "transformer accumulating": partial(train_transformer, accumulate=2, optimizer="SGD"),
 }

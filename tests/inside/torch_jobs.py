@@ -61,6 +61,25 @@ def train_transformer(
     _train(lambda: (model(x).flatten(0, 1), x.flatten()), model, steps, accumulate, optimizer, {})
 
 
+def train_tied(*, steps: int = 2) -> None:
+    """The gradients of one weight used three times accumulate into new tensors: views are never reused."""
+    model = nn.Linear(512, 512, bias=False)
+    x, y = torch.randn(4, 512), torch.randint(0, 512, (4,))
+    _train(lambda: (model(model(model(x))), y), model, steps, 1, "SGD", {})
+
+
+def train_branching(*, steps: int = 2) -> None:
+    """The gradients of one wide tensor from three branches accumulate in place, were no dispatch mode active."""
+    model = nn.Linear(16, 256)
+    x, y, narrow = torch.randn(4096, 16), torch.randint(0, 4, (4096,)), torch.ones(256, 4)
+
+    def forward() -> tuple[torch.Tensor, torch.Tensor]:
+        wide = model(x).relu()
+        return wide @ narrow + wide @ narrow + wide @ narrow, y
+
+    _train(forward, model, steps, 1, "SGD", {})
+
+
 def _train(forward: Callable, model: nn.Module, steps: int, accumulate: int, optimizer: str, options: dict) -> None:
     updates = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3, **options)
     for _ in range(steps):

@@ -43,12 +43,12 @@ def is_recording():
 
 def mark_forward():
     """Say that a forward pass begins here, where no torch module tells so."""
-    this_process.marks.mark(b"F")
+    this_process.marks.phase_begins(b"F")
 
 
 def mark_step():
     """Say that a training step is complete here, where no torch optimizer tells so."""
-    this_process.marks.mark(b"S", b" 0")
+    this_process.marks.step_ended(b" 0")
     this_process.marks.next_step()
 
 

@@ -38,9 +38,9 @@ def _takeovers(log, storages):
     taken = {}
     for count, signed in log:
         if signed >= 0:
-            for old in storages[signed].replaced or ():
-                if old is not None and storages[old].num_bytes == storages[signed].num_bytes:
-                    born[(count, old)] = signed
+            old = storages[signed].replaced
+            if old is not None and storages[old].num_bytes == storages[signed].num_bytes:
+                born[(count, old)] = signed
         elif (count, ~signed) in born and born[(count, ~signed)] not in taken:
             taken[born[(count, ~signed)]] = ~signed
     return taken

@@ -102,7 +102,7 @@ class TorchHooks:
             self._evaluation(module)
             return
         self._num_passes += 1
-        self._marks.mark(b"F")
+        self._marks.phase_begins(b"F")
         if self._tracing is not None:
             self._tracing.forward_begins(module, inputs)
 
@@ -146,7 +146,7 @@ class TorchHooks:
             if _is_compiling() or _graph_task_id() != -1:
                 return original(*args, **kwargs)
             self._num_passes += 1
-            self._marks.mark(b"B")
+            self._marks.phase_begins(b"B")
             if self._tracing is None:
                 return original(*args, **kwargs)
             self._tracing.backward_begins()
@@ -165,7 +165,7 @@ class TorchHooks:
             return
         number = self._number(optimizer)
         self._stepping = (optimizer, number, _get_ident(), self._num_passes)
-        self._marks.mark(b"U", number)
+        self._marks.phase_begins(b"U", number)
         if self._tracing is not None:
             self._tracing.update_begins(optimizer)
 
@@ -181,7 +181,7 @@ class TorchHooks:
             return
         number = self._stepping[1]
         self._stepping = None
-        self._marks.mark(b"S", number)
+        self._marks.step_ended(number)
         if self._tracing is not None:
             self._tracing.step_ended(optimizer)
         self._marks.next_step()

@@ -63,7 +63,7 @@ class StepTracer(TorchDispatchMode):
     def __init__(self, look, max_births=MAX_BIRTHS):
         super().__init__()
         self.births = []
-        """(bytes, operator or None, module or node number, phase, device or None for the host, numbers of storages it
+        """(bytes, operator or None, module or node number, phase, device or None for the host, number of the storage it
         may have replaced, what lies behind it when that is not the heap)."""
         self.log = []
         """(operator count, storage number) of a birth, (operator count, ~storage number) of a death."""
@@ -224,8 +224,12 @@ class StepTracer(TorchDispatchMode):
             where = None if node is None else node._sequence_nr()
             replaced = None
             if func in _OUT_OF_PLACE_UNDER_A_MODE:
-                replaced = tuple(self.known(a) for a in args if isinstance(a, _Tensor))
+                replaced = self._replaceable(args[0])
             self._born(storage, func, where, "backward", out, replaced)
+
+    def _replaceable(self, target):
+        """The storage autograd would write into: only one that no view keeps a second hold on."""
+        return None if not isinstance(target, _Tensor) or target._is_view() else self.known(target)
 
     # ---- modules ---------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
         changes["MEMFIT_RUN_FOLDER"] = str(folder.resolve())
         changes["MEMFIT_MARKS"] = "1"
         changes["MEMFIT_LEDGER_EVERY"] = str(settings.ledger_every) if settings.ledger_every else None
+        changes["MEMFIT_LIMIT_BYTES"] = str(settings.limit_bytes) if settings.limit_bytes else None
     if settings.stable:
         threshold = str(STABLE_THRESHOLD_BYTES)
         changes |= {"MALLOC_MMAP_THRESHOLD_": threshold, "MALLOC_TRIM_THRESHOLD_": threshold}

@@ -9,6 +9,7 @@ torch once. Patches of torch, the user's imports and crashes stay in the process
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -48,7 +49,7 @@ def main() -> None:
     """Answer the request named on the command line, or one after the other."""
     if len(sys.argv) > 1:
         _answer_to_file(*sys.argv[1:3])
-    import torch._dynamo  # pyright: ignore[reportUnusedImport]  # an optimizer's first step would load it in every copy
+    importlib.import_module("torch._dynamo")  # an optimizer's first step would load it in every copy
 
     for line in sys.stdin:
         request_path, reply_path, output_path = json.loads(line)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -49,7 +50,12 @@ class Recording:
     """The modes and hooks of one traced run; a step counter that others may listen to."""
 
     def __init__(
-        self, sign: Signer | None = None, *, truth: bool = True, allow_real: tuple[str, ...] = (), gemm_workspace_bytes: int = 0
+        self,
+        sign: Signer | None = None,
+        *,
+        truth: bool = True,
+        allow_real: tuple[str, ...] = (),
+        gemm_workspace_bytes: int = 0,
     ) -> None:
         self.places = Places()
         self.mode = ChoosyFakeMode(allow_real)
@@ -101,11 +107,26 @@ class Recording:
 
         Optimizer.zero_grad, torch.get_rng_state = zeroing, rng_state
         try:
-            yield
+            with self._storages_followed():
+                yield
         finally:
             Optimizer.zero_grad, torch.get_rng_state = zero_grad, get_rng_state
             before.remove()
             after.remove()
+
+    @contextlib.contextmanager
+    def _storages_followed(self) -> Iterator[None]:
+        """Resizing a storage never passes the dispatcher either."""
+        original = torch.UntypedStorage.resize_
+        tracker = self.tracker
+
+        def resize(self: torch.UntypedStorage, size: int) -> Any:
+            result = original(self, size)
+            tracker.note_storage_size(self)
+            return result
+
+        with patch.object(torch.UntypedStorage, "resize_", resize, create=True):
+            yield
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._claim_gradients(optimizer)

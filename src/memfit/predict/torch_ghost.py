@@ -173,7 +173,10 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
 
 def _savers() -> Iterator[tuple[Any, str]]:
     """Functions of other libraries that write checkpoints in compiled code, where no `open` of Python is seen."""
-    for library, names in {"safetensors.torch": ("save_file", "save_model"), "safetensors.numpy": ("save_file",)}.items():
+    for library, names in {
+        "safetensors.torch": ("save_file", "save_model"),
+        "safetensors.numpy": ("save_file",),
+    }.items():
         if importlib.util.find_spec(library.partition(".")[0]) is not None:
             module = importlib.import_module(library)
             yield from ((module, name) for name in names)

@@ -233,6 +233,21 @@ class Tracker(LeanMode):
         new_uid, _ = self.see(tensor, "resize")
         self.log.claim(new_uid, self.log.births[uid].category)
 
+    def note_storage_size(self, storage: Any) -> None:
+        """A storage was resized by its own method, as FSDP does to let go of gathered parameters."""
+        key = id(storage)
+        uid = self._uid_of.get(key)
+        if uid is None or self.log.births[uid].num_bytes == storage.nbytes():
+            return
+        old = self.log.births[uid]
+        self.log.free(uid)
+        phase, module, line = self.places.here()
+        self.log.phase(self.places.step, phase)
+        birth = Birth(
+            storage.nbytes(), old.device, "resize", phase, self.places.step, module, line, old.category
+        )  # fmt: skip
+        self._uid_of[key] = self.log.alloc(birth)
+
     # ---- calls and phases --------------------------------------------------------------------------------------------
 
     def _note_call(self, signature: int, uids: list[int], position: int) -> None:

@@ -6,7 +6,8 @@ A text file of short lines, appended with one `write` each, so that every line b
     F NS PEAK        a forward pass began; PEAK is the high-water mark (bytes) of the phase that ended here
     B NS PEAK        a backward pass began
     U NS PEAK OPT    optimizer number OPT began its update
-    S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins
+    S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins; behind a light step
+                     stand the times of F, B and U (0 for none), and PEAK is that of the whole step
     V NS PEAK        an evaluation pass (forward without gradients) began
     P NS PEAK NAME   a phase named by the user began; 'data' right after the first line, where PEAK is that of the
                      program until then; 'exit' when the program ended in good order
@@ -112,6 +113,7 @@ class _Reader:
         letter, _, rest = line.partition(" ")
         if letter == "X":
             self.exception = _json(rest)
+            self.phase = str(self.exception.get("phase") or self.phase)
         elif letter == "N":
             self.notes.append(str(_json(rest).get("message", rest)))
         elif letter in _PHASE_OF_LETTER or letter == "P":
@@ -126,7 +128,10 @@ class _Reader:
     def _mark(self, letter: str, time_ns: int, peak_bytes: int, extra: str) -> None:
         if peak_bytes:
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
-        if peak_bytes and self.phase != "setup":
+        times = extra.split()[1:4] if letter == "S" else []
+        if len(times) == 3 and all(text.isdecimal() for text in times):
+            self._light_step(times, peak_bytes)
+        elif peak_bytes and self.phase != "setup":
             self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
         if letter == "P" and extra == "exit":
             self.exited = True
@@ -138,9 +143,18 @@ class _Reader:
         if letter in "PV":
             self.named.append((self._seconds(time_ns), self.phase))
         elif letter == "S":
-            self._end_step(time_ns, int(extra) if extra.isdecimal() else 0)
+            number = extra.split()[:1]
+            self._end_step(time_ns, int(number[0]) if number and number[0].isdecimal() else 0)
         else:
             self.row.times.setdefault(self.phase, time_ns)
+
+    def _light_step(self, times: list[str], peak_bytes: int) -> None:
+        """The phases of a light step: when they began, and one peak for all of them."""
+        self.row.times |= {
+            name: int(text) for name, text in zip(("forward", "backward", "update"), times, strict=True) if int(text)
+        }
+        if peak_bytes:
+            self.row.peaks["whole step"] = peak_bytes
 
     def _end_step(self, time_ns: int, optimizer: int) -> None:
         row, nan = self.row, float("nan")

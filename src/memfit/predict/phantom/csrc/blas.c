@@ -1,0 +1,49 @@
+/* cuBLAS and cuBLASLt: handles and queries; products themselves are generated stubs that succeed. */
+#include "phantom.h"
+#include <string.h>
+
+#define MOST_WORKSPACES 64
+
+/* cublasLtMatmulHeuristicResult_t, as in the public header */
+typedef struct { uint64_t algorithm[8]; size_t workspace_bytes; int state; float waves; int reserved[4]; } Heuristic;
+
+static uintptr_t workspaces[MOST_WORKSPACES];
+static size_t num_workspaces;
+
+EXPORT int cublasCreate_v2(void **handle) { *handle = new_handle(); return SUCCESS; }
+EXPORT int cublasGetVersion_v2(void *handle, int *version) { (void)handle; *version = CUBLAS_VERSION_NUMBER; return SUCCESS; }
+EXPORT int cublasGetMathMode(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
+EXPORT int cublasGetPointerMode_v2(void *handle, int *mode) { (void)handle; *mode = 0; return SUCCESS; }
+EXPORT int cublasGetStream_v2(void *handle, void **stream) { (void)handle; *stream = NULL; return SUCCESS; }
+EXPORT int cublasGetSmCountTarget(void *handle, int *count) { (void)handle; *count = 0; return SUCCESS; }
+EXPORT int cublasSetWorkspace_v2(void *handle, void *workspace, size_t size) {
+  (void)handle, (void)size;
+  for (size_t i = 0; i < num_workspaces; i++) if (workspaces[i] == (uintptr_t)workspace) return SUCCESS;
+  if (workspace && num_workspaces < MOST_WORKSPACES) workspaces[num_workspaces++] = (uintptr_t)workspace;
+  return SUCCESS;
+}
+EXPORT uintptr_t phantom_workspace(size_t index) { return index < num_workspaces ? workspaces[index] : 0; }
+
+EXPORT size_t cublasLtGetVersion(void) { return CUBLAS_VERSION_NUMBER; }
+EXPORT int cublasLtCreate(void **handle) { *handle = new_handle(); return SUCCESS; }
+EXPORT int cublasLtMatmulDescCreate(void **description, int type, int scale) { (void)type, (void)scale; *description = new_handle(); return SUCCESS; }
+EXPORT int cublasLtMatmulPreferenceCreate(void **preference) { *preference = new_handle(); return SUCCESS; }
+EXPORT int cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride) {
+  (void)type, (void)rows, (void)columns, (void)stride;
+  *layout = new_handle();
+  return SUCCESS;
+}
+/* One algorithm without a workspace of its own: torch allocates what its preference says, not what this says. */
+EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void *b, void *c, void *d, void *preference,
+                                          int wanted, Heuristic *results, int *found) {
+  (void)handle, (void)operation, (void)a, (void)b, (void)c, (void)d, (void)preference, (void)wanted;
+  memset(results, 0, sizeof *results);
+  results->waves = 1;
+  *found = 1;
+  return SUCCESS;
+}
+
+/* A plan's workspace is not known here: making one is refused, its handle is not. */
+EXPORT int cufftCreate(int *handle) { *handle = 1; return SUCCESS; }
+EXPORT const char *cusparseGetErrorString(int status) { (void)status; return "the phantom GPU refuses cuSPARSE"; }
+EXPORT const char *cusparseGetErrorName(int status) { (void)status; return "CUSPARSE_STATUS_NOT_SUPPORTED"; }

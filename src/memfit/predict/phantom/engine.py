@@ -1,0 +1,157 @@
+"""How does a job run on the phantom GPU become a prediction? The second engine behind the same record."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.job.description import JobDescription
+from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
+from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
+from memfit.predict.phantom.build import built_library
+from memfit.predict.phantom.child import run_in_child
+from memfit.predict.phantom.gpus import PRODUCTS, UNLIMITED_BYTES
+from memfit.predict.phantom.installed import InstalledTorch, find_torch
+from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
+from memfit.predict.phantom.snapshot_timeline import CUDA
+from memfit.predict.what_if import savings_of
+from memfit.records.figure import Figure
+from memfit.records.prediction import Assumption, Cost, Level, Prediction
+from memfit.units import MIB
+
+BAND = (
+    "torch's own allocator: events equal to real GPU snapshots of transformer steps, reserved within 0.5 % "
+    "(docs/phantom.md); the context is not in it"
+)
+
+
+def predict_on_phantom(
+    job: JobDescription,
+    device: DeviceSpec,
+    *,
+    num_steps: int = 2,
+    alloc_conf: str = "",
+    truth: bool = True,
+    show_output: bool = False,
+    most_seconds: float | None = None,
+    snapshot_path: str = "",
+) -> Prediction:
+    """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take."""
+    started = time.perf_counter()
+    if device.kind != "cuda":
+        raise UsageError("the phantom GPU predicts for GPUs", found=device.name, hint="--device cuda:NAME")
+    torch = find_torch()
+    request = PhantomRequest(
+        job=job,
+        device=device,
+        total_bytes=device.total_bytes or UNLIMITED_BYTES,
+        context_bytes=CONTEXT_MIB[1] * MIB,
+        library_folder=str(built_library(torch)),
+        cudnn_folder=str(torch.cudnn_folder or ""),
+        num_steps=num_steps,
+        alloc_conf=alloc_conf,
+        truth=truth,
+        snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
+    )
+    reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds)
+    whole = reply
+    if reply.failed is not None:
+        roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
+        whole = run_in_child(roomy, show_output=False, most_seconds=most_seconds)
+    return _assemble(job, device, torch, reply, whole, started)
+
+
+def _assemble(
+    job: JobDescription,
+    device: DeviceSpec,
+    torch: InstalledTorch,
+    reply: PhantomReply,
+    whole: PhantomReply,
+    started: float,
+) -> Prediction:
+    """`reply` is the run on the device itself, `whole` the one that came to its end."""
+    peak_bytes, event = peak_of(whole.timeline, CUDA)
+    if not peak_bytes:
+        raise UsageError(
+            "the job put nothing on the GPU", found=f"{whole.num_steps} steps",
+            hint="move model and batch there in the job; a function with an argument `device` is given its name",
+        )  # fmt: skip
+    return Prediction(
+        target=job.target,
+        settings={name: str(value) for name, value in job.settings.items()},
+        device=device.name,
+        route=f"phantom GPU (torch {reply.torch_version}, CUDA {reply.cuda_version})",
+        torch_version=reply.torch_version,
+        num_steps=whole.num_steps,
+        levels=_levels(whole),
+        at_peak=who_is_alive(whole.timeline, CUDA, event),
+        phases=peak_by_phase(whole.timeline, CUDA),
+        assumptions=whole.assumptions + _own_assumptions(device, reply),
+        error_band=BAND,
+        failed=reply.failed,
+        savings=savings_of(whole.timeline, CUDA),
+        step_time=Figure(value=None, unit="seconds", reason="kernels do not run on the phantom GPU"),
+        memory_limit_bytes=device.total_bytes,
+        cost=Cost(
+            trace_seconds=reply.run_seconds,
+            probe_seconds=0.0,
+            total_seconds=time.perf_counter() - started,
+            host_peak_bytes=max(reply.host_peak_bytes, whole.host_peak_bytes),
+            num_operators=whole.num_launches,
+        ),
+        timeline=whole.timeline,
+    )
+
+
+def _levels(reply: PhantomReply) -> tuple[Level, ...]:
+    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+    reserved = reply.reserved_bytes
+    context = Figure(
+        value=usual,
+        unit="bytes",
+        source="assumed",
+        low=low,
+        high=high,
+        method="CUDA context and loaded kernels, not predicted",
+    )
+    device = Figure(
+        value=reserved + usual, unit="bytes", source="predicted", low=reserved + low, high=reserved + high,
+        method="reserved + assumed context",
+    )  # fmt: skip
+    return (
+        Level(name="tensors", figure=_counted(reply.requested_bytes), meaning="bytes asked for"),
+        Level(
+            name="allocated",
+            figure=_counted(reply.allocated_bytes),
+            meaning="as torch.cuda.max_memory_allocated() counts",
+        ),
+        Level(name="reserved", figure=_counted(reserved), meaning="as torch.cuda.max_memory_reserved() counts"),
+        Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
+        Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
+    )
+
+
+def _counted(value: int) -> Figure:
+    return Figure(value=value, unit="bytes", source="predicted", method="torch's own allocator on the phantom GPU")
+
+
+def _own_assumptions(device: DeviceSpec, reply: PhantomReply) -> tuple[Assumption, ...]:
+    found = [
+        Assumption(kind="context", text="the CUDA context is an assumed range, different for each card and driver")
+    ]
+    if device.name not in PRODUCTS:
+        found.append(Assumption(kind="device", text="no GPU was named: it answers as an A100 of the size asked for"))
+    if reply.num_plans:
+        found.append(
+            Assumption(
+                kind="cudnn", text=f"{reply.num_plans} convolution plans by cuDNN's own heuristics, without a device"
+            )
+        )
+    if reply.num_retries:
+        found.append(
+            Assumption(kind="allocator", text=f"the cache was given back {reply.num_retries} times to find room")
+        )
+    return tuple(found)

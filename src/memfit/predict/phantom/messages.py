@@ -1,0 +1,58 @@
+"""What do the process that asks and the child with the phantom GPU say to each other? Plain data only."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memfit.job.description import JobDescription
+from memfit.predict.devices import DeviceSpec
+from memfit.predict.messages import Failure
+from memfit.records.prediction import Assumption, FailedAllocation
+from memfit.records.timeline import Timeline
+
+
+class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Run this job on a phantom of this device."""
+
+    job: JobDescription
+    device: DeviceSpec
+    total_bytes: int
+    context_bytes: int
+    library_folder: str
+    cudnn_folder: str = ""
+    num_steps: int = 2
+    alloc_conf: str = ""
+    scratch_folder: str = ""
+    snapshot_path: str = ""
+    """Where to leave the snapshot in torch's own layout; empty for nowhere."""
+    truth: bool = True
+    """The answer to a boolean that is not known."""
+    watch: bool = True
+    """Follow modules and phases; without, only the allocator's own record is kept."""
+
+
+class PhantomReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A job that was run on a phantom."""
+
+    timeline: Timeline
+    torch_version: str
+    cuda_version: str
+    num_steps: int
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    """Peaks, as `torch.cuda.memory_stats` counts them."""
+    num_retries: int
+    """How often the allocator gave its cache back to find room."""
+    num_launches: int
+    num_plans: int
+    run_seconds: float
+    step_seconds: tuple[float, ...]
+    host_peak_bytes: int
+    assumptions: tuple[Assumption, ...]
+    failed: FailedAllocation | None = None
+    traceback: str = ""
+    """Of the failed allocation."""
+
+
+Answer = PhantomReply | Failure

@@ -1,0 +1,235 @@
+"""How is a job run on the phantom GPU, and what does its record say? Imported in the child only, after the library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from memfit.errors import MemfitError, MissingExtra
+from memfit.job.load import arguments_for, load_function
+from memfit.job.training import as_training, plain_step
+from memfit.predict.messages import Failure
+from memfit.predict.phantom.library import PhantomLibrary
+from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
+from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
+from memfit.predict.phantom.torch_script import NeverStepped, ScriptLeft, run_script
+from memfit.predict.phantom.torch_watch import Watch
+from memfit.predict.phantom.torch_weights import SkippedWeights
+from memfit.predict.scratch_files import ProcessRefused
+from memfit.predict.torch_places import kind_of_file
+from memfit.records.prediction import Assumption, FailedAllocation
+from memfit.records.timeline import Timeline
+
+REFUSED_HINT = (
+    "use --engine fake for this job, or leave that part out of the step; docs/phantom.md lists what is refused"
+)
+
+
+class PhantomRun:
+    """One job on one phantom."""
+
+    def __init__(self, request: PhantomRequest, library: PhantomLibrary) -> None:
+        self.request, self.library, self.watch = request, library, Watch()
+        self.weights = SkippedWeights()
+        self.notes: Counter[tuple[str, str, str]] = Counter()
+        self.out_of_memory: FailedAllocation | None = None
+        self.seconds = 0.0
+        self._kept: Any = None
+
+    def answer(self) -> Answer:
+        """Run the job; a reply, also when memory ran out, or a failure."""
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
+        observe: Any = torch._C._cuda_attach_out_of_memory_observer  # pyright: ignore[reportAttributeAccessIssue]
+        observe(self._remember_failure)
+        started = time.perf_counter()
+        text = ""
+        try:
+            with self.weights.skipping(), self._watching(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._run()
+        except torch.OutOfMemoryError as error:
+            text = "".join(traceback.format_exception(error))
+            if self.out_of_memory is None:
+                return failure_of(error, self)
+            self.out_of_memory = _with_message(self.out_of_memory, str(error))
+        except Exception as error:
+            return failure_of(error, self)
+        self.seconds = time.perf_counter() - started
+        return self._reply(text)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        if not self.request.watch:
+            yield
+            return
+        with self.watch.watching():
+            yield
+
+    def _run(self) -> None:
+        job = self.request.job
+        if job.kind == "script":
+            run_script(
+                job.path, job.arguments, self.request.scratch_folder, self.request.num_steps, self.watch, self.note
+            )
+            return
+        function = load_function(job)
+        training = as_training(function(**arguments_for(function, dict(job.settings), "cuda")), job.target)
+        step = plain_step(training)
+        self._kept = training, step  # else its release would be the record's last events
+        for index in range(self.request.num_steps):
+            self.watch.begin_step(index + 1)
+            step()
+        torch.cuda.synchronize()
+
+    def note(self, kind: str, text: str) -> None:
+        """Remember something that was assumed, with the line where."""
+        self.notes[kind, text, self.watch.line()] += 1
+
+    # ---- what is said afterwards -------------------------------------------------------------------------------
+
+    def _remember_failure(self, device: int, requested_bytes: int, total_bytes: int, free_bytes: int) -> None:
+        """Called by the allocator before it raises."""
+        place = self.watch.places[-1] if self.watch.places else None
+        self.out_of_memory = FailedAllocation(
+            requested_bytes=requested_bytes,
+            limit_bytes=self.request.total_bytes,
+            allocated_bytes=torch.cuda.memory_allocated(),
+            reserved_bytes=torch.cuda.memory_reserved(),
+            step=place.step if place else 0,
+            phase=place.phase if place else "setup",
+            module=place.module if place else "",
+            operator="",
+            line=(place.line if place else "") or self.watch.line(),
+            message="",
+        )
+
+    def _reply(self, text: str) -> PhantomReply:
+        statistics = torch.cuda.memory_stats()
+        num_steps = max(self.watch.num_updates.values(), default=0) or (0 if text else self.request.num_steps)
+        return PhantomReply(
+            timeline=self._timeline(),
+            torch_version=str(torch.__version__),
+            cuda_version=str(torch.version.cuda),
+            num_steps=num_steps,
+            requested_bytes=statistics["requested_bytes.all.peak"],
+            allocated_bytes=statistics["allocated_bytes.all.peak"],
+            reserved_bytes=statistics["reserved_bytes.all.peak"],
+            num_retries=statistics["num_alloc_retries"],
+            num_launches=self.library.num_launches,
+            num_plans=self.library.num_plans,
+            run_seconds=self.seconds,
+            step_seconds=tuple(self.watch.step_seconds),
+            host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            assumptions=tuple(self._assumptions()),
+            failed=self.out_of_memory if text else None,
+            traceback=text,
+        )
+
+    def _timeline(self) -> Timeline:
+        if self.request.snapshot_path:
+            torch.cuda.memory._dump_snapshot(self.request.snapshot_path)
+        snapshot: Any = torch.cuda.memory._snapshot()
+        events = snapshot["device_traces"][0]
+        end = len(self.watch.places)
+        workspaces = [Claim(end, address, "workspace") for address in self.library.workspaces()]
+        return timeline_of_record(events, self.watch.places, self.watch.claims + workspaces, self.watch.line_of_frames)
+
+    def _assumptions(self) -> Iterator[Assumption]:
+        for (kind, text, line), count in self.notes.items():
+            yield Assumption(kind=kind, text=text, line=line, count=count)
+        for name in self.library.assumed():
+            yield Assumption(kind="assumed", text=name)
+        for name in self.library.refused():
+            yield Assumption(kind="refused", text=f"{name} was refused and the job went on without it")
+        if self.weights.count:
+            text = (
+                f"{self.weights.count} large tensors on the host were left without random values: no kernel reads them"
+            )
+            yield Assumption(kind="values", text=text)
+
+
+def _with_message(failed: FailedAllocation, message: str) -> FailedAllocation:
+    import msgspec
+
+    return msgspec.structs.replace(failed, message=message)
+
+
+# ---- what a failure means --------------------------------------------------------------------------------------
+
+
+def failure_of(error: Exception, run: PhantomRun) -> Failure:
+    """Say what a run that did not come to its end means to the user."""
+    if isinstance(error, MemfitError):
+        kind = "missing" if isinstance(error, MissingExtra) else "usage"
+        return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
+    if isinstance(error, NeverStepped):
+        return Failure(
+            kind="no step", what="the script ended without an optimizer step", found="no call of optimizer.step()",
+            hint="check its arguments behind `--`; a step function can be predicted as FILE:function",
+        )  # fmt: skip
+    if isinstance(error, ScriptLeft):
+        return Failure(
+            kind="script", what="the script left by itself before its steps were made", found=f"exit code {error}",
+            hint="its last output is above; its arguments stand behind `--`",
+        )  # fmt: skip
+    caused = error if isinstance(error, ProcessRefused) else error.__cause__ or error.__context__
+    if isinstance(caused, ProcessRefused):
+        return Failure(
+            kind="processes", what="the script starts processes of its own", found=str(caused),
+            hint="predict what one of its processes does: a script or function that trains in one process",
+        )  # fmt: skip
+    return _failed_by_itself(error, run)
+
+
+def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
+    text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    where = _user_line(error)
+    refused = run.library.refused()
+    if refused and not isinstance(error, (ImportError, NameError, AttributeError)):
+        return Failure(
+            kind="operator", what=f"{where} needs {refused[-1]}, which the phantom GPU refuses",
+            found=f"{type(error).__name__}: {first[:200]}", hint=REFUSED_HINT, traceback=text,
+        )  # fmt: skip
+    made = max(run.watch.num_updates.values(), default=0)
+    return Failure(
+        kind="script", what=f"the job failed at {where} by itself after {made} optimizer steps",
+        found=f"{type(error).__name__}: {first}", traceback=text,
+        hint="the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers",
+    )  # fmt: skip
+
+
+def _own_part(error: BaseException) -> Any:
+    """The traceback from the user's first frame on."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None and _is_ours(step.tb_frame.f_code.co_filename):
+        step = step.tb_next
+    return step
+
+
+def _is_ours(filename: str) -> bool:
+    return f"{os.sep}memfit{os.sep}predict{os.sep}" in filename or filename.startswith("<frozen")
+
+
+def _user_line(error: BaseException) -> str:
+    found = "an unknown line"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if kind_of_file(frame.filename) == 0:
+            found = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return found
+
+
+def flush() -> None:
+    """Everything printed so far goes out."""
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -1,0 +1,239 @@
+"""In which phase and module is the program, and what are its storages, without changing one allocation?
+
+No dispatch mode is active, because one changes how autograd adds gradients. Modules are followed by wrapping their
+call; in the backward, hooks on the tensors that cross a module's edge say whose part begins (they return nothing, so
+the engine goes on with the gradient it had). Where the program is, is handed to the allocator as a number which it
+keeps with each event (`torch._C._cuda_setMemoryMetadata`, read in torch 2.14).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from memfit.predict.phantom.snapshot_timeline import Claim, Place
+from memfit.predict.torch_places import kind_of_file
+from memfit.records.timeline import Category, Phase
+
+_set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+
+
+class Watch:
+    """Follows one run."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.claims: list[Claim] = []
+        self.num_updates: dict[int, int] = {}
+        self.step_seconds: list[float] = []
+        self.on_update: Callable[[Optimizer], None] | None = None
+        self.step = 0
+        self._forced: Phase | None = "setup"
+        self._backward_line: str | None = None
+        self._stack: list[str] = []
+        self._roots: list[Any] = []
+        self._names: list[dict[int, str]] = []
+        self._kinds: dict[str, int] = {}
+        self._owners: dict[int, str] = {}
+        self._since = time.perf_counter()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the run is followed."""
+        with contextlib.ExitStack() as stack:
+            before = register_optimizer_step_pre_hook(self._before_update)
+            stack.callback(before.remove)
+            after = register_optimizer_step_post_hook(self._after_update)
+            stack.callback(after.remove)
+            stack.enter_context(patch.object(torch.nn.Module, "__call__", self._wrapped_call(torch.nn.Module.__call__)))
+            for name in ("backward", "grad"):
+                original = getattr(torch.autograd, name)
+                stack.enter_context(patch.object(torch.autograd, name, self._wrapped_backward(original)))
+            self.move()
+            yield
+
+    # ---- where the program is ----------------------------------------------------------------------------------
+
+    def phase(self) -> Phase:
+        """The phase of what happens now."""
+        if self._backward_line is not None:
+            return "recompute" if self._stack else "backward"
+        if self._forced is not None:
+            return self._forced
+        if not torch.is_grad_enabled():
+            return "evaluation" if self._stack else "other"
+        return "forward"
+
+    def move(self, module: str | None = None) -> None:
+        """The program went somewhere else: a new place."""
+        name = module if module is not None else self._stack[-1] if self._stack else ""
+        self.places.append(Place(self.step, self.phase(), name, self._backward_line or ""))
+        if _set_metadata is not None:
+            _set_metadata(str(len(self.places) - 1))
+
+    @contextlib.contextmanager
+    def force(self, phase: Phase | None) -> Iterator[None]:
+        """Within, everything outside a backward belongs to this phase."""
+        before, self._forced = self._forced, phase
+        self.move()
+        try:
+            yield
+        finally:
+            self._forced = before
+            self.move()
+
+    def begin_step(self, step: int) -> None:
+        """The next step begins."""
+        self.step, self._forced = step, None
+        self.move()
+
+    def line(self) -> str:
+        """'file.py:12' of the innermost frame that is the user's own."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if self._kind(frame.f_code.co_filename) == 0:
+                return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def line_of_frames(self, frames: Any) -> str:
+        """The same for the frames of an event; a library's line when none is the user's own."""
+        fallback = ""
+        for frame in frames:
+            kind = self._kind(frame["filename"])
+            if kind == 0 and frame["filename"].endswith(".py"):
+                return f"{os.path.basename(frame['filename'])}:{frame['line']}"
+            if kind == 1 and not fallback:
+                fallback = f"{os.path.basename(frame['filename'])}:{frame['line']}"
+        return fallback
+
+    def _kind(self, filename: str) -> int:
+        kind = self._kinds.get(filename)
+        if kind is None:
+            kind = self._kinds[filename] = kind_of_file(filename)
+        return kind
+
+    # ---- modules -----------------------------------------------------------------------------------------------
+
+    def _wrapped_call(self, original: Any) -> Any:
+        watch = self
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            name = watch._enter(module, args, kwargs)
+            watch._stack.append(name)
+            watch.move()
+            try:
+                result = original(module, *args, **kwargs)
+                watch._hook(result, name)
+                return result
+            finally:
+                watch._stack.pop()
+                watch.move()
+
+        return call
+
+    def _enter(self, module: Any, args: Any, kwargs: Any) -> str:
+        if self._stack:
+            self._hook(args, self._stack[-1])
+            names = self._names[-1] if self._names else {}
+            return names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
+        if self._forced == "setup":
+            self._forced = None
+        if not any(known is module for known in self._roots):
+            self._take_up(module)
+        for tensor in tensors_in((args, kwargs)):
+            if not tensor.requires_grad:
+                self.claim(tensor, "input")
+        self._names.append(self._names.pop(next(i for i, known in enumerate(self._roots) if known is module)))
+        self._roots.append(self._roots.pop(next(i for i, known in enumerate(self._roots) if known is module)))
+        return type(module).__name__
+
+    def _take_up(self, root: Any) -> None:
+        """An outermost module is called for the first time: its parameters and buffers say what they are."""
+        self._roots.append(root)
+        self._names.append({id(child): path for path, child in root.named_modules() if path})
+        for path, child in root.named_modules():
+            name = path or type(root).__name__
+            for parameter in child.parameters(recurse=False):
+                self._owners.setdefault(id(parameter), name)
+                self.claim(parameter, "parameter", name)
+            for buffer in child.buffers(recurse=False):
+                self.claim(buffer, "buffer", name)
+
+    def _hook(self, values: Any, name: str) -> None:
+        """When the gradient of one of these is there, the backward is in this module."""
+        for tensor in tensors_in(values):
+            if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
+                tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]
+                tensor.register_hook(lambda gradient, name=name: self.move(name) if self._backward_line else None)
+
+    # ---- backward and update -----------------------------------------------------------------------------------
+
+    def _wrapped_backward(self, original: Any) -> Any:
+        watch = self
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            before, watch._backward_line = watch._backward_line, watch.line() or "?"
+            watch.move("")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch._backward_line = before
+                watch.move()
+
+        return backward
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owner = self._owners.get(id(parameter), "")
+                self.claim(parameter, "parameter", owner)
+                if parameter.grad is not None:
+                    self.claim(parameter.grad, "gradient", owner)
+        self._forced = "update"
+        self.move()
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._forced = None
+        self.move()
+        for parameter, state in optimizer.state.items():
+            for tensor in tensors_in(state):
+                self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
+        self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
+        now = time.perf_counter()
+        self.step_seconds.append(now - self._since)
+        self._since = now
+        if self.on_update is not None:
+            self.on_update(optimizer)
+        self.move()
+
+    def claim(self, tensor: torch.Tensor, category: Category, module: str = "") -> None:
+        """Say what a tensor's storage is."""
+        if tensor.is_cuda and tensor.layout is torch.strided:
+            address = tensor.untyped_storage().data_ptr()
+            self.claims.append(Claim(len(self.places), address, category, module))
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors in containers and in the fields of plain records, a few levels down."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 5:
+        if isinstance(value, dict):
+            value = value.values()
+        elif hasattr(value, "__dataclass_fields__"):
+            value = vars(value).values()
+        elif not isinstance(value, (list, tuple)):
+            return
+        for item in value:
+            yield from tensors_in(item, depth + 1)

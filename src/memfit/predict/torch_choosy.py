@@ -1,0 +1,35 @@
+"""Which operators without a fake kernel may run for real? A fake mode that runs those it was told, and no other.
+
+Read in torch 2.13: the mode asks `can_run_unsafe_fallback` for an operator without a kernel for fake tensors, and a
+refusal becomes `UnsupportedOperatorException`. An operator that is allowed runs on zeros of the true sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memfit.predict.real_operators import is_allowed
+
+
+class ChoosyFakeMode(FakeTensorMode):
+    """A fake mode whose fallbacks are chosen by name."""
+
+    def __init__(self, allow_real: tuple[str, ...] = ()) -> None:
+        super().__init__(allow_fallback_kernels=False, allow_non_fake_inputs=True)
+        self._allow_real = allow_real
+
+    def can_run_unsafe_fallback(self, func: Any) -> bool:
+        """Whether the user allowed this very operator."""
+        return is_allowed(func.name(), self._allow_real)
+
+    def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Some fake kernels ask for the general permission instead: it is given for the length of this call."""
+        if not self._allow_real or not is_allowed(func.name(), self._allow_real):
+            return super()._dispatch_impl(func, types, args, kwargs)
+        self.allow_fallback_kernels = True
+        try:
+            return super()._dispatch_impl(func, types, args, kwargs)
+        finally:
+            self.allow_fallback_kernels = False

@@ -1,0 +1,131 @@
+"""Does a job on the phantom GPU take what it would, and is what cannot be right refused? Needs CUDA in torch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from memfit.errors import PredictionFailed
+from memfit.job.description import describe_job
+from memfit.predict.devices import parse_device
+from memfit.predict.phantom.engine import predict_on_phantom
+from memfit.predict.phantom.installed import has_cuda_torch
+from memfit.records.prediction import Prediction
+
+pytestmark = [
+    pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
+    pytest.mark.timeout(300),
+]
+TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"
+
+JOB = """
+import os, torch
+def make(width=512, batch_size=64, device="cuda"):
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)).to(device)
+    batch = torch.randn(batch_size, width, device=device), torch.zeros(batch_size, 8, device=device)
+    return model, torch.optim.Adam(model.parameters()), torch.nn.functional.mse_loss, batch
+def invert(device="cuda"):
+    return lambda: torch.linalg.inv(torch.ones(8, 8, device=device))
+def crash(device="cuda"):
+    return lambda: os.abort()
+"""
+SCRIPT = """
+import sys, torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    model(torch.randn(32, 256).cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save(model.state_dict(), "checkpoint.pt")
+sys.exit(9)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    (tmp_path / "jobs.py").write_text(JOB)
+    return str(tmp_path / "jobs.py")
+
+
+def predict(target: str, device: str = "cuda:a100-40gb", memory: str | None = None, **settings: int) -> Prediction:
+    return predict_on_phantom(describe_job(target, settings), parse_device(device, memory))
+
+
+def reserved(prediction: Prediction) -> float:
+    figure = prediction.level("reserved")
+    assert figure is not None
+    assert figure.value is not None
+    return figure.value
+
+
+def test_two_predictions_in_parallel_equal_the_same_two_alone(job: str):
+    alone = [predict(f"{job}:make", width=width) for width in (512, 1024)]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lambda width: predict(f"{job}:make", width=width), (512, 1024)))
+    for first, second in zip(alone, together, strict=True):
+        assert first.levels == second.levels
+        assert first.timeline == second.timeline
+
+
+def test_the_parts_at_the_peak_add_up_and_know_parameters(job: str):
+    prediction = predict(f"{job}:make", width=1024)
+    tensors = prediction.level("tensors")
+    assert tensors is not None
+    shares = {share.name: share.num_bytes for share in prediction.at_peak.by_category}
+    assert sum(shares.values()) == tensors.value
+    assert shares["parameter"] == 4 * (1024 * 1024 + 1024 + 1024 * 8 + 8)
+    assert shares["optimizer state"] >= 2 * shares["parameter"]
+    assert prediction.route.startswith("phantom GPU (torch ")
+
+
+def test_what_does_not_fit_is_the_allocators_own_error(job: str):
+    prediction = predict(f"{job}:make", "cuda", "1GiB", width=8192)
+    assert prediction.failed is not None
+    assert "out of memory" in prediction.failed.message
+    assert reserved(prediction) > 2**30 - 430 * 2**20
+
+
+def test_a_factorisation_is_refused_by_its_name(job: str):
+    with pytest.raises(PredictionFailed, match="cusolver") as error:
+        predict(f"{job}:invert")
+    assert error.value.kind == "operator"
+
+
+def test_a_native_crash_is_reported_with_its_signal_and_stack(job: str):
+    with pytest.raises(PredictionFailed) as error:
+        predict(f"{job}:crash")
+    assert error.value.found == "SIGABRT"
+    assert "jobs.py" in error.value.traceback
+
+
+def test_a_script_runs_unmodified_until_its_steps_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    prediction = predict_on_phantom(describe_job("train.py"), parse_device("cuda:t4-16gb"), num_steps=3)
+    assert prediction.num_steps == 3
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_expandable_segments_reserve_no_more(job: str):
+    description, device = describe_job(f"{job}:make", {"width": 3000}), parse_device("cuda:a100-40gb")
+    plain = predict_on_phantom(description, device)
+    expandable = predict_on_phantom(description, device, alloc_conf="expandable_segments:True")
+    assert plain.level("allocated") is not None
+    assert reserved(expandable) <= reserved(plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["128_inference", "128_training", "512_training"])
+def test_events_equal_those_of_a_real_gpu(name: str):
+    from benchmarks.accuracy.phantom_snapshots import compare
+
+    path = TRUTH / f"wedsonlin_medium_{name}.pickle.xz"
+    if not path.exists():
+        pytest.skip("the real snapshots are not beside this repository")
+    row = compare(path)
+    assert row.is_identical, row
+    assert row.peak_phantom_bytes == pytest.approx(row.peak_real_bytes, rel=1e-4)
+    assert row.reserved_phantom_bytes == pytest.approx(row.reserved_real_bytes, rel=5e-3)

@@ -1,0 +1,85 @@
+"""Is every generated entry point reviewed, or refused by name? Needs no torch."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memfit.errors import MemfitError, MissingExtra
+from memfit.predict.devices import GPUS
+from memfit.predict.phantom import build
+from memfit.predict.phantom.elf_symbols import undefined_symbols
+from memfit.predict.phantom.gpus import PRODUCTS, properties_of
+from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, written_in_c
+
+names = st.from_regex(r"(cuda|cublas|cudnn|cusparse|cusolver|cufft|cu)[A-Z][A-Za-z0-9_]{0,12}", fullmatch=True)
+
+
+@given(names)
+def test_a_name_that_nobody_reviewed_is_refused_by_its_name(name: str):
+    if name not in reviewed():
+        assert f'phantom_refuse("{name}"' in stub_source([name], reviewed())
+
+
+def test_a_reviewed_name_does_what_the_list_says():
+    source = stub_source(["cudaEventRecord", "cudnnCreateTensorDescriptor", "cudnnRNNForward"], reviewed())
+    assert "long cudaEventRecord(void) { return 0; }" in source
+    assert "*handle = phantom_handle()" in source
+    assert 'phantom_refuse("cudnnRNNForward", 3000)' in source
+
+
+def test_no_size_query_is_ever_simply_done():
+    assert [n for n, action in reviewed().items() if action == "done" and ("Size" in n or "_bufferSize" in n)] == []
+
+
+def test_nothing_written_in_c_is_also_generated():
+    sources = Path(build.__file__).with_name("csrc")
+    written = set().union(*(written_in_c((sources / part).read_text()) for part in build.PARTS))
+    assert "cudaMalloc" in written
+    assert "cudnnBackendFinalize" in written
+    assert written & set(reviewed()) == set()
+
+
+def test_names_of_other_libraries_stay_real():
+    assert needed({"ncclAllReduce", "nvrtcCompileProgram", "cudaMalloc", "printf"}, "CUresult cuInit(int);") == {
+        "cudaMalloc",
+        "cuInit",
+    }
+
+
+def test_every_gpu_of_the_table_has_its_properties():
+    assert set(PRODUCTS) == set(GPUS)
+    for spec in GPUS.values():
+        assert properties_of(spec).capability == spec.capability
+
+
+@given(st.binary(max_size=200))
+def test_a_file_that_is_no_library_is_an_error_with_words(tmp_path_factory: pytest.TempPathFactory, content: bytes):
+    path = tmp_path_factory.mktemp("elf") / "some.so"
+    path.write_bytes(content)
+    with pytest.raises(MemfitError, match="ELF"):
+        undefined_symbols(path)
+
+
+def test_undefined_symbols_are_read_from_a_hand_made_library(tmp_path: Path):
+    strings = b"\0cudaMalloc\0defined\0"
+    symbols = struct.pack("<IBBHQQ", 1, 0, 0, 0, 0, 0) + struct.pack("<IBBHQQ", 12, 0, 0, 7, 0, 0)
+    at = 64 + 2 * 64
+    sections = struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, at, len(symbols), 1, 0, 8, 24)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, at + len(symbols), len(strings), 0, 0, 1, 0)
+    header = b"\x7fELF\x02\x01" + bytes(34) + struct.pack("<Q", 64) + bytes(10) + struct.pack("<HH", 64, 2) + bytes(2)
+    path = tmp_path / "made.so"
+    path.write_bytes(header + sections + symbols + strings)
+    assert undefined_symbols(path) == {"cudaMalloc"}
+
+
+def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(MissingExtra, match="no C compiler") as error:
+        build.compiler()
+    assert "gcc" in error.value.hint
