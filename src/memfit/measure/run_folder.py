@@ -57,7 +57,9 @@ def create(folder: Path, command: list[str], settings: Settings, clock_start_ns:
 def _make_room(folder: Path, overwrite: bool) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    is_run = folder.is_dir() and (folder / layout.HEADER_FILE).is_file()
+    if not folder.is_dir():
+        raise RunExists(f"{folder} is not a folder", hint="choose another place with -o")
+    is_run = (folder / layout.HEADER_FILE).is_file()
     if not is_run:
         raise RunExists(
             f"{folder} exists and is not a memfit run", found="other files in it", hint="choose another folder with -o"

@@ -84,6 +84,8 @@ def check_command(command: list[str]) -> None:
     """Refuse a command that cannot be started, before anything is written."""
     if not command:
         raise CommandNotFound("there is no command to measure", hint="memfit measure -- python train.py")
+    if not command[0]:
+        raise CommandNotFound("the command is empty", hint="memfit measure -- python train.py")
     found = shutil.which(command[0])
     if found is None:
         there = Path(command[0]).exists()

@@ -68,6 +68,8 @@ class RawRun:
 def assemble_run(raw: RawRun) -> RunRecord:
     """Put one record together."""
     notes = list(raw.notes) + [note.message for note in raw.of(ev.Note)]
+    if raw.samples.num_failed:
+        notes.append(f"{raw.samples.num_failed} samples could not be read, or are damaged, and were left out")
     marks = _read_all_marks(raw, notes)
     tree_readings = tuple(_tree_reading(event) for event in raw.of(ev.Tree))
     curve = tree_curve(raw.samples, tree_readings)

@@ -93,8 +93,8 @@ def _read_events(path: Path, notes: list[str]) -> list[Event]:
         except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError):
             num_broken += 1
     if num_broken:
-        what = "line" if num_broken == 1 else "lines"
-        notes.append(f"{num_broken} {what} of {path.name} could not be read and were left out")
+        what = "line was" if num_broken == 1 else "lines were"
+        notes.append(f"{num_broken} {what} left out of {path.name}, which could not be read")
     return events
 
 

@@ -42,11 +42,18 @@ class Samples:
         )
 
 
+LONGEST_RUN_US = 10 * 366 * 24 * 3600 * 10**6
+MOST_BYTES = 1 << 50
+"""Records beyond these are damage, not measurements."""
+
+
 def samples_from_bytes(raw: bytes) -> Samples:
-    """Decode samples.bin; an incomplete last record is cut off."""
+    """Decode samples.bin; an incomplete last record is cut off, records out of any range count as failed."""
     whole = len(raw) - len(raw) % SAMPLE_DTYPE.itemsize
     rows = np.frombuffer(raw[:whole] if whole != len(raw) else raw, dtype=SAMPLE_DTYPE)
     good = (rows["flags"] & layout.FLAG_FAILED) == 0
+    good &= (rows["time_us"] < LONGEST_RUN_US) & (rows["resident_bytes"] < MOST_BYTES)
+    good &= rows["shared_bytes"] <= rows["resident_bytes"]
     kept = rows[good]
     return Samples(
         time_seconds=kept["time_us"] / 1e6,

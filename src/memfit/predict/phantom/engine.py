@@ -34,7 +34,6 @@ def predict_on_phantom(
     *,
     num_steps: int = 2,
     alloc_conf: str = "",
-    truth: bool = True,
     show_output: bool = False,
     most_seconds: float | None = None,
     snapshot_path: str = "",
@@ -53,7 +52,6 @@ def predict_on_phantom(
         cudnn_folder=str(torch.cudnn_folder or ""),
         num_steps=num_steps,
         alloc_conf=alloc_conf,
-        truth=truth,
         snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
     )
     reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds)

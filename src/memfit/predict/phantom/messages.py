@@ -25,8 +25,6 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     scratch_folder: str = ""
     snapshot_path: str = ""
     """Where to leave the snapshot in torch's own layout; empty for nowhere."""
-    truth: bool = True
-    """The answer to a boolean that is not known."""
     watch: bool = True
     """Follow modules and phases; without, only the allocator's own record is kept."""
 
