@@ -81,9 +81,7 @@ def command(
         over_limit = record.outcome.kind == "over the limit"
         api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
     except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
-        click.echo(
-            f"memfit: the job has ended and is recorded in {result.folder}; showing it failed: {error}", err=True
-        )
+        click.echo(f"memfit: the job has ended, but its record in {result.folder} cannot be shown: {error}", err=True)
     leave_like_the_job(result.exit_code, result.signal, over_limit=over_limit)
 
 

@@ -49,7 +49,8 @@ def _found(check: MachineCheck) -> Text:
 
 def _machine_line(machine: Environment) -> str:
     cores = f"{machine.num_cores} core{'s' if machine.num_cores != 1 else ''}"
-    memory = format_bytes(machine.memory_total_bytes)
+    total_bytes = machine.memory_total_bytes
+    memory = "unknown" if total_bytes is None else format_bytes(total_bytes)
     limit = f", limited to {format_bytes(machine.memory_limit_bytes)}" if machine.memory_limit_bytes else ""
     return f"memfit {machine.memfit} on {machine.system}: {machine.cpu}, {cores}, {memory}{limit}"
 
