@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow bench check clean
+.PHONY: help demo test test-gpu test-slow bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -25,6 +25,18 @@ test: $(STAMP)  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/pyright --warnings
 	$(BIN)/pytest -n 2 -m "not slow"
+
+GPU_VENV := .venv-gpu
+GPU_STAMP := $(GPU_VENV)/.installed
+
+$(GPU_STAMP): pyproject.toml
+	test -x $(GPU_VENV)/bin/python || $(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check torch==2.14.1
+	$(GPU_VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e . pytest pytest-xdist pytest-timeout hypothesis
+	touch $@
+
+test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
+	PYTHONPATH=. $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
 
 test-slow: $(STAMP)  ## the tests that take longer
 	$(BIN)/pytest -m slow

@@ -37,6 +37,13 @@ Examples:
 @click.option("--fit-batch", is_flag=True, help="The largest batch_size that fits the device.")
 @click.option("--ranks", type=int, default=1, metavar="N", help="One rank of N; the batch is that rank's own.")
 @click.option("--shard", metavar="HOW", help="ddp, zero1, zero2, zero3 or fsdp: what N ranks divide among them.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "fake", "phantom"]),
+    default="auto",
+    show_default=True,
+    help="Fake tensors, or torch's CUDA build on a phantom GPU; auto takes the phantom where torch has CUDA.",
+)
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
 @click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")

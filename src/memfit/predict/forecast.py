@@ -45,11 +45,28 @@ class ForecastOptions:
     show_output: bool = False
     most_seconds: float | None = None
     allocator: AllocatorSettings = field(default_factory=AllocatorSettings)
+    alloc_conf: str = ""
+    """The same as the user's text: the phantom GPU hands it to torch's own allocator."""
+    on_phantom: bool = False
     with_smallest: bool = True
     num_ranks: int = 1
     sharding: Sharding | None = None
     nursery: Nursery | None = None
     """Where to trace, when many predictions are wanted."""
+
+
+def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
+    """The other engine: torch's own CUDA build on a GPU that is only address space."""
+    from memfit.predict.phantom.engine import predict_on_phantom
+
+    return predict_on_phantom(
+        job,
+        device,
+        num_steps=options.num_steps,
+        alloc_conf=options.alloc_conf,
+        show_output=options.show_output,
+        most_seconds=options.most_seconds,
+    )
 
 
 def forecast(
@@ -60,6 +77,8 @@ def forecast(
 ) -> Prediction:
     """Trace a job (or a callable of this process) in a process of its own and say what it will take on a device."""
     options = options or ForecastOptions()
+    if options.on_phantom:
+        return _on_phantom(job, device, options)
     started = time.perf_counter()
     request = TraceRequest(
         job=job,

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from memfit.errors import UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator_settings import parse_allocator_settings
-from memfit.predict.devices import parse_device
+from memfit.predict.devices import DeviceSpec, parse_device
 from memfit.predict.forecast import ForecastOptions, forecast
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sharding import check_sharding
@@ -38,11 +39,13 @@ def foresee(
     fit_batch: bool = False,
     ranks: int = 1,
     shard: str | None = None,
+    engine: str = "auto",
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits."""
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
     function = None if isinstance(target, str) else target
     job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
+    spec = parse_device(device, memory)
     options = ForecastOptions(
         num_steps=num_steps or _usual_steps(job),
         with_probes=probes,
@@ -54,8 +57,9 @@ def foresee(
         allocator=parse_allocator_settings(alloc_conf),
         num_ranks=ranks,
         sharding=check_sharding(ranks, shard),
+        alloc_conf=alloc_conf,
+        on_phantom=_choose_phantom(engine, spec, can_run=function is None and ranks == 1),
     )
-    spec = parse_device(device, memory)
     asked = parse_sweep(sweep) if sweep else None
     if asked or fit_batch:
         check_can_vary(job, spec, fit_batch, function is not None)
@@ -65,6 +69,17 @@ def foresee(
     if asked:
         return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, job, spec, options))
     return prediction
+
+
+def _choose_phantom(engine: str, device: DeviceSpec, *, can_run: bool) -> bool:
+    """The phantom GPU where it is asked for, or where it is the better answer: a GPU, its kind of job, a CUDA build."""
+    if engine == "fake" or (engine == "auto" and (device.kind != "cuda" or not can_run)):
+        return False
+    from memfit.predict.phantom.installed import has_cuda_torch
+
+    if engine == "phantom" and not can_run:
+        raise UsageError("the phantom GPU runs scripts, functions and workloads on one rank", hint="--engine fake")
+    return engine == "phantom" or has_cuda_torch()
 
 
 def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:

@@ -53,7 +53,6 @@ def samples_from_bytes(raw: bytes) -> Samples:
     rows = np.frombuffer(raw[:whole] if whole != len(raw) else raw, dtype=SAMPLE_DTYPE)
     good = (rows["flags"] & layout.FLAG_FAILED) == 0
     good &= (rows["time_us"] < LONGEST_RUN_US) & (rows["resident_bytes"] < MOST_BYTES)
-    good &= rows["shared_bytes"] <= rows["resident_bytes"]
     kept = rows[good]
     return Samples(
         time_seconds=kept["time_us"] / 1e6,
