@@ -68,7 +68,7 @@ def _run(model: str, options: Options) -> dict[str, Figures]:
         sampler = NoSampler(trainer.pid, folder)
         probe = trainer.block("ledger probe", folder, NUM_WARM, SUBJECTS[OFTEN][1])
         subjects = {name: _subject(name, sampler) for name in SUBJECTS}
-        seconds = options.seconds(quick=3, full=40)
+        seconds = options.seconds(quick=3, full=35)
         found = run_pairs(
             trainer, subjects, seconds=seconds, num_rounds=200, quiet=options.quiet, seed=options.seed
         )  # fmt: skip
