@@ -28,7 +28,7 @@ METHOD = (
     "that are not timed), each tool on in one block and off in the next, order alternating, tools shuffled. Median "
     "quotient on/off with its 90 % bootstrap interval. The control switches nothing on: what its interval covers is "
     "noise. memfit is all of its default: the sampler, the exact peak of every step, and the peaks of the phases of as "
-    "many steps as fit into its small share of the time (here about one step in seven; all of them where a step takes 0.1 s)."
+    "many steps as fit into its small share of the time (here about one step in seven; all where a step takes 0.1 s)."
 )
 
 
