@@ -13,7 +13,7 @@ from memfit.measure import read_proc
 from memfit.measure.process_tree import LiveProcess, ProcessTree
 from memfit.records.writer import RunWriter
 
-TREE_COST_SHARE, TREE_ALLOWANCE_US = 1 / 250, 50_000
+TREE_COST_SHARE, TREE_ALLOWANCE_US = 1 / 100, 60_000
 """The share of the elapsed time that page walks may take, and what may be spent before any time has passed."""
 ALONE_COST_SHARE, ALONE_ALLOWANCE_US = 1 / 1000, 10_000
 """The same while the job is one process: its resident size is its size, and a walk only says what it shares with
@@ -27,7 +27,7 @@ SETTLED_US = 100_000
 """A change of members is read after this time: a process between fork and exec is not worth a walk."""
 PATIENCE_US = 1_000_000
 """In a tree that never settles, a walk is put off for no longer than this."""
-PERIODIC_US = 20_000_000
+PERIODIC_US = 1_500_000
 
 
 class TreeWalks:
