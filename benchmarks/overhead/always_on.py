@@ -11,7 +11,7 @@ from benchmarks.overhead.trainer import Trainer
 
 TARGET = 1.01
 MEMFIT = "memfit (10 ms, exact peak of every step)"
-NUM_WARM = 20
+NUM_WARM, NUM_STEPS = 15, 15
 """memfit's marks give the first steps of a run more detail and save that up again afterwards; then timing begins."""
 KINDS: dict[str, Sampler] = {
     CONTROL: NoSampler,
@@ -22,13 +22,14 @@ KINDS: dict[str, Sampler] = {
     "memray": NoSampler,
 }
 INSIDE = {MEMFIT: "marks", "memray": "memray"}
-PAIRS_PER_ROUND = {CONTROL: 4, MEMFIT: 4, "psutil, own process, 10 ms": 2}
+PAIRS_PER_ROUND = {CONTROL: 6, MEMFIT: 6, "psutil, own process, 10 ms": 3}
 METHOD = (
-    "Training loop of the MLP 784-512-512-10, Adam, batch 64, 1 thread; blocks of 25 steps in one process (after 20 "
+    "Training loop of the MLP 784-512-512-10, Adam, batch 64, 1 thread; blocks of 15 steps in one process (after 15 "
     "that are not timed), each tool on in one block and off in the next, order alternating, tools shuffled. Median "
     "quotient on/off with its 90 % bootstrap interval. The control switches nothing on: what its interval covers is "
     "noise. memfit is all of its default: the sampler, the exact peak of every step, and the peaks of the phases of as "
-    "many steps as fit into its small share of the time (here about one step in seven; all where a step takes 0.1 s)."
+    "many steps as fit into its small share of the time (here about one in seven; all of them where a step takes "
+    "0.1 s)."
 )
 
 
@@ -41,13 +42,14 @@ def measure(options: Options) -> Part:
                 inside=INSIDE.get(name, "off"),
                 pairs_per_round=PAIRS_PER_ROUND.get(name, 1),
                 num_warm=NUM_WARM,
+                num_steps=NUM_STEPS,
             )
             for name in KINDS
         }
         found = run_pairs(
             trainer,
             subjects,
-            seconds=options.seconds(quick=12, full=150),
+            seconds=options.seconds(quick=12, full=200),
             num_rounds=1000,
             quiet=options.quiet,
             seed=options.seed,

@@ -34,7 +34,7 @@ def measure(options: Options) -> Part:
     """Every tool once in each round, in a new order each time."""
     draw = random.Random(options.seed)
     runs: dict[str, list[Run]] = {name: [] for name in TOOLS}
-    for _ in range(options.count(quick=1, full=4)):
+    for _ in range(options.count(quick=1, full=3)):
         for name in draw.sample(list(TOOLS), len(TOOLS)):
             options.quiet.wait()
             with tempfile.TemporaryDirectory(prefix="memfit-bench-") as folder:
