@@ -6,6 +6,9 @@ Reading costs milliseconds per process and holds the job up, and the tool that i
 rests four times as long as it read, and at least 5 ms. A reading counts only if the same processes were alive before
 and after it. The processes are not read at one instant, so a page that changes hands in between is counted twice or
 not at all: the largest median of three readings in a row is taken for the peak.
+
+Proportional size spreads a library's pages over every process of the machine that maps them, strangers too, so it falls
+when another training starts. Of file pages the tree therefore holds at least what its largest holder maps.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 LEAST_REST_SECONDS, REST_RATIO = 0.005, 4.0
 
@@ -27,10 +31,27 @@ def members(pid: int) -> list[int]:
     return found
 
 
-def rollup_bytes(pid: int) -> tuple[int, int]:
-    """Resident and proportional size."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return int(fields["Rss"].split()[0]) * 1024, int(fields["Pss"].split()[0]) * 1024
+class Sizes(NamedTuple):
+    """One process, in bytes."""
+
+    resident: int
+    proportional: int
+    file_proportional: int
+    file_resident: int
+
+
+def read_sizes(pid: int) -> Sizes:
+    """Resident and proportional size, and the part of each that is file pages."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    lines += Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return Sizes(*(int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss", "Pss_File", "RssFile")))
+
+
+def tree_bytes(sizes: list[Sizes]) -> int:
+    """What the tree holds: every page once."""
+    files = max(sum(size.file_proportional for size in sizes), max(size.file_resident for size in sizes))
+    return sum(size.proportional - size.file_proportional for size in sizes) + files
 
 
 class Readings:
@@ -43,10 +64,10 @@ class Readings:
     def read(self, pid: int) -> None:
         """Read the whole tree once."""
         before = members(pid)
-        sizes = [rollup_bytes(member) for member in before]
+        sizes = [read_sizes(member) for member in before]
         if members(pid) == before:
-            self.resident_bytes.append(sum(size[0] for size in sizes))
-            self.proportional_bytes.append(sum(size[1] for size in sizes))
+            self.resident_bytes.append(sum(size.resident for size in sizes))
+            self.proportional_bytes.append(tree_bytes(sizes))
 
     def facts(self) -> dict[str, int]:
         """The peaks."""

@@ -29,10 +29,10 @@ def parse_bytes(text: str) -> int:
     """Read a positive size such as '2GiB', '512 MiB' or '8e9B'; a unit is required."""
     number, unit = _split(text, "a size", "write a number with a unit, for example 2GiB or 512MiB")
     factor = _BYTE_UNITS.get(unit.lower())
-    if factor is None:
+    if factor is None and number:
         found = f"{text!r}" + ("" if unit else ", which has no unit")
         raise BadQuantity("this is not a size", found=found, hint="use B, KiB, MiB, GiB or TiB, for example 2GiB")
-    size_bytes = number * factor
+    size_bytes = number * (factor or 0)
     if not math.isfinite(size_bytes) or size_bytes < 1:
         raise BadQuantity("a size must be at least one byte", found=repr(text), hint="for example 2GiB")
     return round(size_bytes)

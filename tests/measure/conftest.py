@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from memfit import api
 from memfit.records.run import Settings
 
 MIB = 1 << 20
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: every job would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ class Quantity(click.ParamType):
         try:
             return self._parse(value)
         except BadQuantity as error:
-            self.fail(str(error), param, ctx)
+            name = param.opts[0] if param is not None else self.name
+            raise BadQuantity(f"{name}: {error.what}", found=error.found, hint=error.hint) from None
 
 
 BYTES = Quantity("size", parse_bytes)

@@ -18,7 +18,8 @@ class LiveProcess:
     """One process of the job, with its open counter file."""
 
     __slots__ = (
-        "born_us", "command", "index", "overlap_bytes", "parent_pid", "pid", "reported", "resident_bytes", "statm",
+        "born_us", "command", "fault_bytes", "index", "overlap_bytes", "parent_pid", "pid", "reported",
+        "resident_bytes", "statm",
     )  # fmt: skip
 
     def __init__(self, index: int, pid: int, parent_pid: int, born_us: int) -> None:
@@ -31,6 +32,8 @@ class LiveProcess:
         self.resident_bytes = 0
         self.overlap_bytes: int | None = None
         """Resident minus proportional at the last page walk; None before the first."""
+        self.fault_bytes: int | None = None
+        """Pages touched first or copied until the last look; None before the first."""
         self.reported: read_proc.StatusCounters | None = None
 
 

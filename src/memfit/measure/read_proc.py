@@ -38,22 +38,29 @@ class SharedCounters(NamedTuple):
 class StatmFile:
     """An open /proc/PID/statm: the cheapest honest reading there is."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("descriptor",)
 
     def __init__(self, pid: int) -> None:
-        self._descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self.descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> tuple[int, int]:
-        """(resident, shared) bytes; raises ProcessLookupError when it has no memory: gone, a zombie, or in the middle
-        of exec."""
-        _, resident_pages, shared_pages, _ = os.pread(self._descriptor, 128, 0).split(None, 3)
-        if resident_pages == b"0":
-            raise ProcessLookupError("no memory")
-        return int(resident_pages) * PAGE_BYTES, int(shared_pages) * PAGE_BYTES
+        """(resident, shared) bytes; see `parse_statm`."""
+        return parse_statm(os.pread(self.descriptor, 128, 0))
 
     def close(self) -> None:
         """Give the descriptor back."""
-        os.close(self._descriptor)
+        os.close(self.descriptor)
+
+
+def parse_statm(answer: bytes | OSError) -> tuple[int, int]:
+    """(resident, shared) bytes; raises ProcessLookupError when the process has no memory: gone, a zombie, or in the
+    middle of exec."""
+    if isinstance(answer, OSError):
+        raise answer
+    _, resident_pages, shared_pages, _ = answer.split(None, 3)
+    if resident_pages == b"0":
+        raise ProcessLookupError("no memory")
+    return int(resident_pages) * PAGE_BYTES, int(shared_pages) * PAGE_BYTES
 
 
 def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes:
@@ -161,6 +168,11 @@ def read_parent(pid: int) -> int | None:
     """The parent's pid; None for a process that has ended."""
     fields = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[1])
+
+
+def read_fault_bytes(pid: int) -> int:
+    """Pages touched for the first time or copied since the process began (minor faults), as bytes."""
+    return int(read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split(None, 8)[7]) * PAGE_BYTES
 
 
 def read_command(pid: int) -> str:

@@ -12,6 +12,7 @@ passes its exit code on.
     read_proc      what the kernel says            process_tree   who belongs to the job
     watch_marks    what the job says of its steps  launch         how the job begins
     tree_walks     when proportional size is read  guard          when the job is ended
+    ticks          the steady beat, and the sleep in between
 """
 
 from __future__ import annotations
@@ -30,20 +31,19 @@ from memfit.measure.counters import EnergyAndGpu
 from memfit.measure.guard import Guard
 from memfit.measure.launch import start_job
 from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
+from memfit.measure.ticks import Reading, Ticks
 from memfit.measure.tree_walks import TreeWalks
 from memfit.measure.watch_marks import MarksWatcher
 from memfit.records import layout
 from memfit.records.writer import RunWriter
 
-HOUSEKEEPING_US = 80_000
-"""What does not belong to every tick is looked after this often: waking up is cheap, cold code is not."""
+HOUSEKEEPING_US = 100_000
+"""What does not belong to every tick is looked after this often, the understanding of what was read included."""
 STATUS_READ_SECONDS = 0.25
 MACHINE_READ_SECONDS = 1.0
 FLUSH_SECONDS = 0.2
 LIVE_SECONDS = 0.25
-LONG_SLEEP_SECONDS = 0.5
-"""With a long interval the slow work goes on in between."""
-LOOK_COST_SHARE, LOOK_PAUSE_US = 1 / 400, 200_000
+LOOK_COST_SHARE, LOOK_PAUSE_US = 1 / 1000, 200_000
 """Looking for new processes may take this share of the time, but is never put off for longer than this."""
 
 
@@ -52,7 +52,7 @@ class Sampler:
 
     def __init__(self, orders: dict[str, Any]) -> None:
         self.orders = orders
-        self.interval_ns = max(1, round(orders["interval_seconds"] * 1e9))
+        self.ticks = Ticks(max(1, round(orders["interval_seconds"] * 1e9)))
         self.start_ns: int = orders["clock_start_ns"]
         self.writer = RunWriter(orders["folder"])
         self.launched = "command" in orders
@@ -65,13 +65,12 @@ class Sampler:
         self.end: dict[str, Any] | None = None
         self.peak_bytes = 0
         self.tree_bytes = 0
-        self.num_ticks = self.num_late = self.num_failed = self.late_high_us = 0
+        self.num_failed = 0
+        self._start_cpu_seconds = time.process_time()
         self._due: dict[str, int] = {}
-        self._housekeeping_us = 0
         self._oom_kills_before = read_proc.count_oom_kills()
         self._floor_bytes = 0
         self._storage_told = False
-        self._control_open = orders.get("control_fd") is not None
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -87,9 +86,6 @@ class Sampler:
         self._tell({"job_pid": self.pid})
         if self.launched:
             self._announce(self.tree.enter_root(self.now_us()))
-        self._tick(self.now_us(), 0)
-        self.counters = EnergyAndGpu(self.orders.get("assume_watts"))
-        self._watch_descriptors()
         self._loop()
         self._finish()
 
@@ -101,10 +97,9 @@ class Sampler:
         """The memfit command decides what a signal means; here they only must not end the watching."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU):
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGPIPE, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        self.ticks.wake_on(signal.SIGCHLD, signal.SIGUSR1)
 
     def _launch(self) -> int:
         """Start the job in a process group of its own; tell the command and leave when that is not possible."""
@@ -127,74 +122,53 @@ class Sampler:
     # ---- the loop -------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        deadline_ns = time.monotonic_ns()
+        """Look after everything now and then; in between, nothing but reading."""
+        self.ticks.start()
+        self._look(self.now_us())
+        self._watch(0)
+        self.counters = EnergyAndGpu(self.orders.get("assume_watts"))
         while self.end is None:
-            now_ns = time.monotonic_ns()
-            late_us = max(0, (now_ns - deadline_ns) // 1000)
-            self._tick((now_ns - self.start_ns) // 1000, late_us)
-            deadline_ns += self.interval_ns
-            behind = time.monotonic_ns() - deadline_ns
-            if behind > 0:
-                deadline_ns += (behind // self.interval_ns + 1) * self.interval_ns
-            self._sleep_until(deadline_ns)
+            self._watch(0 if self.guard is not None else HOUSEKEEPING_US)
+            self._reap()
+            self._housekeep(self.now_us())
 
-    def _watch_descriptors(self) -> None:
-        """What may wake the sampler before its next tick."""
-        control_fd = self.orders["control_fd"] if self._control_open else None
-        self._watched = [fd for fd in (self._wake_fd, self._pidfd, control_fd) if fd is not None]
+    def _watch(self, pause_us: int) -> None:
+        files = [(process.pid, process.statm.descriptor) for process in self.tree.processes.values()]
+        self._understand(self.ticks.watch(files, time.monotonic_ns() + pause_us * 1000))
 
-    def _sleep_until(self, deadline_ns: int) -> None:
-        """Sleep to the next tick, waking early for the job's end or an order from the command."""
-        while self.end is None:
-            left_ns = deadline_ns - time.monotonic_ns()
-            if left_ns <= 0:
-                return
-            ready, _, _ = select.select(self._watched, [], [], min(left_ns / 1e9, LONG_SLEEP_SECONDS))
-            if self._wake_fd in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_fd, 512)
-            if self._control_open and self.orders["control_fd"] in ready:
-                self._obey()
-            if ready:
-                self._reap()
-            elif left_ns / 1e9 > LONG_SLEEP_SECONDS:
-                self._slow_work(self.now_us())
-
-    def _tick(self, now_us: int, late_us: int) -> None:
-        """Read every process once."""
-        self.num_ticks += 1
-        if late_us > self.late_high_us:
-            self.late_high_us = late_us
-        self.num_late += late_us * 1000 > self.interval_ns
-        housekeeping = now_us >= self._housekeeping_us
-        if housekeeping:
-            self._housekeeping_us = now_us + HOUSEKEEPING_US
-            self._look(now_us)
-        self._read_processes(now_us, late_us)
-        if self.tree_bytes > self.peak_bytes:
-            self.peak_bytes = self.tree_bytes
+    def _housekeep(self, now_us: int) -> None:
+        """What is not done at every tick; the guard's job is looked at after every one."""
         if self.guard is not None:
             self._guard(now_us)
-        if housekeeping:
+        if self._due_now("housekeeping", now_us, HOUSEKEEPING_US / 1e6 / 2):
+            self._look(now_us)
             self.walks.consider(self.tree, now_us, self.tree_bytes)
             self._slow_work(now_us)
 
-    def _read_processes(self, now_us: int, late_us: int) -> None:
-        processes, write = self.tree.processes, self.writer.sample
-        for process in list(processes.values()):
+    def _understand(self, readings: list[Reading]) -> None:
+        """Write down what was read at the last ticks, and what it means for the tree."""
+        processes, start_ns = self.tree.processes, self.start_ns
+        for time_ns, deadline_ns, pid, answer in readings:
+            process = processes.get(pid)
+            if process is None:
+                continue
+            time_us, late_us = (time_ns - start_ns) // 1000, max(0, time_ns - deadline_ns) // 1000
             try:
-                resident_bytes, shared_bytes = process.statm.read()
+                resident_bytes, shared_bytes = read_proc.parse_statm(answer)
             except ProcessLookupError:
-                if has_ended(process.pid):
-                    self._lose(process, now_us)
+                if has_ended(pid):
+                    self._lose(process, time_us)
                 continue
             except (OSError, ValueError):
                 self.num_failed += 1
-                write(now_us, late_us, process.index, layout.FLAG_FAILED, 0, 0)
+                self.writer.sample(time_us, late_us, process.index, layout.FLAG_FAILED, 0, 0)
                 continue
             process.resident_bytes = resident_bytes
-            write(now_us, late_us, process.index, 0, resident_bytes, shared_bytes)
+            self.writer.sample(time_us, late_us, process.index, 0, resident_bytes, shared_bytes)
+            if resident_bytes > self.peak_bytes:
+                self.peak_bytes = resident_bytes
         self.tree_bytes = self.walks.estimate(self.tree)
+        self.peak_bytes = max(self.peak_bytes, self.tree_bytes)
 
     def _due_now(self, name: str, now_us: int, every_seconds: float) -> bool:
         if now_us < self._due.get(name, 0):
@@ -206,6 +180,8 @@ class Sampler:
         """Everything that does not belong to every tick."""
         if self._due_now("status", now_us, STATUS_READ_SECONDS * max(1, len(self.tree.processes) / 4)):
             self._read_statuses(now_us)
+            if len(self.tree.processes) > 1:
+                self.walks.count_faults(self.tree, now_us)
         if self._due_now("machine", now_us, MACHINE_READ_SECONDS):
             with contextlib.suppress(OSError, KeyError):
                 self.writer.event("system", now_us, **read_proc.read_machine(), job_bytes=self.tree_bytes)
@@ -282,8 +258,7 @@ class Sampler:
     def _reap(self) -> None:
         """Hear what children of ours did: the job's end or stop, and the end of adopted orphans."""
         if not self.launched:
-            if self._pidfd is not None and select.select([self._pidfd], [], [], 0)[0]:
-                self.end = {}
+            self._look_at_the_attached()
             return
         while self.end is None:
             try:
@@ -317,14 +292,15 @@ class Sampler:
             else kills - self._oom_kills_before,
         }
 
-    def _obey(self) -> None:
-        """The command speaks: letting go (or dying) means the end for an attached run, nothing for a launched one."""
-        if os.read(self.orders["control_fd"], 64) == b"" or not self.launched:
-            self._control_open = False
-            self._watch_descriptors()
-            if not self.launched:
-                self.walks.walk(self.tree, self.now_us(), "end")
-                self.end = {"detached": True}
+    def _look_at_the_attached(self) -> None:
+        """A program that is not our child: has it ended, or does the command let go of it (or die)?"""
+        control_fd = self.orders["control_fd"]
+        ready, _, _ = select.select([fd for fd in (control_fd, self._pidfd) if fd is not None], [], [], 0)
+        if self._pidfd in ready or (self._pidfd is None and has_ended(self.pid)):
+            self.end = {}
+        elif control_fd in ready:
+            self.walks.walk(self.tree, self.now_us(), "end")
+            self.end = {"detached": True}
 
     def _finish(self) -> None:
         """The last lines of the record."""
@@ -332,6 +308,7 @@ class Sampler:
         root = self.tree.processes.get(self.pid)
         if root is not None and not (self.end or {}).get("detached"):
             self._lose(root, now_us)
+        self._mention_survivors(now_us)
         assert self.counters is not None
         self._write_all(self.counters.finish(), now_us)
         own = read_proc.read_status(os.getpid())
@@ -339,17 +316,26 @@ class Sampler:
             "sampler",
             now_us,
             cpu_seconds=time.process_time(),
+            start_cpu_seconds=self._start_cpu_seconds,
             wall_seconds=now_us / 1e6,
             resident_bytes=own.resident_bytes if own else 0,
-            num_ticks=self.num_ticks,
-            num_late_ticks=self.num_late,
-            late_high_us=self.late_high_us,
+            num_ticks=self.ticks.num_ticks,
+            num_late_ticks=self.ticks.num_late,
+            late_high_us=self.ticks.late_high_ns // 1000,
             num_failed_reads=self.num_failed,
         )
         self.writer.event("job_ended", now_us, **(self.end or {}))
         self.writer.close()
         self._mention_storage()
         self._tell({"ended": self.end})
+
+    def _mention_survivors(self, now_us: int) -> None:
+        """Processes that the job left behind go on, no longer measured: say so."""
+        living = [process for process in self.tree.processes.values() if not has_ended(process.pid)]
+        if living and not (self.end or {}).get("detached"):
+            names = ", ".join(f"{process.command[:60]} (pid {process.pid})" for process in living[:3])
+            message = f"{len(living)} of the job's processes were still running when it ended: {names}"
+            self.writer.event("note", now_us, message=message)
 
     # ---- talking to the command -----------------------------------------------------------------------------------
 
@@ -364,7 +350,7 @@ class Sampler:
             "seconds": now_us / 1e6,
             "tree_bytes": self.tree_bytes,
             "peak_bytes": max(self.peak_bytes, self.marks.peak_bytes),
-            "num_ticks": self.num_ticks,
+            "num_ticks": self.ticks.num_ticks,
             "num_processes": len(self.tree.processes),
             "step": step,
             "phase": phase,

@@ -336,6 +336,7 @@ class Attachment:
             return
         os.close(self._control_write)
         self._control_write = -1
+        self._sampler.send_signal(signal.SIGUSR1)
         while self.messages(10.0):
             continue
         self._sampler.wait()

@@ -38,9 +38,9 @@ from memfit.records.run import (
     SystemSummary,
     TreeReading,
 )  # fmt: skip
-from memfit.records.samples import Samples, TreeCurve
+from memfit.records.samples import MOST_BYTES, Samples, TreeCurve
 from memfit.records.steps import join_steps
-from memfit.records.tree_curve import tree_curve
+from memfit.records.tree_curve import FaultReading, tree_curve
 from memfit.units import format_bytes
 
 _EXACT_SLACK_BYTES = 512 * 1024
@@ -72,7 +72,8 @@ def assemble_run(raw: RawRun) -> RunRecord:
         notes.append(f"{raw.samples.num_failed} samples could not be read, or are damaged, and were left out")
     marks = _read_all_marks(raw, notes)
     tree_readings = tuple(_tree_reading(event) for event in raw.of(ev.Tree))
-    curve = tree_curve(raw.samples, tree_readings)
+    faults = [_fault_reading(event) for event in raw.of(ev.Faults)]
+    curve = tree_curve(raw.samples, tree_readings, faults)
     processes = _processes(raw, marks)
     system = tuple(_system_reading(event) for event in raw.of(ev.System))
     return RunRecord(
@@ -284,6 +285,10 @@ def _tree_reading(event: ev.Tree) -> TreeReading:
     return TreeReading(
         time_seconds=event.time_seconds, reason=event.reason, cost_seconds=event.cost_us / 1e6, processes=parts
     )
+
+
+def _fault_reading(event: ev.Faults) -> FaultReading:
+    return event.time_seconds, {index: seen for index, seen in event.processes if 0 <= seen < MOST_BYTES}
 
 
 def _facts(event: ev.Event) -> dict[str, Any]:

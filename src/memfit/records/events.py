@@ -59,6 +59,12 @@ class Tree(Event, frozen=True, kw_only=True, tag="tree"):
     processes: list[tuple[int, int, int, int, int]]
 
 
+class Faults(Event, frozen=True, kw_only=True, tag="faults"):
+    """Pages each process has touched for the first time since it began, or copied: [process, bytes]."""
+
+    processes: list[tuple[int, int]]
+
+
 class Maps(Event, frozen=True, kw_only=True, tag="maps"):
     """Resident bytes of one process by kind of mapping."""
 
@@ -137,6 +143,7 @@ class SamplerEnded(Event, frozen=True, kw_only=True, tag="sampler"):
     num_late_ticks: int
     late_high_us: int
     num_failed_reads: int
+    start_cpu_seconds: float = 0.0
 
 
 class JobEnded(Event, frozen=True, kw_only=True, tag="job_ended"):
@@ -153,6 +160,6 @@ class JobEnded(Event, frozen=True, kw_only=True, tag="job_ended"):
 
 
 AnyEvent = (
-    ProcessStarted | ProcessRenamed | ProcessEnded | Counters | Tree | Maps | System | Gpu | Energy | EnergyUnavailable
-    | Limit | Note | SamplerEnded | JobEnded
+    ProcessStarted | ProcessRenamed | ProcessEnded | Counters | Tree | Faults | Maps | System | Gpu | Energy
+    | EnergyUnavailable | Limit | Note | SamplerEnded | JobEnded
 )  # fmt: skip

@@ -219,6 +219,8 @@ class SamplerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Ticks later than one interval."""
     late_high_seconds: float
     num_failed_reads: int
+    start_cpu_seconds: float = 0.0
+    """The part of the CPU time that was spent before the job began."""
 
 
 class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):

@@ -273,7 +273,11 @@ def _sampler(run: RunRecord) -> SamplerView | None:
     if report is None:
         return None
     share = (
-        measured(report.cpu_seconds / report.wall_seconds, "ratio", "CPU time of the sampler process over wall time")
+        measured(
+            (report.cpu_seconds - report.start_cpu_seconds) / report.wall_seconds,
+            "ratio",
+            "CPU time of the sampler process over wall time, its start-up apart",
+        )
         if report.wall_seconds > SMALL_JOB_SECONDS
         else unknown("ratio", "the run was too short to tell")
     )
