@@ -73,7 +73,7 @@ class StepTracer(TorchDispatchMode):
         """Modules called from outside of any other, in order."""
         self.num_operators = 0
         self.backward_starts = []
-        """Operator counts after which a backward pass made its first tensor."""
+        """Operator counts after which a backward pass began."""
         self._last_task = -1
         self.phase_outside = "forward"
         """The phase of an operator that no autograd node asked for."""
@@ -182,39 +182,41 @@ class StepTracer(TorchDispatchMode):
         return out
 
     def _note(self, func, args, out):
-        if self.phase_outside != "update":
-            for argument in args:
-                if isinstance(argument, _Tensor):
-                    if argument.untyped_storage()._cdata not in self._alive:
-                        self.register(argument, "data")
-                elif isinstance(argument, (list, tuple)):
-                    self._note_list(argument)
+        task = _graph_task_id()
+        if task == -1:
+            if self.phase_outside != "update":
+                self._note_arguments(args)
+        elif task != self._last_task:  # what a backward pass reads was seen before, but for what it begins with
+            self._last_task = task
+            self.backward_starts.append(self.num_operators - 1)
+            self._note_arguments(args)
         if isinstance(out, _Tensor):
-            self._note_output(func, args, out)
+            self._note_output(func, args, out, task)
         elif isinstance(out, (tuple, list)):
             for tensor in out:
                 if isinstance(tensor, _Tensor):
-                    self._note_output(func, args, tensor)
+                    self._note_output(func, args, tensor, task)
 
-    def _note_list(self, arguments):
+    def _note_arguments(self, arguments):
+        alive = self._alive
         for argument in arguments:
             if isinstance(argument, _Tensor):
-                self.register(argument, "data")
+                if argument.untyped_storage()._cdata not in alive:
+                    self.register(argument, "data")
+            elif isinstance(argument, (list, tuple)):
+                self._note_arguments(argument)
 
-    def _note_output(self, func, args, tensor):
+    def _note_output(self, func, args, tensor, task):
         storage = tensor.untyped_storage()
         ref = self._alive.get(storage._cdata)
         if ref is None:
-            self._note_birth(func, args, tensor, storage)
+            self._note_birth(func, args, tensor, storage, task)
         elif storage.nbytes() != self.births[ref.number][0]:
             self._died(ref)  # resized in place: the old block is gone, a new one is there
-            self._note_birth(func, args, tensor, storage)
+            self._note_birth(func, args, tensor, storage, task)
 
-    def _note_birth(self, func, args, out, storage):
-        modules, task = self._modules, _graph_task_id()
-        if task != -1 and task != self._last_task:
-            self._last_task = task
-            self.backward_starts.append(self.num_operators - 1)
+    def _note_birth(self, func, args, out, storage, task):
+        modules = self._modules
         if task == -1:
             self._born(storage, func, modules[-1] if modules else None, self.phase_outside, out, None)
         elif modules:
