@@ -16,14 +16,21 @@ from memfit.inside.resident import Resident, read_parts
 MIB = 1024**2
 
 
+def taking(mebibytes: int) -> str:
+    """Source that takes fresh pages; the heap might have some left over."""
+    private = "flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS"
+    touched = f"for page in range(0, {mebibytes} << 20, 4096):\n    kept[page] = 1\n"
+    return f"import mmap\nkept = mmap.mmap(-1, {mebibytes} << 20, {private})\n{touched}"
+
+
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "outer_for_costs").mkdir()
     (tmp_path / "outer_for_costs" / "__init__.py").write_text(
-        "import inner_for_costs\nkept = bytearray(20 * 2**20)\ndef late():\n    import late_for_costs\n"
+        f"import inner_for_costs\n{taking(20)}def late():\n    import late_for_costs\n"
     )
-    (tmp_path / "inner_for_costs.py").write_text("kept = bytearray(30 * 2**20)\n")
-    (tmp_path / "late_for_costs.py").write_text("kept = bytearray(10 * 2**20)\n")
+    (tmp_path / "inner_for_costs.py").write_text(taking(30))
+    (tmp_path / "late_for_costs.py").write_text(taking(10))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in ("outer_for_costs", "inner_for_costs", "late_for_costs"):

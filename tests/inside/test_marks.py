@@ -161,7 +161,7 @@ def test_phases_can_be_named_from_code_and_what_was_before_goes_on_after(hooked)
         inside.mark_step()
     """)
     marks = run.marks()
-    names = [name for _, name in marks.named_phases]
+    names = [name for _, name, _ in marks.named_phases]
     assert names == ["data", "checkpoint", "forward"]
     assert marks.steps.peak_bytes[0] - marks.steps.forward_peak_bytes[0] > 49 * MIB
 

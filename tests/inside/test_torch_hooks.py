@@ -116,6 +116,19 @@ def test_an_evaluation_between_steps_is_one_mark_and_training_after_it_is_marked
     assert not model._forward_hooks, "the hook that waits for the end of an evaluation is gone"
 
 
+def test_the_step_behind_an_evaluation_is_marked_in_full_however_short(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    for _ in range(60):
+        step(model, optimizer)
+    with torch.no_grad():
+        model(X)
+    step(model, optimizer)
+    before, after = letters(recording).split("V")
+    assert "SS" in before, "these steps are too long to have light ones among them"
+    assert after == "FBUS"
+
+
 def test_an_exception_in_an_evaluation_does_not_end_the_marks(recording: Path):
     model = mlp()
     optimizer = sgd(model)

@@ -55,7 +55,7 @@ def test_a_hugging_face_trainer_is_marked_from_its_beginning_to_its_end(tmp_path
     marks = read(tmp_path / "run")
     assert len(marks.steps) == 4
     assert marks.exited
-    assert "evaluation" in {name for _, name in marks.named_phases}
+    assert "evaluation" in {name for _, name, _ in marks.named_phases}
     assert list((tmp_path / "run").glob("ledger-*.jsonl"))
 
 
@@ -87,4 +87,4 @@ def test_a_lightning_trainer_is_marked_from_its_beginning_to_its_end(tmp_path: P
     assert not inside.is_recording()
     marks = read(tmp_path / "run")
     assert len(marks.steps) == 4
-    assert "evaluation" in {name for _, name in marks.named_phases}
+    assert "evaluation" in {name for _, name, _ in marks.named_phases}

@@ -94,3 +94,15 @@ def test_a_mark_without_a_peak_is_unknown_and_not_zero():
     assert marks is not None
     assert math.isnan(marks.steps.peak_bytes[0])
     assert marks.peak_bytes is None
+
+
+@given(st.integers(1, 2**44), st.lists(st.integers(1, 2**44), min_size=4, max_size=4))
+def test_an_evaluation_keeps_its_own_peak_and_gives_none_to_the_step_behind_it(peak: int, step: list[int]):
+    first = step_lines(1, [1, 1, 1, 1])
+    data, forward, backward, update = step
+    lines = f"V 1500000 {data}\nF 1600000 {peak}\nB 1700000 {forward}\nU 1800000 {backward} 0\nS 1900000 {update} 0\n"
+    marks = read((HEAD + first + lines).encode())
+    assert marks is not None
+    assert marks.steps.peak_bytes[1] == max(step)
+    assert [(name, bytes_) for _, name, bytes_ in marks.named_phases] == [("evaluation", peak)]
+    assert marks.peak_bytes == max(peak, *step)

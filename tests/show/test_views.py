@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from memfit.records.figure import Figure
+from memfit.records.figure import Figure, measured
 from memfit.records.files import read_run
+from memfit.records.run import NamedPhase
 from memfit.show.as_json import to_json
 from memfit.show.views import RunView, build_view, highest_drawn_bytes
 from memfit.testing.made_runs import MadeRun, write_made_run
@@ -63,6 +64,19 @@ def test_the_headline_places_an_exact_peak_in_its_step_and_phase(tmp_path: Path)
     assert view.headline.peak_phase == "backward"
     assert view.headline.peak_seconds is not None
     assert run.steps.backward_seconds[row] <= view.headline.peak_seconds <= run.steps.update_seconds[row]
+
+
+def test_a_peak_in_an_evaluation_is_placed_there_and_its_span_is_drawn(tmp_path: Path):
+    run = read_run(write_made_run(tmp_path))
+    begin, end = float(run.steps.end_seconds[4]), float(run.steps.forward_seconds[5])
+    peak_bytes = int(run.peak.value or 0) + 50 * MIB
+    evaluation = NamedPhase(process=0, time_seconds=begin, name="evaluation", peak_bytes=peak_bytes)
+    run = dataclasses.replace(run, named_phases=(evaluation,), peak=measured(peak_bytes, "bytes", "made"))
+    view = build_view(run)
+    assert (view.headline.peak_step, view.headline.peak_phase) == (None, "evaluation")
+    assert begin <= (view.headline.peak_seconds or 0) <= end
+    (span,) = view.spans
+    assert (span.begin_seconds, span.end_seconds) == (begin, end)
 
 
 def test_the_peak_of_a_tree_is_placed_where_its_curve_is_highest(tmp_path: Path):

@@ -104,6 +104,8 @@ class Marks:
             return
         if peak_bytes > self.step_peak_bytes:
             self.step_peak_bytes = peak_bytes
+        if letter in b"VP":  # what follows must be told apart from it: this step is marked in full
+            self._is_light, self._light_times = False, {}
         self.phase = _PHASE_OF_LETTER.get(letter) or extra.decode("utf-8", "replace").strip()
         self._mark_ns += (monotonic_ns() - now_ns - self._mark_ns) // 8
 

@@ -127,9 +127,9 @@ def _read_all_marks(raw: RawRun, notes: list[str]) -> dict[int, MarksFile]:
 
 def _named_phases(marks: dict[int, MarksFile]) -> tuple[NamedPhase, ...]:
     phases = [
-        NamedPhase(process=index, time_seconds=seconds, name=name)
+        NamedPhase(process=index, time_seconds=seconds, name=name, peak_bytes=peak_bytes)
         for index, read in marks.items()
-        for seconds, name in read.named_phases
+        for seconds, name, peak_bytes in read.named_phases
     ]
     return tuple(sorted(phases, key=lambda phase: phase.time_seconds))
 

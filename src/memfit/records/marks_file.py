@@ -47,8 +47,8 @@ class MarksFile:
     """Whether the program read its high-water mark for the last time on its way out."""
     exception: dict[str, Any] | None
     notes: tuple[str, ...]
-    named_phases: tuple[tuple[float, str], ...]
-    """(seconds, name) of phases named by the user or evaluation passes."""
+    named_phases: tuple[tuple[float, str, int | None], ...]
+    """(seconds, name, exact peak in bytes) of phases named by the user or evaluation passes."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Reader:
         self.exited = False
         self.exception: dict[str, Any] | None = None
         self.notes: list[str] = []
-        self.named: list[tuple[float, str]] = []
+        self.named: list[tuple[float, str, int | None]] = []
         self.row = _Row(begin_ns=0)
 
     def read(self, pid: int, lines: list[str]) -> MarksFile:
@@ -132,7 +132,7 @@ class _Reader:
         if len(times) == 3 and all(text.isdecimal() for text in times):
             self._light_step(times, peak_bytes)
         elif peak_bytes and self.phase != "setup":
-            self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
+            self._peak_of_the_phase(peak_bytes)
         if letter == "P" and extra == "exit":
             self.exited = True
             return
@@ -141,12 +141,20 @@ class _Reader:
             self.row.begin_ns = time_ns
         self.phase = (extra or "unnamed") if letter == "P" else _PHASE_OF_LETTER[letter]
         if letter in "PV":
-            self.named.append((self._seconds(time_ns), self.phase))
+            self.named.append((self._seconds(time_ns), self.phase, None))
         elif letter == "S":
             number = extra.split()[:1]
             self._end_step(time_ns, int(number[0]) if number and number[0].isdecimal() else 0)
         else:
             self.row.times.setdefault(self.phase, time_ns)
+
+    def _peak_of_the_phase(self, peak_bytes: int) -> None:
+        """The phase that ended here had this peak; an evaluation lies between two steps and belongs to neither."""
+        if self.named and self.named[-1][1] == self.phase:
+            seconds, name, before_bytes = self.named[-1]
+            self.named[-1] = (seconds, name, max(before_bytes or 0, peak_bytes))
+        if self.phase != "evaluation":
+            self.row.peaks[self.phase] = max(self.row.peaks.get(self.phase, 0), peak_bytes)
 
     def _light_step(self, times: list[str], peak_bytes: int) -> None:
         """The phases of a light step: when they began, and one peak for all of them."""

@@ -229,6 +229,8 @@ class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
     process: int
     time_seconds: float
     name: str
+    peak_bytes: int | None = None
+    """Exact; None when the phase had no end, or peaks could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,11 +88,12 @@ def _copying_overlap(
     touched = np.zeros(len(times_seconds))
     at_walks = np.zeros(len(walks))
     for index in counted:
-        known = [(seconds, counts[index]) for seconds, counts in faults if index in counts]
+        at_seconds = [seconds for seconds, counts in faults if index in counts]
+        known_bytes = [counts[index] for _, counts in faults if index in counts]
         own = samples.process == index
         resident = np.interp(times_seconds, samples.time_seconds[own], samples.resident_bytes[own])
-        touched += np.interp(times_seconds, *zip(*known, strict=True)) - resident
-        at_walks += np.interp([walk.time_seconds for walk in walks], *zip(*known, strict=True))
+        touched += np.interp(times_seconds, at_seconds, known_bytes) - resident
+        at_walks += np.interp([walk.time_seconds for walk in walks], at_seconds, known_bytes)
     anchors = [_anchor(walk, float(seen), counted) for walk, seen in zip(walks, at_walks, strict=True)]
     return _moving_overlap(times_seconds, touched, anchors)
 

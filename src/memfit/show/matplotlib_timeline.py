@@ -26,6 +26,7 @@ BLUE, SKY, ORANGE, GREEN, RED, PURPLE, GREY = (
 )  # fmt: skip
 PHASE_COLORS = {"data": "#9aa3ad", "forward": SKY, "backward": ORANGE, "update": GREEN}
 PROCESS_COLORS = (GREEN, PURPLE, ORANGE, SKY, RED, GREY)
+SPAN_COLORS = (PURPLE, GREY, RED)
 MAX_BANDED_STEPS = 60
 MAX_PROCESS_LINES = 6
 _INK = "#20262e"
@@ -126,6 +127,7 @@ def _draw_job(axes: Axes, view: RunView) -> None:
                 level.time_seconds, level.high, color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), label=curve.name
             )
             top = max(top, float(level.high.max()) * 1.06)
+    _draw_spans(axes, view)
     _draw_processes(axes, view)
     _draw_steps(axes, view)
     top = _draw_limit(axes, view, top)
@@ -186,6 +188,23 @@ def _draw_bands(axes: Axes, view: RunView) -> bool:
             named.add(phase)
             axes.axvspan(row[number], later[0], color=PHASE_COLORS[phase], alpha=0.18, linewidth=0, label=label)
     return True
+
+
+def _draw_spans(axes: Axes, view: RunView) -> None:
+    """A strip along the top where the job was in no step: evaluation, and phases the program named."""
+    names = list(dict.fromkeys(span.name for span in view.spans))
+    for span in view.spans:
+        number = names.index(span.name)
+        label = None if any(s.name == span.name for s in view.spans[: view.spans.index(span)]) else _plain(span.name)
+        axes.axvspan(
+            span.begin_seconds,
+            span.end_seconds,
+            ymin=0.965,
+            color=SPAN_COLORS[number % len(SPAN_COLORS)],
+            alpha=0.55,
+            linewidth=0,
+            label=label,
+        )
 
 
 def _draw_processes(axes: Axes, view: RunView) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from memfit.records.figure import Figure, measured, unknown
-from memfit.records.run import RunRecord
+from memfit.records.run import NamedPhase, RunRecord
 from memfit.records.steps import Steps
 from memfit.show.decimate import highest_rows
 
@@ -47,6 +47,16 @@ class StepsView:
     forward_peak_bytes: np.ndarray
     backward_peak_bytes: np.ndarray
     update_peak_bytes: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpan:
+    """A time in which a process was in a phase that belongs to no step."""
+
+    name: str
+    process: int
+    begin_seconds: float
+    end_seconds: float
 
 
 _COLUMNS = tuple(f.name for f in fields(StepsView) if f.type == "np.ndarray")
@@ -133,6 +143,10 @@ def _pace(steps: Steps) -> tuple[Figure, Figure]:
 def peak_place(run: RunRecord) -> PeakPlace:
     """When the peak was: the step that carries it exactly, or the highest point of the curve."""
     steps, peak_bytes = run.steps, run.peak.value
+    if peak_bytes is not None and len(run.processes) <= 1:
+        named = max(run.named_phases, key=lambda phase: phase.peak_bytes or 0, default=None)
+        if named is not None and (named.peak_bytes or 0) >= peak_bytes - _SAME_BYTES and named.name not in PHASE_NAMES:
+            return PeakPlace(time_seconds=_highest_seconds(run, named), step=None, phase=named.name)
     if peak_bytes is not None and len(steps) and len(run.processes) <= 1 and np.any(~np.isnan(steps.peak_bytes)):
         row = int(np.nanargmax(steps.peak_bytes))
         if steps.peak_bytes[row] >= peak_bytes - _SAME_BYTES:
@@ -143,6 +157,14 @@ def peak_place(run: RunRecord) -> PeakPlace:
     at_seconds = float(run.tree.time_seconds[int(run.tree.tree_bytes.argmax())])
     step, phase = phase_at(steps, at_seconds)
     return PeakPlace(time_seconds=at_seconds, step=step, phase=phase)
+
+
+def _highest_seconds(run: RunRecord, named: NamedPhase) -> float:
+    """The highest sample of a phase that belongs to no step; its begin where there is none."""
+    ends = [span.end_seconds for span in phase_spans(run) if span.begin_seconds == named.time_seconds]
+    times = run.tree.time_seconds
+    inside = np.flatnonzero((times >= named.time_seconds) & (times <= (ends[0] if ends else named.time_seconds)))
+    return float(times[inside[run.tree.tree_bytes[inside].argmax()]]) if len(inside) else named.time_seconds
 
 
 def _highest_phase(steps: Steps, row: int) -> str:
@@ -175,3 +197,21 @@ def phase_at(steps: Steps, at_seconds: float) -> tuple[int | None, str]:
         if getattr(steps, f"{name}_seconds")[row] <= at_seconds:
             phase = name
     return int(steps.step[row]), phase
+
+
+MAX_SPANS = 500
+
+
+def phase_spans(run: RunRecord) -> tuple[PhaseSpan, ...]:
+    """Evaluation and named phases: each lasts until the next one, the next forward pass, or the end."""
+    spans: list[PhaseSpan] = []
+    named = [phase for phase in run.named_phases if phase.name not in PHASE_NAMES]
+    for process in sorted({phase.process for phase in named}):
+        own = [phase for phase in named if phase.process == process]
+        forward = run.steps.forward_seconds[run.steps.process == process]
+        ends = np.sort(np.append(forward[~np.isnan(forward)], [*(p.time_seconds for p in own), run.duration_seconds]))
+        for phase in own:
+            after = ends[np.searchsorted(ends, phase.time_seconds, side="right") :]
+            end = float(after[0]) if len(after) else phase.time_seconds
+            spans.append(PhaseSpan(name=phase.name, process=process, begin_seconds=phase.time_seconds, end_seconds=end))
+    return tuple(spans[:MAX_SPANS])

@@ -16,7 +16,7 @@ from memfit.records.ledger import Ledger
 from memfit.records.run import EnergyReading, Environment, Outcome, RunHeader, RunRecord, Settings
 from memfit.show.curves import Curve, curves_of
 from memfit.show.ledger_view import LedgerView, ledger_view
-from memfit.show.step_view import PhaseRow, StepsView, peak_place, phase_rows, steps_view
+from memfit.show.step_view import PhaseRow, PhaseSpan, StepsView, peak_place, phase_rows, phase_spans, steps_view
 from memfit.show.wording import command_text
 
 GOOD_ENDINGS = {"done", "detached", "still running"}
@@ -120,6 +120,8 @@ class RunView:
     """Processes too many to draw; they are in the table and in the tree."""
     phases: tuple[PhaseRow, ...]
     steps: StepsView
+    spans: tuple[PhaseSpan, ...]
+    """Times that belong to no step: evaluation, and phases the program named."""
     processes: tuple[ProcessRow, ...]
     system: SystemView | None
     gpus: tuple[GpuRow, ...]
@@ -155,6 +157,7 @@ def build_view(
         num_hidden_processes=num_hidden,
         phases=phase_rows(run.steps),
         steps=steps,
+        spans=phase_spans(run),
         processes=_process_rows(run),
         system=_system(run),
         gpus=_gpus(run),
@@ -182,9 +185,7 @@ def _headline(run: RunRecord, noise: NoiseInterval | None) -> Headline:
 
 
 def _process_rows(run: RunRecord) -> tuple[ProcessRow, ...]:
-    proportional = {
-        part.process: part.share_bytes for reading in run.tree_readings for part in reading.processes
-    }
+    proportional = {part.process: part.share_bytes for reading in run.tree_readings for part in reading.processes}
     when_largest = "status, at the reading nearest its largest size"
     unread = "the process ended before it could be read in full"
     return tuple(

@@ -66,7 +66,7 @@ function makeTimeline(run, other) {
       if (limit !== null && known(peak) && limit < peak.value * 1.7) values.push(limit);
       return values;
     },
-    before: (self, pen) => { if (bands.visible) drawBands(self, pen, steps); },
+    before: (self, pen) => { if (bands.visible) { drawBands(self, pen, steps); drawSpans(self, pen, run.spans); } },
     after: (self, pen) => {
       if (dots.visible) drawDots(self, pen, steps);
       if (limit !== null) drawLimit(self, pen, limit);
@@ -108,6 +108,19 @@ function drawBands(chart, pen, steps) {
   }
   pen.globalAlpha = 1;
   if (end - begin < 14) nameBands(chart, pen, steps, begin, end);
+}
+
+// Evaluation and named phases: a strip along the top, since they lie in no step.
+function drawSpans(chart, pen, spans) {
+  pen.textAlign = 'left'; pen.textBaseline = 'top';
+  for (const span of spans) {
+    if (span.end_seconds < chart.range[0] || span.begin_seconds > chart.range[1]) continue;
+    const from = Math.max(chart.x(span.begin_seconds), chart.x(chart.range[0])), to = Math.min(chart.x(span.end_seconds), chart.x(chart.range[1]));
+    pen.fillStyle = colorOf('update'); pen.globalAlpha = 0.35;
+    pen.fillRect(from, chart.top, Math.max(to - from, 1), 12);
+    pen.globalAlpha = 1; pen.fillStyle = colorOf('soft');
+    if (pen.measureText(span.name).width + 6 < to - from) pen.fillText(span.name, from + 3, chart.top + 1);
+  }
 }
 
 function nameBands(chart, pen, steps, begin, end) {
