@@ -17,20 +17,19 @@ MIB = 1024**2
 
 
 def taking(mebibytes: int) -> str:
-    """Source that takes fresh pages; the heap might have some left over."""
-    private = "flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS"
-    touched = f"for page in range(0, {mebibytes} << 20, 4096):\n    kept[page] = 1\n"
-    return f"import mmap\nkept = mmap.mmap(-1, {mebibytes} << 20, {private})\n{touched}"
+    """Source that takes fresh pages: above 32 MiB glibc always maps new ones, whatever its heap has left over."""
+    assert mebibytes > 32
+    return f"kept = bytearray({mebibytes} << 20)\n"
 
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "outer_for_costs").mkdir()
     (tmp_path / "outer_for_costs" / "__init__.py").write_text(
-        f"import inner_for_costs\n{taking(20)}def late():\n    import late_for_costs\n"
+        f"import inner_for_costs\n{taking(40)}def late():\n    import late_for_costs\n"
     )
-    (tmp_path / "inner_for_costs.py").write_text(taking(30))
-    (tmp_path / "late_for_costs.py").write_text(taking(10))
+    (tmp_path / "inner_for_costs.py").write_text(taking(50))
+    (tmp_path / "late_for_costs.py").write_text(taking(35))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in ("outer_for_costs", "inner_for_costs", "late_for_costs"):
@@ -46,10 +45,10 @@ def test_nested_and_late_imports_are_counted_apart():
     finally:
         costs.stop()
     found = {row["package"]: row["anonymous_bytes"] / MIB for row in costs.facts()}
-    assert found["outer_for_costs"] == pytest.approx(20, abs=1)
-    assert found["inner_for_costs"] == pytest.approx(30, abs=1)
-    assert found["late_for_costs"] == pytest.approx(10, abs=1)
-    assert costs.heap_growth["malloc_used_bytes"] / MIB == pytest.approx(60, abs=2)
+    assert found["outer_for_costs"] == pytest.approx(40, abs=1)
+    assert found["inner_for_costs"] == pytest.approx(50, abs=1)
+    assert found["late_for_costs"] == pytest.approx(35, abs=1)
+    assert costs.heap_growth["malloc_used_bytes"] / MIB == pytest.approx(125, abs=2)
 
 
 def test_the_loaders_are_put_back():
