@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
+from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 
 OUTPUT_TAIL_CHARACTERS = 1500
@@ -72,8 +73,9 @@ class Nursery:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-            )
+                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=die_with_the_parent,
+            )  # fmt: skip
         return self._process
 
 
@@ -117,6 +119,7 @@ def _run(command: list[str], output: IO[bytes] | None, most_seconds: float | Non
         stdout=output or 2,
         stderr=output or 2,
         start_new_session=True,
+        preexec_fn=die_with_the_parent,
     )
     try:
         return process.wait(most_seconds)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.trace import ProbeResult
 from memfit.records.prediction import Assumption
 
@@ -45,6 +46,7 @@ class ProbeProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "memfit.predict.torch_probe"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            preexec_fn=die_with_the_parent,
         )  # fmt: skip
 
     def ask(
@@ -65,7 +67,7 @@ class ProbeProcess:
             _take(probed, reply)
         for number in texts:
             if number not in probed.results and number not in probed.skipped:
-                probed.skipped[number] = "the probe process ended before it"
+                probed.skipped[number] = "the probe process had no time left, or ended"
         probed.seconds = time.perf_counter() - started
         return probed
 

@@ -11,7 +11,9 @@ import contextlib
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,8 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memfit.errors import MemfitError
 from memfit.job.training import Training, as_training
+from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceRequest
-from memfit.predict.torch_child import answer_with
+from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.torch_child import answer_with, keep_from_writing, with_guard_noted
 from memfit.predict.torch_device import device_for_job
 from memfit.predict.torch_fake import Recording, Trace, trace_training
 
@@ -30,15 +34,17 @@ KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
     """Trace in a forked copy of this process."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _in_the_copy(function, request, writer)
-    os.close(writer)
-    with open(reader, "rb") as stream:
-        data = stream.read()
-    _, status = os.waitpid(pid, 0)
+    with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as folder:
+        request = msgspec.structs.replace(request, scratch_folder=folder, writable_folder=os.path.realpath(folder))
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _in_the_copy(function, request, writer)
+        os.close(writer)
+        with open(reader, "rb") as stream:
+            data = stream.read()
+        _, status = os.waitpid(pid, 0)
     if not data:
         found = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
         return Failure(kind="route", what="the forked copy ended without an answer", found=found)
@@ -48,9 +54,11 @@ def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
 def _in_the_copy(function: Callable[..., Any], request: TraceRequest, writer: int) -> None:
     """Never returns: the copy must not run the caller's code."""
     code = 1
+    die_with_the_parent()
     try:
         torch.set_num_threads(1)  # the copy has none of the parent's worker threads
-        reply = answer_with(request, lambda recording: trace_callable(function, request, recording))
+        unguarded = keep_from_writing(request)
+        reply = with_guard_noted(answer_with(request, partial(_guarded, function, request)), unguarded)
         with open(writer, "wb") as stream:
             stream.write(msgspec.msgpack.encode(reply))
         code = 0
@@ -59,6 +67,12 @@ def _in_the_copy(function: Callable[..., Any], request: TraceRequest, writer: in
             print(f"memfit: {type(error).__name__}: {error}", file=sys.stderr)
     finally:
         os._exit(code)
+
+
+def _guarded(function: Callable[..., Any], request: TraceRequest, recording: Recording) -> Trace:
+    """What Python itself writes goes to the scratch folder, as in a script."""
+    with ScratchFiles(request.scratch_folder).guarding():
+        return trace_callable(function, request, recording)
 
 
 def trace_callable(function: Callable[..., Any], request: TraceRequest, recording: Recording) -> Trace:

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import resource
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from torch._subclasses.fake_tensor import (
 
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
+from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.probing import Probed, ProbeProcess
 from memfit.predict.read_only import forbid_writing_outside
@@ -39,9 +41,11 @@ from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
 from memfit.predict.torch_ghost import ghost_failure, trace_script
 from memfit.predict.torch_signatures import Signatures
-from memfit.predict.trace import timeline_of
+from memfit.predict.trace import scratches_of, timeline_of
 from memfit.records.prediction import Assumption
 
+NO_FAKE_RULE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
+"""What an operator made with `torch.library.custom_op` says (torch 2.13)."""
 LEAVE_OUT = {"memfit", "torch", "msgspec", "psutil", "click", "rich", "__main__", "sympy", "mpmath", "networkx"}
 
 
@@ -55,6 +59,7 @@ def main() -> None:
         request_path, reply_path, output_path = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            die_with_the_parent()
             _redirect_output(output_path)
             _answer_to_file(request_path, reply_path)
         _, status = os.waitpid(pid, 0)
@@ -71,17 +76,27 @@ def _redirect_output(path: str) -> None:
 def _answer_to_file(request_path: str, reply_path: str) -> None:
     """Answer one request and end this process."""
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
-    os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder or tempfile.gettempdir()
-    unguarded = forbid_writing_outside([request.writable_folder]) if request.writable_folder else ""
-    reply = answer(request)
-    if unguarded and isinstance(reply, TraceReply):
-        reply = msgspec.structs.replace(reply, assumptions=(*reply.assumptions, _only_python_guarded(unguarded)))
+    unguarded = keep_from_writing(request)
+    reply = with_guard_noted(answer(request), unguarded)
     draft = Path(reply_path + ".part")
     draft.write_bytes(msgspec.msgpack.encode(reply))
     os.replace(draft, reply_path)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # whatever the user's code left running (threads, servers) ends with us
+
+
+def keep_from_writing(request: TraceRequest) -> str:
+    """From now on this process writes only to the request's folder; returns why that is not so, or nothing."""
+    os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder or tempfile.gettempdir()
+    return forbid_writing_outside([request.writable_folder]) if request.writable_folder else ""
+
+
+def with_guard_noted(reply: Reply, unguarded: str) -> Reply:
+    """A reply that says so when compiled code could have written."""
+    if not unguarded or not isinstance(reply, TraceReply):
+        return reply
+    return msgspec.structs.replace(reply, assumptions=(*reply.assumptions, _only_python_guarded(unguarded)))
 
 
 def _only_python_guarded(reason: str) -> Assumption:
@@ -172,8 +187,11 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         half_flops=trace.half_flops,
         single_flops=trace.single_flops,
         moved_bytes=trace.moved_bytes,
+        num_calls=trace.num_calls,
         flops_per_second=probed.flops_per_second,
         bytes_per_second=probed.bytes_per_second,
+        scratches=scratches_of(trace.log),
+        batch_norm_bytes=max(trace.log.batch_norm_bytes.values(), default=0),
     )
 
 
@@ -201,8 +219,9 @@ def failure_of(error: BaseException, recording: Recording | None) -> Failure:
         operator = str(getattr(error, "func", first))
         hint = "leave that part out of the step, or give it a fixed size; integers made in the step keep their values"
         return Failure(kind="data", what=f"{operator}{where} needs values that a prediction does not have", hint=hint)
-    if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower():
-        operator = str(getattr(error, "func", first))
+    announced = NO_FAKE_RULE.search(first)
+    if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower() or announced:
+        operator = announced["name"] if announced else str(getattr(error, "func", first))
         hint = f"--allow-real {operator_name(operator)} runs that one operator for real (on zeros)"
         return Failure(kind="operator", what=f"{operator}{where} has no fake kernel", hint=hint)
     if isinstance(error, PermissionError) or "ermission denied" in first:
