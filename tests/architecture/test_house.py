@@ -53,7 +53,7 @@ HEAVY = {
     "starlette",
     "uvicorn",
 }
-STANDARD_ONLY = ("records/layout.py", "records/writer.py", "measure/sampler_process.py", "inside/")
+STANDARD_ONLY = ("records/layout.py", "records/writer.py", "measure/sampler_process.py", "inside/", "study/shim/nni/")
 
 
 def room_of(path: Path) -> str:

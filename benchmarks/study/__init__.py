@@ -1,0 +1,1 @@
+"""Benchmarks of studies: what they cost, and what the memory constraint saves."""

@@ -1,0 +1,54 @@
+"""How is a mistake in a study's file told: the file, the field, what was found and what was expected?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from memfit.errors import UsageError
+
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in which file we are: 'config.yml: tuner.name'."""
+
+    file: str
+    field: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.field}" if self.field else self.file
+
+    def at(self, *names: str | int) -> Place:
+        """A place further inside."""
+        field = self.field
+        for name in names:
+            field += f"[{name}]" if isinstance(name, int) else f"{'.' if field else ''}{name}"
+        return Place(self.file, field)
+
+    def refuse(self, problem: str, *, found: Any = None, saw: str = "", hint: str = "") -> NoReturn:
+        """Say that this place is wrong; `found` is the value that stands there, `saw` describes it in words."""
+        raise UsageError(f"{self}: {problem}", found=saw or ("" if found is None else _shown(found)), hint=hint)
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, cut short."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def expect(value: Any, kind: type | tuple[type, ...], expected: str, place: Place) -> Any:
+    """The value, when it is of that kind (True and False are no numbers)."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & set(kinds)):
+        place.refuse(f"expected {expected}", found=value)
+    return value
+
+
+def expect_number(value: Any, place: Place) -> float:
+    """A finite number."""
+    number = float(expect(value, (int, float), "a number", place))
+    if number != number or number in (float("inf"), float("-inf")):
+        place.refuse("expected a finite number", found=value)
+    return number

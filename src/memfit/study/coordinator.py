@@ -1,0 +1,363 @@
+"""How does a study run from its first trial to its last, through interruptions of every kind?
+
+    ask the engine -> store the proposal -> (predict, reject) -> start -> hear -> tell the engine -> store the end
+
+Every arrow may be the last thing this process does. A proposal that was stored and never started is started by the
+next session; a trial that runs without its coordinator goes on and is taken up again, or its recorded end is; one
+whose end nobody recorded is run again with the same parameters. Ctrl-C starts nothing new and waits; a second one,
+or SIGTERM, ends what runs, to be run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from memfit.errors import MemfitError, StorageError
+from memfit.records.study import Proposal, StudySettings, TrialOutcome, TrialRecord
+from memfit.records.study_standing import Standing
+from memfit.study.engine import Engine
+from memfit.study.ordered_tuner import engine_for
+from memfit.study.published_rerun import size_of_network
+from memfit.study.storage import Extent, Proposed, Started, now_text, study_of
+from memfit.study.storage_log import StudyLog
+from memfit.study.study_folder import new_id
+from memfit.study.trial_files import Report, final_of, intermediates_of
+from memfit.study.trial_gpus import GpuPool
+from memfit.study.trial_order import TrialOrder, absolute, command_of, trial_folder_name
+from memfit.study.trial_prediction import Foresight, verdict
+from memfit.study.trial_process import INTERRUPTED
+from memfit.study.trial_result import Ending
+from memfit.study.trial_runner import News, Runner
+
+MOST_ATTEMPTS = 3
+"""A trial whose end is lost so many times is a failed one."""
+WAIT_SECONDS = 0.5
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def ended(self, trial: TrialRecord, standing: Standing) -> None: ...
+    def note(self, sentence: str) -> None: ...
+    def tick(self, standing: Standing) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is asked of this session and is no part of the study."""
+
+    profile: bool = False
+    predict: bool = True
+    live: bool = False
+    interval_seconds: float = 0.01
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """One session of one study."""
+
+    settings: StudySettings
+    folder: Path
+    log: StudyLog
+    runner: Runner
+    gpus: GpuPool
+    watcher: Watcher
+    options: RunOptions
+    engine: Engine = field(init=False)
+    foresight: Foresight = field(init=False)
+    orders: dict[int, TrialOrder] = field(default_factory=dict)
+    """Of the trials that run now."""
+    again: list[tuple[TrialRecord, int]] = field(default_factory=list)
+    """Trials to start with the parameters they have, and the number of the attempt."""
+    why_stopped: str = ""
+    problem: StorageError | None = None
+    _began: float = 0.0
+    _num_interrupts: int = 0
+    _told: set[str] = field(default_factory=set)
+
+    # ---- the session ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Go on until nothing is left to do; raises StorageError when the database lacks something in the end."""
+        self._began = time.monotonic()
+        self.engine = engine_for(self.settings)
+        limited = self.settings.memory.limit_bytes is not None
+        self.foresight = Foresight(self.settings, wanted=self.options.predict and limited)
+        study = study_of(self.log.study_id, self.log.facts)
+        self.engine.restore(study.trials)
+        with self._signals():
+            for trial in study.trials:
+                self._take_up(trial)
+            while self._go_on():
+                pass
+        self.why_stopped = self.why_stopped or self.engine.why_finished
+        self.log.close()
+        if self.problem is not None:
+            raise self.problem
+
+    def _go_on(self) -> bool:
+        """One round; False when there is nothing left to do."""
+        self._obey()
+        self._fill()
+        if not self.orders:
+            return False
+        for news in self.runner.wait(WAIT_SECONDS):
+            self._hear(news)
+        self.watcher.tick(self.standing())
+        return True
+
+    def _take_up(self, trial: TrialRecord) -> None:
+        """Go on with a trial that an earlier session proposed and did not see end."""
+        if trial.is_finished:
+            return
+        if not trial.run_folder:
+            self.again.append((trial, 1))
+            return
+        order = self._order(trial, trial.num_attempts)
+        if self.runner.adopt(order):
+            self.orders[trial.number] = order
+        else:
+            self.again.append((trial, trial.num_attempts + 1))
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Start as many trials as there is room for."""
+        while not self._has_to_stop() and self.runner.has_room() and self.gpus.has_room():
+            if self.again:
+                self._start(*self.again.pop(0))
+                continue
+            proposal = None if self.engine.is_finished else self._ask()
+            if proposal is None:
+                return
+            self._begin(proposal)
+
+    def _has_to_stop(self) -> bool:
+        most = self.settings.max_seconds
+        if most is not None and not self.why_stopped and time.monotonic() - self._began > most:
+            self.why_stopped = f"the study may take {most:g} s"
+        return bool(self.why_stopped)
+
+    def _ask(self) -> Proposal | None:
+        """The next point; a tuner that raises ends the study, not what runs."""
+        try:
+            proposal = self.engine.ask()
+        except Exception as error:  # a tuner may be the user's own class
+            self._stop(f"the tuner failed: {_words(error)}")
+            return None
+        if proposal is None and not self.engine.is_finished and not self.orders:
+            self._stop(f"the tuner waits for a trial, but none runs: {self.engine.why_waiting}")
+        return proposal
+
+    def _begin(self, proposal: Proposal) -> None:
+        """Store a new point, and start it unless it cannot fit."""
+        peak = self.foresight.peak(proposal.parameters)
+        trial_id = new_id(5)
+        body = Proposed(proposal=proposal, trial_id=trial_id, predicted_peak=peak)
+        self.log.add(f"p{proposal.number}", "proposed", body, proposal.number)
+        known: dict[str, Any] = {} if peak is None else {"predicted_peak": peak}
+        trial = TrialRecord(proposal=proposal, trial_id=trial_id, **known)
+        rejection = verdict(peak, self.settings.memory.limit_bytes)
+        if rejection is not None:
+            reason = "the trial was not run"
+            self._end(msgspec.structs.replace(trial, outcome=rejection, num_attempts=0, metric_reason=reason))
+        else:
+            self._start(trial, 1)
+
+    def _start(self, trial: TrialRecord, attempt: int) -> None:
+        """Start one attempt; when that is not possible here, the trial waits for another session."""
+        order = self._order(trial, attempt)
+        folder = trial_folder_name(trial.number, attempt)
+        body = Started(attempt=attempt, folder=folder, started_at=now_text(), worker=order.worker)
+        self.log.add(f"s{trial.number}.{attempt}", "started", body, trial.number)
+        try:
+            self.runner.start(order)
+        except StorageError as error:
+            self.gpus.give_back(trial.number)
+            self.problem = error
+            self._stop(str(error))
+            return
+        self.orders[trial.number] = order
+
+    def _order(self, trial: TrialRecord, attempt: int) -> TrialOrder:
+        settings, name = self.settings, trial_folder_name(trial.number, attempt)
+        known = trial.predicted_peak if trial.predicted_peak.value is not None else None
+        return TrialOrder(
+            study_id=self.log.study_id,
+            trial_id=trial.trial_id,
+            proposal=trial.proposal,
+            command=command_of(settings),
+            code_folder=absolute(settings.code_folder),
+            folder=str(self.folder.absolute() / name),
+            attempt=attempt,
+            metric=settings.goal.metric,
+            limit_bytes=settings.memory.limit_bytes,
+            max_seconds=settings.max_trial_seconds,
+            interval_seconds=self.options.interval_seconds,
+            gpu_indices=self.gpus.take(trial.number),
+            num_gpus=settings.gpus.num_gpus,
+            route=settings.nni,
+            profile=self.options.profile,
+            live=self.options.live,
+            predicted_peak=known,
+            run_folder=f"{name}/run",
+        )
+
+    # ---- hearing --------------------------------------------------------------------------------------------------
+
+    def _hear(self, news: News) -> None:
+        order = self.orders.get(news.number)
+        if news.problem:
+            self._note(news.problem)
+        if order is None:
+            return
+        if news.record is not None:
+            self._end(news.record)
+        elif news.is_lost:
+            self._lose(order)
+        elif news.reports:
+            self._assess(order, list(news.reports))
+
+    def _end(self, trial: TrialRecord) -> None:
+        """A trial has ended: tell the engine, and store its record."""
+        self._forget(trial.number)
+        trial = self._completed(trial)
+        try:
+            trial = self.engine.tell(trial)
+        except Exception as error:  # a tuner may be the user's own class
+            self._note(f"the tuner failed when it was told of trial {trial.number}: {_words(error)}")
+        self.log.add(f"e{trial.number}", "ended", trial, trial.number)
+        self.watcher.ended(trial, self.standing())
+
+    def _completed(self, trial: TrialRecord) -> TrialRecord:
+        """The record with what the study knows beyond the trial."""
+        others = size_of_network(self.settings, trial.parameters)
+        notes = trial.notes
+        if self.settings.concurrency > 1 and trial.background.value is not None:
+            notes = (*notes, f"up to {self.settings.concurrency - 1} other trials are in its background")
+        return msgspec.structs.replace(trial, others={**trial.others, **others}, notes=notes)
+
+    def _lose(self, order: TrialOrder) -> None:
+        """Nobody recorded how it ended: once more, or, after several times, as a failure."""
+        self._forget(order.number)
+        trial = order.blank_record()
+        if self._num_interrupts > 1:
+            return  # ended by us; stored as running, which makes the next session run it again
+        if order.attempt < MOST_ATTEMPTS:
+            self._note(f"trial {order.number} was lost (its sampler died); it is run again with the same parameters")
+            self.again.append((trial, order.attempt + 1))
+            return
+        message = f"its end was not recorded in {order.attempt} attempts"
+        self._end(msgspec.structs.replace(trial, outcome=TrialOutcome(kind="failed", message=message)))
+
+    def _forget(self, number: int) -> None:
+        self.orders.pop(number, None)
+        self.gpus.give_back(number)
+
+    def _assess(self, order: TrialOrder, reports: list[Report]) -> None:
+        """End a trial that the assessor finds hopeless."""
+        if self.engine.assessor is None or final_of(reports) is not None:
+            return
+        trial = msgspec.structs.replace(order.blank_record(), intermediates=intermediates_of(reports, 0.0))
+        try:
+            assessment = self.engine.assess(trial)
+        except Exception as error:  # an assessor may be the user's own class
+            self._note(f"the assessor failed: {_words(error)}; trials go on without it")
+            return
+        if assessment.stop:
+            self.runner.end(order.number, Ending(kind="stopped early", reason=assessment.reason))
+
+    # ---- telling --------------------------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """How far the study is."""
+        lessons = list(self.engine.history)
+        done = [lesson.trial for lesson in lessons if lesson.trial.is_finished]
+        wanted = self._num_wanted()
+        return Standing(
+            num_finished=sum(trial.was_run for trial in done),
+            num_wanted=wanted,
+            num_running=len(self.orders),
+            seconds=time.monotonic() - self._began,
+            seconds_left=self._seconds_left(done, wanted),
+            live=tuple(self.runner.live()),
+            is_ending=self.was_interrupted,
+        )
+
+    def _num_wanted(self) -> int | None:
+        tuner = self.engine.tuner
+        num_points = len(tuner.order) if hasattr(tuner, "order") else None  # pyright: ignore[reportAttributeAccessIssue]
+        known = [number for number in (self.settings.max_trials, num_points) if number is not None]
+        return min(known) if known else None
+
+    def _seconds_left(self, done: list[TrialRecord], wanted: int | None) -> float | None:
+        """By the mean of the trials that ran, so many at a time; never more than the study may take."""
+        took = [trial.duration.value for trial in done if trial.was_run and trial.duration.value is not None]
+        most = self.settings.max_seconds
+        by_clock = None if most is None else max(0.0, most - (time.monotonic() - self._began))
+        if not took or wanted is None:
+            return by_clock
+        left = max(0, wanted - sum(trial.was_run for trial in done))
+        by_count = left * sum(took) / len(took) / self.settings.concurrency
+        return by_count if by_clock is None else min(by_count, by_clock)
+
+    def _note(self, sentence: str) -> None:
+        """Say something once."""
+        if sentence not in self._told:
+            self._told.add(sentence)
+            self.watcher.note(sentence)
+
+    def _stop(self, why: str) -> None:
+        self.why_stopped = self.why_stopped or why
+        self._note(why)
+
+    # ---- signals --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the study, not the program; only the main thread may listen to them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _: Any) -> None:
+        """Only count: what is to be done is done between two rounds, where nothing is half done."""
+        self._num_interrupts += 2 if number == signal.SIGTERM else 1
+
+    def _obey(self) -> None:
+        if not self._num_interrupts:
+            return
+        self.why_stopped = "interrupted"
+        if self._num_interrupts > 1:
+            for running in list(self.orders):
+                self.runner.end(running, INTERRUPTED, at_once=self._num_interrupts > 2)
+        elif self.orders:
+            self._note(f"waiting for {len(self.orders)} running trials; press Ctrl-C again to end them")
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self._num_interrupts > 0
+
+
+def extent_of(settings: StudySettings) -> Extent:
+    """What may change from one session to the next."""
+    return Extent(max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, MemfitError) else f"{type(error).__name__}: {error}"

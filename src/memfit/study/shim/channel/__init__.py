@@ -1,0 +1,1 @@
+"""A folder for the path of trials that use the installed NNI."""

@@ -1,0 +1,167 @@
+"""Is nothing lost when a study is interrupted: by Ctrl-C, by SIGTERM, by kill -9 of whoever?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
+
+from memfit.errors import MemfitError
+from memfit.records.study import Study
+from memfit.study.study_folder import create, read_folder
+from memfit.study.trial_process import SamplerName
+
+SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
+OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")
+
+
+def start(folder: Path, trials: int = 4) -> subprocess.Popen[str]:
+    (folder / "space.json").write_text(SPACE)
+    line = settings_for(folder, WAITS).command.split()
+    return memfit_study(*OPTIONS, "--trials", str(trials), "--", *line, cwd=folder)
+
+
+def resume(folder: Path) -> Study:
+    (folder / "go").touch()
+    process = memfit_study("resume", "study", "--no-figures", cwd=folder)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
+    return read_folder(folder / "study")
+
+
+def two_are_running(folder: Path) -> Study:
+    """Wait until both trials have reported, so that they are well under way."""
+
+    def running() -> Study | None:
+        reports = list((folder / "study").glob("trials/*/metrics.jsonl"))
+        try:
+            return read_folder(folder / "study") if len(reports) == 2 else None
+        except MemfitError:
+            return None
+
+    return wait_until(running, "two running trials")
+
+
+def sampler_pid(folder: Path, number: int) -> int:
+    raw = (folder / "study" / "trials" / f"{number:05d}" / "sampler.json").read_bytes()
+    return msgspec.json.decode(raw, type=SamplerName).pid
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    return errors
+
+
+def as_never_interrupted(folder: Path, trials: int) -> list[dict[str, float]]:
+    """The parameters of the same study in one go."""
+    study, _ = run(settings_for(folder, GOOD, max_trials=trials), folder / "undisturbed")
+    return [trial.parameters for trial in study.trials]
+
+
+def test_ctrl_c_waits_for_what_runs_and_starts_nothing_new(tmp_path: Path):
+    process = start(tmp_path)
+    two_are_running(tmp_path)
+    process.send_signal(signal.SIGINT)
+    (tmp_path / "go").touch()
+    errors = end(process)
+    assert process.returncode == 130, errors
+    stopped = read_folder(tmp_path / "study")
+    assert [trial.kind for trial in stopped.trials] == ["done", "done"]
+    whole = resume(tmp_path)
+    assert [trial.kind for trial in whole.trials] == ["done"] * 4
+    assert [trial.num_attempts for trial in whole.trials] == [1] * 4
+    assert [trial.parameters for trial in whole.trials] == as_never_interrupted(tmp_path, 4)
+
+
+@pytest.mark.parametrize("how", ["sigterm", "ctrl-c twice"])
+def test_ended_trials_are_run_again_with_the_same_parameters(tmp_path: Path, how: str):
+    process = start(tmp_path)
+    before = two_are_running(tmp_path)
+    if how == "sigterm":
+        process.send_signal(signal.SIGTERM)
+    else:
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert "again to end them" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+    errors = end(process)
+    assert process.returncode == 130, errors
+    assert carriers(str(tmp_path / "study")) == []
+    whole = resume(tmp_path)
+    assert [trial.parameters for trial in whole.trials[:2]] == [trial.parameters for trial in before.trials]
+    assert [trial.kind for trial in whole.trials] == ["done"] * 4
+    assert [trial.num_attempts for trial in whole.trials] == [2, 2, 1, 1]
+
+
+def test_trials_outlive_a_killed_coordinator_and_are_taken_up_again(tmp_path: Path):
+    process = start(tmp_path)
+    two_are_running(tmp_path)
+    process.kill()
+    end(process)
+    assert len(carriers(str(tmp_path / "study" / "trials" / "00000"))) > 0
+    whole = resume(tmp_path)
+    assert [trial.kind for trial in whole.trials] == ["done"] * 4
+    assert [trial.num_attempts for trial in whole.trials] == [1] * 4
+    assert carriers(str(tmp_path / "study")) == []
+
+
+def test_a_trial_that_ended_without_its_coordinator_keeps_its_result(tmp_path: Path):
+    process = start(tmp_path, trials=2)
+    two_are_running(tmp_path)
+    process.kill()
+    end(process)
+    (tmp_path / "go").touch()
+    wait_until(lambda: not carriers(str(tmp_path / "study")), "the end of both trials")
+    whole = resume(tmp_path)
+    assert [trial.kind for trial in whole.trials] == ["done", "done"]
+    assert [trial.num_attempts for trial in whole.trials] == [1, 1]
+    assert [trial.metric for trial in whole.trials] == [trial.parameters["x"] for trial in whole.trials]
+
+
+def test_when_everything_is_killed_the_trials_are_run_again(tmp_path: Path):
+    """As after a power cut: the coordinator, the samplers and the trials are gone at once."""
+    process = start(tmp_path, trials=2)
+    before = two_are_running(tmp_path)
+    process.kill()
+    for number in range(2):
+        os.kill(sampler_pid(tmp_path, number), signal.SIGKILL)
+    end(process)
+    whole = resume(tmp_path)
+    assert [trial.kind for trial in whole.trials] == ["done", "done"]
+    assert [trial.num_attempts for trial in whole.trials] == [2, 2]
+    assert [trial.parameters for trial in whole.trials] == [trial.parameters for trial in before.trials]
+    assert carriers(str(tmp_path / "study")) == []
+
+
+def test_a_killed_sampler_costs_one_attempt_and_leaves_no_process(tmp_path: Path):
+    process = start(tmp_path, trials=2)
+    two_are_running(tmp_path)
+    os.kill(sampler_pid(tmp_path, 0), signal.SIGKILL)
+    second = tmp_path / "study" / "trials" / "00000.2" / "metrics.jsonl"
+    wait_until(second.exists, "the second attempt")
+    assert carriers(str(tmp_path / "study" / "trials" / "00000\0")) == []
+    (tmp_path / "go").touch()
+    errors = end(process)
+    assert process.returncode == 0, errors
+    study = read_folder(tmp_path / "study")
+    assert [trial.kind for trial in study.trials] == ["done", "done"]
+    assert [trial.num_attempts for trial in study.trials] == [2, 1]
+
+
+def test_a_study_that_was_killed_before_anything_was_stored_begins_again(tmp_path: Path):
+    create(tmp_path / "study", "")
+    study, _ = run(settings_for(tmp_path, GOOD), tmp_path / "study")
+    assert [trial.kind for trial in study.trials] == ["done"]
+
+
+def test_a_study_whose_database_was_removed_says_so_and_is_not_begun_again(tmp_path: Path):
+    run(settings_for(tmp_path, GOOD), tmp_path / "study")
+    for path in (tmp_path / "study").glob("study.db*"):
+        path.unlink()
+    with pytest.raises(MemfitError, match="not there"):
+        run(settings_for(tmp_path, GOOD), tmp_path / "study")

@@ -1,0 +1,200 @@
+"""Do tuner and assessor classes that were written for NNI run unchanged, and go on after a restart?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memfit.errors import UsageError
+from memfit.records.study import (
+    Choice,
+    Goal,
+    Intermediate,
+    Opaque,
+    Proposal,
+    SearchSpace,
+    StudySettings,
+    Tool,
+    TrialOutcome,
+    TrialRecord,
+)
+from memfit.study.engine import Engine
+
+TUNER = '''
+import nni
+from nni.tuner import Tuner
+from nni.utils import extract_scalar_reward
+
+
+class Doubling(Tuner):
+    """Asks for 1, 2, 4, ...; remembers everything it hears."""
+
+    def __init__(self, most):
+        self.most, self.heard, self.next = most, [], 1
+
+    def update_search_space(self, search_space):
+        self.heard.append(("space", search_space))
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        self.heard.append(("asked", parameter_id))
+        if self.next > self.most:
+            raise nni.NoMoreTrialError("no more")
+        self.next, value = self.next * 2, self.next
+        return {"x": value, "told": sum(1 for what, *_ in self.heard if what == "result")}
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        self.heard.append(("result", parameter_id, parameters["x"], extract_scalar_reward(value)))
+
+    def receive_infeasible(self, parameter_id, parameters, violation):
+        self.heard.append(("infeasible", parameter_id, violation))
+
+    def trial_end(self, parameter_id, success, **kwargs):
+        self.heard.append(("end", parameter_id, success))
+'''
+ASSESSOR = '''
+from nni.assessor import Assessor, AssessResult
+
+
+class Impatient(Assessor):
+    """Stops what falls below the last result of a trial that ended well."""
+
+    def __init__(self):
+        self.bar, self.last = None, {}
+
+    def assess_trial(self, trial_job_id, trial_history):
+        value = trial_history[-1]["default"] if isinstance(trial_history[-1], dict) else trial_history[-1]
+        self.last[trial_job_id] = value
+        return AssessResult.Bad if self.bar is not None and value < self.bar else AssessResult.Good
+
+    def trial_end(self, trial_job_id, success):
+        if success:
+            self.bar = self.last[trial_job_id]
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[str]:
+    """A folder with both classes, and an import system that is left as it was found."""
+    (tmp_path / "made_tuner.py").write_text(TUNER)
+    (tmp_path / "made_assessor.py").write_text(ASSESSOR)
+    before, path = set(sys.modules), list(sys.path)
+    yield str(tmp_path)
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("nni", "made_tuner", "made_assessor"):
+            del sys.modules[name]
+
+
+def settings_of(folder: str, most: int = 1000, **changes: object) -> StudySettings:
+    return StudySettings(
+        space=SearchSpace(parameters=(Choice(name="x", options=(1, 2)),)),
+        tuner=Tool(class_name="made_tuner.Doubling", code_folder=folder, arguments={"most": most}),
+        goal=Goal(direction="maximize"),
+        **changes,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def done(proposal: Proposal | None, kind: str = "done", others: dict[str, object] | None = None) -> TrialRecord:
+    assert proposal is not None
+    metric = float(proposal.parameters["x"]) if kind == "done" else None
+    return TrialRecord(
+        proposal=proposal,
+        outcome=TrialOutcome(kind=kind),  # pyright: ignore[reportArgumentType]
+        metric=metric,
+        others=others or {},
+        trial_id=f"t{proposal.number}",
+    )
+
+
+def test_a_tuner_hears_what_nni_would_tell_it_and_of_memory_if_it_asks_for_it(folder: str):
+    engine = Engine(settings_of(folder))
+    kinds = ["done", "failed", "out of memory", "stopped early", "done"]
+    for kind in kinds:
+        engine.tell(done(engine.ask(), kind, {"loss": 1} if kind == "done" else None))
+    engine.ask()
+    heard = [entry for entry in engine.tuner.tuner.heard if entry[0] != "asked"]  # pyright: ignore[reportAttributeAccessIssue]
+    assert heard == [
+        ("space", {"x": {"_type": "choice", "_value": [1, 2]}}),
+        ("result", 0, 1, 1.0),
+        ("end", 0, True),
+        ("end", 1, False),
+        ("infeasible", 2, 1.0),
+        ("end", 2, False),
+        ("end", 3, False),
+        ("result", 4, 16, 16.0),
+        ("end", 4, True),
+    ]
+
+
+def test_a_tuner_that_has_no_more_ends_the_study_once_nothing_runs(folder: str):
+    engine = Engine(settings_of(folder, most=2))
+    first, second = engine.ask(), engine.ask()
+    assert engine.ask() is None
+    assert not engine.is_finished
+    engine.tell(done(first))
+    engine.tell(done(second))
+    assert engine.ask() is None
+    assert engine.is_finished
+
+
+def test_after_a_restart_the_tuner_has_heard_the_same_story(folder: str):
+    unbroken = Engine(settings_of(folder))
+    stored: dict[int, bytes] = {}
+    running: list[Proposal] = []
+    for _ in range(6):
+        while len(running) < 2:
+            proposal = unbroken.ask()
+            assert proposal is not None
+            running.append(proposal)
+            stored[proposal.number] = msgspec.json.encode(TrialRecord(proposal=proposal))
+        trial = unbroken.tell(done(running.pop(len(running) % 2)))
+        stored[trial.number] = msgspec.json.encode(trial)
+    resumed = Engine(settings_of(folder))
+    resumed.restore(msgspec.json.decode(raw, type=TrialRecord) for raw in stored.values())
+    assert resumed.ask() == unbroken.ask()
+    assert resumed.tuner.tuner.heard == unbroken.tuner.tuner.heard  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_assessor_sees_results_as_they_were_reported_and_hears_of_ends(folder: str):
+    assessor = Tool(class_name="made_assessor.Impatient", code_folder=folder)
+    engine = Engine(settings_of(folder, assessor=assessor))
+
+    def reported(proposal: Proposal | None, values: list[float], kind: str = "running") -> TrialRecord:
+        reports = tuple(Intermediate(sequence=i, value=value, others={"loss": 1}) for i, value in enumerate(values))
+        return msgspec.structs.replace(done(proposal, kind), intermediates=reports)
+
+    first, second = engine.ask(), engine.ask()
+    assert not engine.assess(reported(first, [0.5])).stop
+    engine.tell(reported(first, [0.5], "done"))
+    assert not engine.assess(reported(second, [0.6])).stop
+    assessment = engine.assess(reported(second, [0.6, 0.4]))
+    assert assessment.stop
+    assert "Impatient" in assessment.reason
+
+
+def test_types_that_only_a_custom_tuner_knows_reach_it_as_they_were_written(folder: str):
+    written = {"_type": "factor", "_value": [2, 8]}
+    space = SearchSpace(parameters=(Opaque(name="f", written=written),))
+    engine = Engine(msgspec.structs.replace(settings_of(folder), space=space))
+    assert engine.tuner.tuner.heard == [("space", {"f": written})]  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(UsageError, match="does not know the type of f"):
+        Engine(StudySettings(space=space, tuner=Tool(name="Random")))
+
+
+@pytest.mark.parametrize(
+    ("class_name", "arguments", "message"),
+    [
+        ("Doubling", {"most": 1}, "needs module.Class"),
+        ("nowhere.Doubling", {"most": 1}, "cannot be imported"),
+        ("made_tuner.Nobody", {"most": 1}, "cannot be imported"),
+        ("made_tuner.Doubling", {}, "does not take its arguments"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_refused(folder: str, class_name: str, arguments: dict[str, int], message: str):
+    tool = Tool(class_name=class_name, code_folder=folder, arguments=arguments)
+    with pytest.raises(UsageError, match=message):
+        Engine(msgspec.structs.replace(settings_of(folder), tuner=tool))
