@@ -403,3 +403,13 @@ def test_an_old_run_is_overwritten_only_when_told_and_other_files_never(tmp_path
     with pytest.raises(RunExists, match="is not a memfit run"):
         api.measure_command(["true"], output=precious, settings=settings, overwrite=True)
     assert (precious / "thesis.tex").exists()
+
+
+def test_a_process_that_the_job_leaves_behind_is_named_and_not_waited_for(measured):
+    began = time.monotonic()
+    record = measured(["sh", "-c", "setsid sleep 300 > /dev/null & sleep 0.6"]).read()
+    assert time.monotonic() - began < 200
+    (note,) = [note for note in record.notes if "still running" in note]
+    pid = int(note.rpartition("pid ")[2].rstrip(")"))
+    assert Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00300\x00"
+    os.kill(pid, signal.SIGKILL)

@@ -104,6 +104,7 @@ class Sampler:
     def _launch(self) -> int:
         """Start the job in a process group of its own; tell the command and leave when that is not possible."""
         become_subreaper()
+        os.set_inheritable(self.orders["status_fd"], False)  # else whatever the job leaves behind would keep it open
         environment = dict(os.environ)
         for name, value in self.orders.get("environment", {}).items():
             environment.pop(name, None)
