@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-gpu test-slow bench check clean
+.PHONY: help demo postgres test test-gpu test-slow bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -21,7 +21,10 @@ $(STAMP): pyproject.toml constraints.txt src/memfit/version.py
 demo: $(STAMP)  ## measure a real training run and write a report to open
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## all tests, lint and types (below ten minutes on two cores)
+postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
+	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && apt-get install -y -q postgresql >/dev/null 2>&1; } || true
+
+test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/pyright --warnings
 	$(BIN)/pytest -n 2 -m "not slow"

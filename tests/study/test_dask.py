@@ -89,13 +89,15 @@ def test_trials_run_on_workers_and_their_records_come_home(tmp_path: Path, clust
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_the_assessor_stops_trials_on_workers_too(tmp_path: Path, cluster: Cluster):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "strict_assessor.py").write_text(
         "from nni.assessor import Assessor, AssessResult\n"
         "class Strict(Assessor):\n"
         "    def assess_trial(self, trial_id, history):\n"
         "        return AssessResult.Bad\n"
     )
-    settings = settings_for(tmp_path, WAITS, assessor=Tool(class_name="mine.Strict", code_folder=str(tmp_path)))
+    settings = settings_for(
+        tmp_path, WAITS, assessor=Tool(class_name="strict_assessor.Strict", code_folder=str(tmp_path))
+    )
     study, _ = run(settings, tmp_path / "study", cluster=cluster.address)
     assert [trial.kind for trial in study.trials] == ["stopped early"]
     assert "Strict" in study.trials[0].outcome.message

@@ -1,4 +1,5 @@
-"""What does a person see of an explained study? What was found first, then what cannot be told, each with its evidence."""
+"""What does a person see of an explained study? What was found first, then what cannot be told, each with its
+evidence."""
 
 from __future__ import annotations
 
@@ -62,5 +63,5 @@ def _importances(findings: StudyFindings) -> RenderableType:
 
 
 def _foot(findings: StudyFindings) -> RenderableType:
-    rate = f"At most {findings.error_rate * 100:.0f} in 100 studies without any effect show a finding; intervals are 95 % each."
-    return Text("\n".join([*findings.notes, rate]), style="dim")
+    rate = f"At most {findings.error_rate * 100:.0f} in 100 studies without any effect show a finding"
+    return Text("\n".join([*findings.notes, f"{rate}; intervals are 95 % each."]), style="dim")

@@ -190,7 +190,6 @@ class Coordinator:
 
     def _order(self, trial: TrialRecord, attempt: int) -> TrialOrder:
         settings, name = self.settings, trial_folder_name(trial.number, attempt)
-        known = trial.predicted_peak if trial.predicted_peak.value is not None else None
         return TrialOrder(
             study_id=self.log.study_id,
             trial_id=trial.trial_id,
@@ -208,7 +207,7 @@ class Coordinator:
             route=settings.nni,
             profile=self.options.profile,
             live=self.options.live,
-            predicted_peak=known,
+            predicted_peak=trial.predicted_peak,
             run_folder=f"{name}/run",
         )
 

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from memfit.errors import UsageError
@@ -29,8 +30,9 @@ def make_custom(tool: Tool) -> Any:
     if not module_name:
         raise UsageError("a custom tuner or assessor needs module.Class", found=tool.class_name, hint=hint)
     _have_nni()
-    if tool.code_folder not in ("", *sys.path):
+    if tool.code_folder not in ("", *sys.path[:1]):
         sys.path.insert(0, tool.code_folder)
+    _forget_another(module_name, tool.code_folder)
     try:
         made = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, SyntaxError) as error:
@@ -40,6 +42,14 @@ def make_custom(tool: Tool) -> Any:
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         raise UsageError(f"{tool.class_name} does not take its arguments", found=found, hint="see classArgs") from error
+
+
+def _forget_another(module_name: str, folder: str) -> None:
+    """A module of the same name from another study's folder must not answer for this one."""
+    own = Path(folder) / f"{module_name.replace('.', '/')}.py"
+    loaded = getattr(sys.modules.get(module_name), "__file__", None)
+    if folder and loaded and own.is_file() and Path(loaded).resolve() != own.resolve():
+        del sys.modules[module_name]
 
 
 def _have_nni() -> None:

@@ -105,7 +105,8 @@ class DaskRunner:
     def _wishes(self, order: TrialOrder) -> dict[str, float]:
         """What to ask for, of what is offered now: a wish that nobody can grant would wait for ever."""
         wishes, offered = dict[str, float](), _resources(self.client)
-        peak = order.predicted_peak.value if order.predicted_peak is not None else None
+        foreseen = order.predicted_peak
+        peak = None if foreseen is None else foreseen.value if foreseen.value is not None else foreseen.high
         if peak is not None and "memory" in offered:
             wishes["memory"] = min(peak, offered["memory"])
         if order.num_gpus and "GPU" in offered:

@@ -81,7 +81,8 @@ def _violation(trial: TrialRecord, settings: StudySettings) -> float | None:
     """By which part of the limit the point is above (or, below zero, under) it."""
     limit_bytes = settings.memory.limit_bytes
     known = trial.predicted_peak if trial.kind == "rejected by prediction" else trial.peak
-    share = None if limit_bytes is None or known.value is None else known.value / limit_bytes - 1
+    peak_bytes = known.value if known.value is not None else known.low  # a prediction may be a range only
+    share = None if limit_bytes is None or peak_bytes is None else peak_bytes / limit_bytes - 1
     if trial.is_infeasible:
         # A run that died of memory was cut off, so what was measured may be less than the limit.
         return _UNKNOWN_VIOLATION if share is None else max(share, _LEAST_VIOLATION)

@@ -49,10 +49,10 @@ def _predict(workload: str, built_with: dict[str, Any]) -> Figure:
 
 def verdict(peak: Figure | None, limit_bytes: int | None) -> TrialOutcome | None:
     """The rejection of a point that cannot fit; None when it may."""
-    if peak is None or peak.value is None or limit_bytes is None:
+    if peak is None or limit_bytes is None:
         return None
-    least = peak.low if peak.low is not None else peak.value
-    if least <= limit_bytes:
+    least = peak.low if peak.low is not None else peak.value  # a process's peak may be known as a range only
+    if least is None or least <= limit_bytes:
         return None
-    message = f"it would need {format_bytes(peak.value)}, at least {format_bytes(least)}"
+    message = f"it would need at least {format_bytes(least)} ({peak.method or 'predicted'})"
     return TrialOutcome(kind="rejected by prediction", message=f"{message}; the limit is {format_bytes(limit_bytes)}")

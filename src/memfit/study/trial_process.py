@@ -296,4 +296,5 @@ def _last_words(folder: Path) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
-    return lines[-1].strip()[:300] if lines else ""
+    own = [line for line in lines if line.startswith("memfit: ")]  # an error of a workload, followed by what to try
+    return (own or lines)[-1].strip()[:300] if lines else ""

@@ -1,11 +1,12 @@
-"""How does torch.profiler get into a trial that knows nothing of it? Standard library only, until the trial imports torch.
+"""How does torch.profiler get into a trial that knows nothing of it? Standard library only, until it imports torch.
 
-`memfit study --profile` puts this folder on the trial's path, behind the one of `memfit measure`, which imports the next
-`sitecustomize` in line: this one, which does the same for the trial's own. When torch is first imported, the profiler is
-hooked to the optimizer's steps: it skips two, warms up for one, records three, and writes one trace in TensorBoard's layout.
-The trial never sees an error of it.
+`memfit study --profile` puts this folder on the trial's path, behind the one of `memfit measure`, which imports the
+next `sitecustomize` in line: this one, which does the same for the trial's own. When torch is first imported, the
+profiler is hooked to the optimizer's steps: it skips two, warms up for one, records three, and writes one trace in
+TensorBoard's layout. The trial never sees an error of it.
 """
 
+import contextlib
 import os
 import sys
 
@@ -40,7 +41,7 @@ class _Finder:
         except Exception:
             return None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader)  # pyright: ignore[reportAttributeAccessIssue]
         return spec
 
 
@@ -58,16 +59,16 @@ class _Loader:
 
     def exec_module(self, module):
         self._loader.exec_module(module)
-        try:
+        with contextlib.suppress(Exception):  # the trial goes first: without a trace it still trains
             _load_profile().hook(os.environ["MEMFIT_PROFILE_FOLDER"])
-        except Exception:
-            pass  # the trial goes first: without a trace it still trains
 
 
 def _load_profile():
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("memfit_torch_profile", os.path.join(_HERE, "torch_profile.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("torch_profile")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,7 @@
 """Which steps of a training are traced, and where does the trace go?
 
-Two steps are skipped (the first allocates, the second repeats), one warms the profiler up, three are recorded. A training
-with fewer steps leaves what was recorded of it when it ends. Read in torch 2.13.
+Two steps are skipped (the first allocates, the second repeats), one warms the profiler up, three are recorded. A
+training with fewer steps leaves what was recorded of it when it ends. Read in torch 2.13.
 """
 
 import atexit
@@ -13,7 +13,7 @@ SKIPPED, WARM_UP, RECORDED = 1, 1, 3
 
 
 class StepProfile:
-    """The profiler of this process; it begins with the first optimizer step, because a worker process never takes one."""
+    """The profiler of this process; it begins with the first optimizer step: a worker process never takes one."""
 
     def __init__(self, folder):
         self.folder = folder

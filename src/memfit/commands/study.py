@@ -1,0 +1,127 @@
+"""memfit study: run many trials, each measured, and keep what became of every one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.errors import MissingExtra, UsageError
+
+EPILOG = """\b
+Examples:
+  memfit study study.toml
+  memfit study config.yml                  (a config of NNI, as it is)
+  memfit study --space space.json --trials 40 -- python trial.py
+  memfit study --space space.json --limit 2GiB mlp
+  memfit study paper-mnist --steps 20
+  memfit study resume memfit-studies/trial
+  memfit study show memfit-studies/trial
+
+The same command in the same place goes on where it stopped. Ctrl-C waits for
+running trials; a second one ends them, to be run again.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("-o", "--output", type=click.Path(), help="Folder of the study. Default: memfit-studies/NAME.")
+@click.option("-f", "--force", is_flag=True, help="Start over: remove the study in that folder.")
+@click.option("--space", type=click.Path(), help="A search-space file of NNI; then a command or workload follows.")
+@click.option("--tuner", metavar="NAME", help="Random, GridSearch, TPE, Evolution, Hyperband, ...")
+@click.option("--trials", type=click.IntRange(min=1), help="Trials to start.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Trials at a time.")
+@click.option("--limit", "limit_bytes", type=BYTES, help="Memory a trial may take; one above it is ended.")
+@click.option("--pareto", "memory_objective", is_flag=True, help="Memory is an objective beside the metric.")
+@click.option("--metric", metavar="KEY", help="The key to optimise, when trials report dicts.")
+@click.option("--maximize", "direction", flag_value="maximize", help="More is better.")
+@click.option("--minimize", "direction", flag_value="minimize", help="Less is better (the default).")
+@click.option("--seed", type=int, help="Of the tuner.")
+@click.option("--time", "max_seconds", type=SECONDS, help="Start no trial after this long.")
+@click.option("--trial-time", "max_trial_seconds", type=SECONDS, help="End a trial that takes longer.")
+@click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A setting of the workload, in every trial.")
+@click.option("--steps", type=click.IntRange(min=1), help="Cap the optimizer steps of every trial of a workload.")
+@click.option("--random", "num_random", type=click.IntRange(min=1), metavar="N", help="Published ranges, N new points.")
+@click.option("--replicates", type=click.IntRange(min=1), help="Runs of every published point (3).")
+@click.option("--storage", default="", metavar="URL", help="postgresql://... in place of a local file.")
+@click.option("--on", default="", metavar="ADDRESS", help="A Dask scheduler: run the trials on its workers.")
+@click.option("--profile", is_flag=True, help="Keep a torch.profiler trace of every trial, for TensorBoard.")
+@click.option("--no-predict", "predict", flag_value=False, default=True, help="Reject nothing by prediction.")
+@click.option("--no-figures", "figures", flag_value=False, default=True, help="Draw nothing at the end.")
+@click.option("--name", metavar="NAME", help="What to call the study.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it runs.")
+@json_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def command(
+    words: tuple[str, ...], output: str | None, force: bool, storage: str, on: str, profile: bool, predict: bool,
+    figures: bool, quiet: bool, as_json: bool, **request: Any,
+) -> None:  # fmt: skip
+    """Run the trials of a study, each in a process of its own whose memory is measured.
+
+    The study is a FILE, a published table, or, with --space, a COMMAND or workload. `resume FOLDER` goes on with a
+    study, `show FOLDER` prints it.
+    """
+    from memfit import api
+
+    if words[:1] == ("show",) and request["space"] is None:
+        api.print_study(api.read_study(_folder(words), storage=storage), as_json=as_json)
+        return
+    target: Any = words
+    if words[:1] == ("resume",) and request["space"] is None:
+        target, output = None, _folder(words)
+        _refuse_changes(request)
+    run = api.run_study(
+        target,
+        output=output,
+        storage=storage,
+        on=on,
+        overwrite=force,
+        profile=profile,
+        predict=predict,
+        quiet=quiet,
+        **request,
+    )
+    written = _draw(run.study) if figures else ()
+    if as_json or not quiet:
+        api.print_study(run.study, as_json=as_json)
+    if not (as_json or quiet):
+        _say_the_end(run, written)
+    if run.was_interrupted:
+        sys.exit(130)
+
+
+def _folder(words: tuple[str, ...]) -> str:
+    if len(words) != 2:
+        raise UsageError(f"memfit study {words[0]} takes one folder", found=" ".join(words[1:]) or "none")
+    return words[1]
+
+
+def _refuse_changes(request: dict[str, Any]) -> None:
+    """What a study is does not change when it goes on; how long and how wide may."""
+    names = [name for name, value in request.items() if value and name not in ("trials", "concurrency")]
+    if names:
+        hint = "only --trials and --concurrency may change; start another study with -o"
+        raise UsageError("a study goes on with the settings it has", found=", ".join(names), hint=hint)
+
+
+def _draw(study: Any) -> tuple[Any, ...]:
+    from memfit import api
+
+    try:
+        return api.draw_study(study)
+    except MissingExtra as error:
+        click.echo(f"memfit: no figures: {error}", err=True)
+        return ()
+
+
+def _say_the_end(run: Any, written: tuple[Any, ...]) -> None:
+    folder = run.study.folder
+    click.echo("")
+    if run.was_interrupted:
+        click.echo(f"Interrupted; nothing is lost. Go on with: memfit study resume {folder}")
+    elif run.why_stopped:
+        click.echo(f"Ended: {run.why_stopped}.")
+    for path in written:
+        click.echo(f"Figure: {path}")
+    click.echo(f"Study:  {folder}   (memfit explain {folder} says what drives memory)")

@@ -1,0 +1,75 @@
+"""What was found by looking at a whole study: what drives memory, what else moved it, and what the data cannot tell?"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from memfit.records.figure import Figure
+
+Topic = Literal[
+    "order of recording",
+    "other programs",
+    "time of day",
+    "hyperparameter",
+    "interaction",
+    "law",
+    "size of the network",
+    "pair",
+]
+FindingVerdict = Literal["found", "ruled out", "cannot tell", "note"]
+
+SYSTEM_MEMORY = "system memory used"
+"""In the method of a trial's figure: the number holds other programs too."""
+
+
+class StudyFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer, with what it rests on."""
+
+    topic: Topic
+    subjects: tuple[str, ...] = ()
+    """The hyperparameters, or the trials, it is about."""
+    verdict: FindingVerdict
+    """'found' keeps to the study's error rate; 'ruled out' means that any effect is too small to matter."""
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    effect: Figure | None = None
+    """The change of memory, with its 95 % interval as low and high."""
+    p: float | None = None
+    """Adjusted for everything that was looked at."""
+    share: float | None = None
+    """Of the variance between trials: what this explains by itself."""
+    share_beyond: float | None = None
+    """What it explains beyond everything else in the model."""
+
+
+class Importance(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one hyperparameter decides whether a trial is among the largest."""
+
+    name: str
+    share: float
+    """Of the sum over all hyperparameters, after what shuffled data gives by chance was taken off."""
+
+
+class StudyFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything found in one study."""
+
+    title: str
+    quantity: str
+    """What was explained: 'peak memory of the job', 'average system memory used'."""
+    num_trials: int
+    low_bytes: float | None
+    high_bytes: float | None
+    error_rate: float
+    """How many of a hundred studies without any effect, divided by 100, would show at least one finding."""
+    findings: tuple[StudyFinding, ...]
+    importances: tuple[Importance, ...] = ()
+    importance_reason: str = ""
+    """Why there are none."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+    def about(self, topic: Topic, *subjects: str) -> tuple[StudyFinding, ...]:
+        """The findings of a topic, all or those about these subjects."""
+        return tuple(f for f in self.findings if f.topic == topic and (not subjects or f.subjects == subjects))
