@@ -22,7 +22,7 @@ demo: $(STAMP)  ## measure a real training run and write a report to open
 	$(BIN)/python examples/demo.py
 
 postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
-	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && apt-get install -y -q postgresql >/dev/null 2>&1; } || true
+	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -q postgresql </dev/null >/dev/null 2>&1; } || true
 
 test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
@@ -45,8 +45,15 @@ test-slow: $(STAMP)  ## the tests that take longer
 	$(BIN)/pytest -m slow
 
 bench: $(STAMP) ## the benchmarks, with their peers installed beside
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -r benchmarks/overhead/requirements.txt
+	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.accuracy.cpu
+	$(BIN)/python -m benchmarks.speed.predict
+	$(BIN)/python -m benchmarks.plans
+	$(BIN)/python -m benchmarks.study.listing
+	$(BIN)/python -m benchmarks.study.overhead
+	$(BIN)/python -m benchmarks.study.shim
+	$(BIN)/python -m benchmarks.study.constraint_toy
 
 check: $(STAMP) ## format and lint only
 	$(BIN)/ruff check --fix src tests benchmarks examples

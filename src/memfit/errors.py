@@ -4,12 +4,14 @@
     |-- UsageError                    exit code 2: the request itself is wrong
     |   |-- BadQuantity               "0", "8 GBs": not a size, time or number we understand
     |   |-- CommandNotFound           the command to measure does not exist
+    |   |-- InvalidSchedule           a plan that cannot be run on this chain
     |   `-- RunExists                 the run folder is already there
     |-- ProcessUnavailable            the process is gone, or belongs to somebody else
     |-- RecordError                   a run folder cannot be read
     |   |-- NotARun                   nothing that looks like a run
     |   |-- NewerFormat               written by a newer memfit
     |   `-- DamagedRecord             a file in it is broken beyond its tail
+    |-- DataError                     a data set cannot be fetched or read
     |-- StorageError                  the run folder cannot be written (disk full, no permission)
     |-- MissingExtra                  an optional dependency is not installed
     |-- PredictionFailed              a job could not be traced; carries its own traceback
@@ -55,6 +57,10 @@ class CommandNotFound(UsageError):
     """The command to measure does not exist or cannot be executed."""
 
 
+class InvalidSchedule(UsageError):
+    """A plan whose blocks or transfers cannot be run on this chain."""
+
+
 class RunExists(UsageError):
     """The run folder is already there and may not be overwritten."""
 
@@ -77,6 +83,10 @@ class NewerFormat(RecordError):
 
 class DamagedRecord(RecordError):
     """A file of the run is broken beyond its tail."""
+
+
+class DataError(MemfitError):
+    """A data set cannot be fetched, or a file of it cannot be read."""
 
 
 class StorageError(MemfitError):
