@@ -12,30 +12,38 @@ from memfit.version import VERSION as __version__
 
 _HOME_OF_NAME = {
     "MemfitError": "memfit.errors",
+    "apply_plan": "memfit.api",
     "attach_process": "memfit.api",
     "compare_runs": "memfit.api",
     "export_run": "memfit.api",
+    "fit_to_budget": "memfit.api",
     "measure_command": "memfit.api",
     "measure_run": "memfit.api",
     "predict_peak": "memfit.api",
     "read_run": "memfit.api",
+    "read_study": "memfit.api",
+    "run_study": "memfit.api",
     "write_report": "memfit.api",
 }
 
 __all__ = [
-    "MemfitError", "__version__", "attach_process", "compare_runs", "export_run", "measure_command", "measure_run",
-    "predict_peak", "read_run", "write_report",
+    "MemfitError", "__version__", "apply_plan", "attach_process", "compare_runs", "export_run", "fit_to_budget",
+    "measure_command", "measure_run", "predict_peak", "read_run", "read_study", "run_study", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from memfit.api import (
+        apply_plan,
         attach_process,
         compare_runs,
         export_run,
+        fit_to_budget,
         measure_command,
         measure_run,
         predict_peak,
         read_run,
+        read_study,
+        run_study,
         write_report,
     )  # fmt: skip
     from memfit.errors import MemfitError

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memfit.apply.torch_fitted import FittedModel
+    from memfit.apply.torch_segments import AppliedPlan
     from memfit.measure.in_process import MeasuredRun
+    from memfit.records.data_status import DataStatus
     from memfit.records.doctor import MachineReport
     from memfit.records.finding import Comparison
+    from memfit.records.fit import Fit
+    from memfit.records.plan import Candidate, Chain, Lever, Link, Plan
     from memfit.records.prediction import Prediction
     from memfit.records.run import RunRecord, Settings
     from memfit.records.snapshot import Replay
+    from memfit.records.study import Study, StudySettings
+    from memfit.records.study_findings import StudyFindings
     from memfit.show.views import RunView
 
 
@@ -29,6 +36,15 @@ class CommandResult:
     def read(self) -> RunRecord:
         """Read the record it left."""
         return read_run(self.folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun:
+    """One session of a study: what is known now, and why it ended."""
+
+    study: Study
+    why_stopped: str
+    was_interrupted: bool = False
 
 
 def measure_command(
@@ -266,3 +282,325 @@ def print_replay(replay: Replay, *, as_json: bool = False) -> None:
         write_json(to_json(replay))
     else:
         write_text(lambda width, color: replay_text(replay, width=width, color=color))
+
+
+def data_set_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The data sets that are meant, each checked before anything is fetched; 'all' is the three of images."""
+    from memfit.job.data_sets import IMAGE_SETS, find_data_set
+
+    expanded = [each for name in names for each in (IMAGE_SETS if name == "all" else (name,))]
+    return tuple(dict.fromkeys(find_data_set(name).name for name in expanded))
+
+
+def fetch_data(name: str, *, origin: str | Path | None = None, quiet: bool = True) -> Path:
+    """Bring a data set into the cache, or take it from a folder or archive of the user's; returns its folder."""
+    from memfit.job.data_fetch import fetch, take_from_folder
+    from memfit.job.data_sets import find_data_set
+    from memfit.show.data_view import FetchLine
+
+    data_set = find_data_set(name)
+    line = FetchLine(data_set.name, quiet=quiet)
+    try:
+        return fetch(data_set, line) if origin is None else take_from_folder(data_set, origin, line)
+    finally:
+        line.clear()
+
+
+def list_data(*, check: bool = False) -> tuple[DataStatus, ...]:
+    """Every data set, and whether it is here; with `check` every file is read."""
+    from memfit.job.data_status import status_of_all
+
+    return status_of_all(check=check)
+
+
+def print_data_sets(statuses: tuple[DataStatus, ...], *, as_json: bool = False) -> None:
+    """Write the list of data sets to the standard output."""
+    from memfit.show.as_json import to_json
+    from memfit.show.data_view import data_text
+    from memfit.show.paper import write_json, write_text
+
+    if as_json:
+        write_json(to_json(statuses))
+    else:
+        write_text(lambda width, color: data_text(statuses, width=width, color=color))
+
+
+def find_study(target: str) -> Study:
+    """A published table by its name ('paper-mnist'), a study's folder, or its record in a JSON file."""
+    from memfit.study.published import find_published
+    from memfit.study.study_json import read_study_json
+
+    if Path(target).is_dir():
+        return read_study(target)
+    return find_published(target) or read_study_json(target)
+
+
+def explain_study(study: Study, *, quantity: str | None = None) -> StudyFindings:
+    """What drives memory in a study, and what the data cannot tell; `quantity` is 'peak' or 'average'."""
+    from memfit.explain.study import explain_study as explain
+
+    return explain(study, quantity)
+
+
+def print_study_findings(findings: StudyFindings, *, as_json: bool = False) -> None:
+    """Write what was found in a study to the standard output."""
+    from memfit.show.as_json import to_json
+    from memfit.show.paper import write_json, write_text
+    from memfit.show.study_findings_view import findings_text
+
+    if as_json:
+        write_json(to_json(findings))
+    else:
+        write_text(lambda width, color: findings_text(findings, width=width, color=color))
+
+
+def run_study(
+    target: str | Path | StudySettings | Sequence[str] | None = None,
+    *,
+    output: str | Path | None = None,
+    storage: str = "",
+    on: str = "",
+    overwrite: bool = False,
+    profile: bool = False,
+    predict: bool = True,
+    quiet: bool = True,
+    **request: Any,
+) -> StudyRun:
+    """Run a study, or go on with the one in `output`: a file, settings, a published table, or words with `space=FILE`.
+
+    Further options, as on the command line: space, tuner, trials, concurrency, limit_bytes, memory_objective, metric,
+    direction, seed, max_seconds, max_trial_seconds, fixed, steps, num_random, replicates, name.
+    """
+    from memfit.records.study import StudySettings
+    from memfit.show.study_progress import StudyProgress
+    from memfit.study.coordinator import RunOptions
+    from memfit.study.run_study import open_session
+    from memfit.study.study_request import Request, require_an_end, settings_of
+
+    progress = StudyProgress(quiet=quiet)
+    settings = target if isinstance(target, StudySettings) or target is None else None
+    if target is not None and settings is None:
+        words = (str(target),) if isinstance(target, (str, Path)) else tuple(target)  # pyright: ignore[reportArgumentType]
+        settings = require_an_end(settings_of(Request(words=words, **request)))
+    more = {name: request.get(name) for name in ("trials", "concurrency")} if target is None else {}
+    session = open_session(
+        settings,
+        output,
+        progress,
+        storage=storage,
+        overwrite=overwrite,
+        max_trials=more.get("trials"),
+        concurrency=more.get("concurrency"),
+    )
+    try:
+        options = RunOptions(profile=profile, predict=predict, live=progress.has_line)
+        study = session.run(progress, options, cluster=on)
+    finally:
+        progress.close()
+        session.close()
+    return StudyRun(study=study, why_stopped=session.why_stopped, was_interrupted=session.was_interrupted)
+
+
+def read_study(folder: str | Path, *, storage: str = "") -> Study:
+    """Read the study in a folder that `memfit study` wrote, whether it runs or not."""
+    from memfit.study.study_folder import read_folder
+
+    return read_folder(folder, storage)
+
+
+def print_study(study: Study, *, as_json: bool = False) -> None:
+    """Write a study to the standard output; a re-run of published trials stands beside them."""
+    from memfit.show.paper import write_json, write_text
+    from memfit.show.study_terminal import rerun_text, study_text
+    from memfit.study.published_rerun import published_name
+
+    if as_json:
+        from memfit.show.as_json import to_json
+
+        write_json(to_json(study))
+        return
+    write_text(lambda width, color: study_text(study, width=max(width, 120)))
+    if published_name(study):
+        from memfit.study.published_comparison import compare_with_published
+
+        rerun = compare_with_published(study)
+        write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))
+
+
+def draw_study(study: Study, folder: str | Path | None = None) -> tuple[Path, ...]:
+    """Draw memory against each hyperparameter, and parallel coordinates, into a folder (the study's own)."""
+    from memfit.show.matplotlib_study import draw_study as draw
+
+    return draw(study, folder if folder is not None else study.folder)
+
+
+def fit_to_budget(
+    model: Any,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    *,
+    budget: str | int,
+    disk: str | Path | None = None,
+    planner: str = "best",
+) -> FittedModel:
+    """Make one training step of a model fit into a budget such as '8GiB', prove that it computes the same, keep it so.
+
+    `batch` is (inputs, targets) or a dictionary of keyword arguments; the loss is loss(model(inputs), targets), or
+    what the model returns. `disk` is a folder to which a plan may move what the backward needs.
+    """
+    from memfit.apply.torch_job import job_of
+    from memfit.units import parse_bytes
+
+    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
+    return _fit_job(job_of(model, batch, loss, optimizer), budget_bytes, disk, planner)
+
+
+def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None) -> AppliedPlan:
+    """Make a model carry out a plan, or the plan in a file that `memfit fit` wrote; `.undo()` takes it away."""
+    from memfit.apply.torch_apply import apply_to
+    from memfit.records.plan import Plan, read_plan
+
+    found = plan if isinstance(plan, Plan) else read_plan(plan)
+    return apply_to(model, found, None if disk is None else str(disk))
+
+
+def fit_target(
+    target: str,
+    budget_bytes: int | None,
+    *,
+    settings: tuple[str, ...] = (),
+    device: str | None = None,
+    disk: str | None = None,
+    planner: str = "best",
+    output: str = "plan.json",
+    force: bool = False,
+    threads: int | None = None,
+) -> Fit:
+    """Fit what a target builds: on this machine with proof, for another device from prediction alone."""
+    import msgspec
+
+    from memfit.apply.torch_targets import build_job, check_output, set_threads
+    from memfit.records.plan import write_plan
+
+    check_output(output, force)
+    set_threads(threads)
+    if device is not None and not device.startswith("cpu"):
+        fit = _fit_prediction(target, settings, device, budget_bytes, planner)
+    else:
+        assert budget_bytes is not None
+        fit = _fit_job(build_job(_training_of(target, settings), target), budget_bytes, disk, planner).fit
+    write_plan(fit.plan, output)
+    return msgspec.structs.replace(fit, plan_file=output)
+
+
+def _training_of(target: str, settings: tuple[str, ...]) -> Any:
+    from memfit.job.description import describe_job, parse_settings
+    from memfit.job.load import arguments_for, load_function
+    from memfit.job.training import as_training
+
+    job = describe_job(target, parse_settings(settings))
+    if job.kind == "script":
+        from memfit.errors import UsageError
+
+        raise UsageError(
+            "a script cannot be fitted", found=target, hint=f"name a function that builds it: {target}:make"
+        )
+    function = load_function(job)
+    return as_training(function(**arguments_for(function, dict(job.settings), "cpu")), target)
+
+
+def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str) -> FittedModel:
+    """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
+    from memfit.apply.disk_link import measure_disk
+    from memfit.apply.torch_fit import check_budget, hold_to_budget
+    from memfit.apply.torch_fitted import FittedModel
+    from memfit.apply.torch_profile import profile_job
+    from memfit.records.fit import Fit
+
+    check_budget(job, budget_bytes)
+    link = None if disk is None else measure_disk(str(disk))
+    profile = profile_job(job)
+
+    def plan_for(chain: Chain, target_bytes: int) -> Plan:
+        return _plan_or_levers(chain, target_bytes, link, planner)
+
+    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, None if disk is None else str(disk))
+    fit = Fit(
+        target=held.plan.chain.target,
+        budget_bytes=budget_bytes,
+        plan=held.plan,
+        candidates=_candidates(held.plan.chain, held.plan.budget_bytes, link, held.plan.solver),
+        proof=held.proof,
+        num_rounds=held.num_rounds,
+        kept_blocks=held.kept_blocks,
+        notes=profile.notes,
+    )
+    return FittedModel(fit, held.applied)
+
+
+def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner: str) -> Plan:
+    """A plan, or an error that carries the levers that remain."""
+    from memfit.errors import DoesNotFit
+    from memfit.plan.planners import levers_for, make_plan
+
+    try:
+        return make_plan(chain, budget_bytes, link=link, planner=planner)
+    except DoesNotFit as error:
+        error.levers = levers_for(chain, budget_bytes, link=link)  # pyright: ignore[reportAttributeAccessIssue]
+        raise
+
+
+def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str) -> tuple[Candidate, ...]:
+    from memfit.plan.planners import compare_planners
+
+    names = ["keep all", "every block", "sqrt(n)", "equal segments", "greedy segments", "revolve", "nested"]
+    if link is not None:
+        names += ["offload all", "offload prefix", "offload", "combined"]
+    return compare_planners(chain, budget_bytes, link=link, names=list(dict.fromkeys([*names, chosen])))
+
+
+def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_bytes: int | None, planner: str) -> Fit:
+    """Plan for a device that is not here, from a predicted timeline; nothing is run."""
+    from memfit.apply.predicted_chain import budget_of, chain_from, host_link, split_device
+    from memfit.apply.torch_foresight import draft_of
+    from memfit.records.fit import Fit
+
+    name, memory = split_device(device)
+    draft, notes = draft_of(lambda: _training_of(target, settings), target)
+    prediction = predict_peak(target, settings=settings, device=name, memory=memory)
+    chain = chain_from(prediction, draft)
+    limit_bytes = budget_of(budget_bytes, prediction, device)
+    link, more = host_link(prediction)
+    plan = _plan_or_levers(chain, limit_bytes, link, planner)
+    return Fit(
+        target=target,
+        budget_bytes=limit_bytes,
+        plan=plan,
+        candidates=_candidates(chain, limit_bytes, link, plan.solver),
+        unproven_because=f"{device} is not this machine; sizes are predicted, times are coarse",
+        notes=(*notes, *more),
+    )
+
+
+def print_fit(fit: Fit, *, as_json: bool = False) -> None:
+    """Write a fit to the standard output."""
+    import sys
+
+    import msgspec
+
+    from memfit.show.fit_view import fit_text
+    from memfit.show.paper import write_text
+
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(fit).decode() + "\n")
+    else:
+        write_text(lambda width, color: fit_text(fit, width=width, color=color))
+
+
+def print_levers(levers: tuple[Lever, ...]) -> None:
+    """Write what remains when no plan fits."""
+    from memfit.show.fit_view import levers_text
+    from memfit.show.paper import write_text
+
+    write_text(lambda width, color: levers_text(levers, width=width, color=color))

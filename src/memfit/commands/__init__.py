@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, UsageError
 from memfit.version import VERSION
 
 VERBS: dict[str, str] = {
@@ -17,6 +17,10 @@ VERBS: dict[str, str] = {
     "diff": "Compare two runs, and say whether they differ by more than the noise.",
     "export": "Write a run as CSV, JSON, chrome trace or memory-viewer snapshot.",
     "predict": "Foresee the memory of a training, without running it.",
+    "explain": "Say what drives memory in a study of many trials.",
+    "data": "Fetch the data sets that built-in trainings read, and list them.",
+    "study": "Run many trials of a search space, each measured.",
+    "fit": "Make a training fit into a budget, and prove that it computes the same.",
     "replay": "Replay a CUDA memory snapshot, and try other allocator settings on it.",
     "doctor": "Say what this machine can and cannot measure, and why.",
 }
@@ -78,7 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
         print_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "memfit"
+        print_error(UsageError(error.format_message(), hint=f"{path} --help"))
         sys.exit(error.exit_code)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)

@@ -7,6 +7,7 @@ import itertools
 import torch
 from torch import nn
 
+from memfit.job.torch_image_feed import feed_images, to_shape
 from memfit.job.torch_training import make_optimizer
 from memfit.job.training import Training
 
@@ -45,23 +46,35 @@ class Discriminator(nn.Module):
 
 
 def build_gan(
-    *, batch_size: int = 64, noise: int = 100, width: int = 64, optimizer: str = "adam", device: str = "cpu"
+    *,
+    batch_size: int = 64,
+    noise: int = 100,
+    width: int = 64,
+    optimizer: str = "adam",
+    lr: float = 1e-3,
+    data: str | None = None,
+    device: str = "cpu",
 ) -> Training:
-    """One step updates the discriminator, then the generator."""
+    """One step updates the discriminator, then the generator; `data` is an image set, resized to 32 x 32."""
     generator, discriminator = Generator(noise, width).to(device), Discriminator(width).to(device)
-    of_generator = make_optimizer(optimizer, generator.parameters())
-    of_discriminator = make_optimizer(optimizer, discriminator.parameters())
+    of_generator = make_optimizer(optimizer, generator.parameters(), lr)
+    of_discriminator = make_optimizer(optimizer, discriminator.parameters(), lr)
     real = torch.randn(batch_size, 3, 32, 32, device=device)
     judge = nn.BCEWithLogitsLoss()
     ones, zeros = torch.ones(batch_size, device=device), torch.zeros(batch_size, device=device)
+    training = Training(batch=(real, ones))
 
     def step() -> None:
         made = generator(torch.randn(batch_size, noise, 1, 1, device=device))
         of_discriminator.zero_grad()
-        (judge(discriminator(real), ones) + judge(discriminator(made.detach()), zeros)).backward()
+        (judge(discriminator(training.batch[0]), ones) + judge(discriminator(made.detach()), zeros)).backward()
         of_discriminator.step()
         of_generator.zero_grad()
-        judge(discriminator(made), ones).backward()
+        fooled = judge(discriminator(made), ones)
+        if training.on_loss is not None:
+            training.on_loss(fooled)
+        fooled.backward()
         of_generator.step()
 
-    return Training(step=step, batch=(real, ones))
+    training.step = step
+    return training if data is None else feed_images(training, data, batch_size, shape=to_shape(3, 32))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from memfit.job.torch_token_feed import feed_tokens, next_token_loss
 from memfit.job.torch_training import make_training
 from memfit.job.training import Training
 
@@ -66,15 +67,17 @@ def build_gpt(
     layers: int = 4,
     dropout: float = 0.0,
     checkpoint: bool = False,
+    data: str | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     **recipe: Any,
 ) -> Training:
-    """Predict the next token; `dtype` is the type of the parameters, `precision` that of autocast."""
+    """Predict the next token; `dtype` is the type of the parameters, `precision` that of autocast.
+
+    `data` is a text file, read byte by byte, or 'synthetic'; without it the one batch is noise.
+    """
     model = Gpt(words, length, width, heads, layers, dropout, checkpoint).to(device=device, dtype=getattr(torch, dtype))
     tokens = torch.randint(0, words, (batch_size, length), device=device)
-    return make_training(model, (tokens, tokens), _next_token_loss, **{"optimizer": "adamw", **recipe})
-
-
-def _next_token_loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+    batch = (tokens, tokens)  # noise: what follows a token is as good as the token itself
+    training = make_training(model, batch, next_token_loss, **{"optimizer": "adamw", **recipe})
+    return training if data is None else feed_tokens(training, data, words, batch_size, length)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.job.torch_token_feed import feed_tokens, next_token_loss
 from memfit.job.torch_training import make_training
 from memfit.job.training import Training
 
@@ -33,14 +34,14 @@ def build_lstm(
     words: int = 5000,
     width: int = 512,
     layers: int = 2,
+    data: str | None = None,
     device: str = "cpu",
     **recipe: Any,
 ) -> Training:
-    """Predict the next word, by cross entropy."""
+    """Predict the next word; `data` is a text file, read byte by byte, or 'synthetic'; without it the batch is
+    noise."""
     model = LstmModel(words, width, layers).to(device)
     tokens = torch.randint(0, words, (batch_size, length), device=device)
-    return make_training(model, (tokens, tokens), _next_word_loss, **recipe)
-
-
-def _next_word_loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+    batch = (tokens, tokens)  # noise: what follows a word is as good as the word itself
+    training = make_training(model, batch, next_token_loss, **recipe)
+    return training if data is None else feed_tokens(training, data, words, batch_size, length)

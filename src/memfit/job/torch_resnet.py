@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as recomputed
 
+from memfit.job.data_images import NUM_CLASSES
+from memfit.job.torch_image_feed import feed_images, to_shape
 from memfit.job.torch_training import make_training
 from memfit.job.training import Training
 
@@ -68,26 +70,49 @@ class ResNet(nn.Module):
         """Class scores."""
         x = self.stem(x)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)  # pyright: ignore[reportAssignmentType]
+            x = recomputed(block, x, use_reentrant=False) if self.recompute else block(x)  # pyright: ignore[reportAssignmentType]
         return self.head(x.mean((2, 3)))
 
 
-def _build(depths: tuple[int, ...], bottleneck: bool, settings: dict[str, Any]) -> Training:
-    batch_size, size = settings.pop("batch_size", 8), settings.pop("size", 224)
-    classes, device = settings.pop("classes", 1000), settings.pop("device", "cpu")
-    model = ResNet(depths, bottleneck, classes, settings.pop("checkpoint", False)).to(device)
+def build_resnet18(
+    *,
+    batch_size: int = 8,
+    size: int = 224,
+    classes: int | None = None,
+    checkpoint: bool = False,
+    data: str | None = None,
+    device: str = "cpu",
+    **recipe: Any,
+) -> Training:
+    """ResNet-18; `data` is an image set, resized to `size`."""
+    model = ResNet((2, 2, 2, 2), False, classes or _classes_of(data), checkpoint).to(device)
+    return _train(model, batch_size, size, data, device, recipe)
+
+
+def build_resnet50(
+    *,
+    batch_size: int = 8,
+    size: int = 224,
+    classes: int | None = None,
+    checkpoint: bool = False,
+    data: str | None = None,
+    device: str = "cpu",
+    **recipe: Any,
+) -> Training:
+    """ResNet-50; `data` is an image set, resized to `size`."""
+    model = ResNet((3, 4, 6, 3), True, classes or _classes_of(data), checkpoint).to(device)
+    return _train(model, batch_size, size, data, device, recipe)
+
+
+def _classes_of(data: str | None) -> int:
+    return 1000 if data is None else NUM_CLASSES
+
+
+def _train(
+    model: ResNet, batch_size: int, size: int, data: str | None, device: str, recipe: dict[str, Any]
+) -> Training:
     images = torch.randn(batch_size, 3, size, size, device=device)
-    labels = torch.randint(0, classes, (batch_size,), device=device)
-    return make_training(
-        model, (images, labels), nn.functional.cross_entropy, **{"optimizer": "sgd-momentum", **settings}
-    )
-
-
-def build_resnet18(*, batch_size: int = 8, size: int = 224, device: str = "cpu", **settings: Any) -> Training:
-    """ResNet-18."""
-    return _build((2, 2, 2, 2), False, {"batch_size": batch_size, "size": size, "device": device, **settings})
-
-
-def build_resnet50(*, batch_size: int = 8, size: int = 224, device: str = "cpu", **settings: Any) -> Training:
-    """ResNet-50."""
-    return _build((3, 4, 6, 3), True, {"batch_size": batch_size, "size": size, "device": device, **settings})
+    labels = torch.randint(0, model.head.out_features, (batch_size,), device=device)
+    chosen = {"optimizer": "sgd-momentum", **recipe}
+    training = make_training(model, (images, labels), nn.functional.cross_entropy, **chosen)
+    return training if data is None else feed_images(training, data, batch_size, shape=to_shape(3, size))

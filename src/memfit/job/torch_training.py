@@ -60,6 +60,7 @@ def make_training(
     loss: Callable[..., Any] | None,
     *,
     optimizer: str = "adam",
+    lr: float = 1e-3,
     precision: str = "fp32",
     accumulate: int = 1,
     clip: float = 0.0,
@@ -72,7 +73,7 @@ def make_training(
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         batch = (batch[0].to(memory_format=torch.channels_last), *batch[1:])
-    chosen = make_optimizer(optimizer, model.parameters())
+    chosen = make_optimizer(optimizer, model.parameters(), lr)
     training = Training(model=model, optimizer=chosen, loss=loss, batch=batch)
     kind = next(model.parameters()).device.type
     dtype = PRECISIONS[precision]

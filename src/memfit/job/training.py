@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.errors import UsageError
 
 Step = Callable[[], Any]
+Feed = Callable[[int], Iterable[Any]]
+"""From the number of an epoch to its batches."""
+Evaluate = Callable[[], dict[str, float]]
+"""Named metrics on held-out examples."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +25,30 @@ class Training:
     """loss(model(inputs), targets) for a batch of two, loss(outputs, batch) for a dictionary, else outputs.loss."""
     batch: Any = None
     step: Step | None = None
+    feed: Feed | None = None
+    """Where further batches come from; without it every step sees the one batch. Nothing is read before it is
+    called."""
+    evaluate: Evaluate | None = None
+    on_loss: Callable[[Any], None] | None = None
+    """Told the loss of every forward pass. Whoever runs the training sets it and keeps the number only: a step that
+    returned its loss would keep a tensor alive through the update."""
+    data: str = ""
+    """The data set, as the user named it; empty when the batch is all there is."""
+    data_bytes: int = 0
+    """What the data set will hold in memory once the feed is called."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fitting:
+    """A training that is no neural network: it can be run and measured, not predicted."""
+
+    name: str
+    step: Step
+    """One round of fitting; returns a training loss where there is one."""
+    num_rounds: int = 1
+    """Rounds after which it is done."""
+    evaluate: Evaluate | None = None
+    data: str = ""
 
 
 def as_training(built: Any, origin: str) -> Training:
@@ -28,11 +56,19 @@ def as_training(built: Any, origin: str) -> Training:
     if isinstance(built, Training):
         return built
     if isinstance(built, dict) and {"model", "optimizer", "batch"} <= built.keys():
-        known = {name: built.get(name) for name in ("model", "optimizer", "loss", "batch", "step")}
+        known: dict[str, Any] = {
+            name: built.get(name) for name in ("model", "optimizer", "loss", "batch", "step", "feed", "evaluate")
+        }
         return Training(**known)
     if isinstance(built, (tuple, list)) and len(built) == 4:
         model, optimizer, loss, batch = built
         return Training(model=model, optimizer=optimizer, loss=loss, batch=batch)
+    if isinstance(built, Fitting):
+        raise UsageError(
+            f"{origin} is no neural network: its memory can be measured, not predicted",
+            found=built.name,
+            hint=f"memfit measure -- python -m memfit.job.run {origin}",
+        )
     if callable(built) and not hasattr(built, "named_modules"):
         return Training(step=built)
     raise UsageError(
@@ -62,6 +98,13 @@ def plain_step(training: Training) -> Step:
 
 def loss_of(training: Training) -> Any:
     """One forward pass up to the loss."""
+    value = _forward(training)
+    if training.on_loss is not None:
+        training.on_loss(value)
+    return value
+
+
+def _forward(training: Training) -> Any:
     batch = training.batch
     if isinstance(batch, dict) or hasattr(batch, "keys"):
         outputs = training.model(**batch)

@@ -1,4 +1,4 @@
-"""Which trainings come with memfit? Names only; each is built by a small file in plain torch."""
+"""Which trainings come with memfit? Names only; each is built by a small file in plain torch, or in scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ WORKLOADS: dict[str, tuple[str, str]] = {
     "gan": ("torch_gan", "a generator and a discriminator with an optimizer each"),
     "gpt": ("torch_gpt", "a decoder-only transformer"),
     "distilbert": ("torch_distilbert", "question answering with DistilBERT; needs transformers"),
+    "forest": ("sklearn_estimators", "a random forest; needs scikit-learn"),
+    "boosting": ("sklearn_estimators", "gradient-boosted trees; needs scikit-learn"),
+    "linear": ("sklearn_estimators", "logistic regression by gradient descent; needs scikit-learn"),
+    "svm": ("sklearn_estimators", "a support vector machine; needs scikit-learn"),
 }
 """Name: (file that builds it, what it is)."""
 

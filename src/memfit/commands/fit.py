@@ -1,0 +1,43 @@
+"""`memfit fit`: a budget in bytes, any PyTorch model, a plan that is applied and proven."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from memfit.commands.options import BYTES, json_option
+from memfit.errors import DoesNotFit, UsageError
+
+EXAMPLES = """\b
+Examples:
+  memfit fit train.py:make --budget 2GiB
+  memfit fit resnet50 --set batch_size=8 --set size=500 --budget 2GiB --disk /var/tmp
+  memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB"""
+
+
+@click.command("fit", epilog=EXAMPLES)
+@click.argument("target")
+@click.option("--budget", "budget_bytes", type=BYTES, metavar="SIZE", help="What the step may take, for example 8GiB.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
+@click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
+@click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, as cuda:24GiB.")
+@click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
+@click.option("-o", "--output", default="plan.json", show_default=True, metavar="FILE", help="Where the plan goes.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
+@json_option
+def command(target: str, budget_bytes: int | None, device: str | None, as_json: bool, **options: Any) -> None:
+    """Fit the training that TARGET (FILE:function or a built-in workload) builds into a budget."""
+    from memfit import api
+
+    if budget_bytes is None and device is None:
+        raise UsageError("there is no budget", hint="--budget 8GiB, or --device cuda:24GiB")
+    try:
+        fit = api.fit_target(target, budget_bytes, device=device, **options)
+    except DoesNotFit as error:
+        levers = getattr(error, "levers", ())
+        if levers and not as_json:
+            api.print_levers(levers)
+        raise
+    api.print_fit(fit, as_json=as_json)

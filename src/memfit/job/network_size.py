@@ -1,0 +1,45 @@
+"""How large is a network: parameters, and outputs of its layers per example? Knows no torch; asks any module.
+
+Outputs are counted in the first forward pass of the training itself, by hooks on the innermost modules, which are gone
+when that pass is over: nothing is run twice and nothing is held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NetworkSize:
+    """Counts a model's parameters at once, and its activations when it is first run."""
+
+    def __init__(self, model: Any) -> None:
+        self.num_parameters: int | None = None
+        self.num_activations: int | None = None
+        """Per example; None before the first pass, and where the model cannot be asked."""
+        self._outputs = 0
+        self._handles: list[Any] = []
+        if hasattr(model, "parameters") and hasattr(model, "named_modules"):
+            self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+            self._watch(model)
+
+    def _watch(self, model: Any) -> None:
+        for _, module in model.named_modules():
+            if not list(module.children()):
+                self._handles.append(module.register_forward_hook(self._count))
+        self._handles.append(model.register_forward_hook(self._first_pass_is_over))
+
+    def _count(self, module: Any, inputs: Any, output: Any) -> None:
+        first: Any = output[0] if isinstance(output, (tuple, list)) and output else output
+        if hasattr(first, "numel") and getattr(first, "dim", lambda: 0)() > 0 and first.shape[0]:
+            self._outputs += first.numel() // first.shape[0]
+
+    def _first_pass_is_over(self, module: Any, inputs: Any, output: Any) -> None:
+        self.num_activations = self._outputs
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def known(self) -> dict[str, float]:
+        """What is known, by the names a study keeps it under."""
+        sizes = {"num_parameters": self.num_parameters, "num_activations": self.num_activations}
+        return {name: float(value) for name, value in sizes.items() if value is not None}

@@ -1,0 +1,52 @@
+"""What came out of fitting a training into a budget: the candidates, the plan that was taken, and its proof."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memfit.records.plan import Candidate, Lever, Plan
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A planned step beside the plain one, from the same seed."""
+
+    promised_bytes: int
+    measured_peak_bytes: int | None = None
+    """The most tensor bytes alive at once, as the allocator saw it; None when the step did not come to its end."""
+    num_compared: int = 0
+    """Loss, gradients, buffers and the state of the random generators."""
+    differing: tuple[str, ...] = ()
+    """What is not the same."""
+    within_tolerance: tuple[str, ...] = ()
+    """What differs by no more than two plain runs differ: kernels that are not deterministic."""
+    failure: str = ""
+    """The error that ended the planned step."""
+
+    @property
+    def same(self) -> bool:
+        """Whether everything that was compared is the same."""
+        return not self.failure and not self.differing and self.num_compared > 0
+
+    @property
+    def bit_equal(self) -> bool:
+        """Whether it is the same to the last bit."""
+        return self.same and not self.within_tolerance
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole answer."""
+
+    target: str
+    budget_bytes: int
+    plan: Plan
+    candidates: tuple[Candidate, ...]
+    proof: Proof | None = None
+    unproven_because: str = ""
+    """Why there is no proof: another device, for example."""
+    num_rounds: int = 1
+    """How often it was planned until the measured peak lay within the budget."""
+    kept_blocks: tuple[str, ...] = ()
+    """Blocks that compute something else when they are run again, and are therefore kept."""
+    levers: tuple[Lever, ...] = ()
+    notes: tuple[str, ...] = ()
+    plan_file: str = ""

@@ -1,0 +1,134 @@
+"""How is a fit written to a terminal: candidates side by side, the plan, its proof, and what to do with it?"""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from memfit.records.fit import Fit, Proof
+from memfit.records.plan import Candidate, Lever, Plan
+from memfit.show.paper import render
+from memfit.units import format_bytes, format_ratio, format_seconds
+
+MOST_DECISIONS = 8
+
+
+def fit_text(fit: Fit, *, width: int, color: bool) -> str:
+    """The whole answer."""
+    plan = fit.plan
+    parts: list[RenderableType] = [
+        Text(f"{fit.target}: {_headline(plan)}"),
+        Text(""),
+        _candidates(fit.candidates, plan),
+        Text(""),
+        Text("\n".join(_plan_lines(plan))),
+    ]
+    if plan.decisions:
+        parts += [Text(""), _decisions(plan)]
+    parts += [Text(""), Text("\n".join(_proof_lines(fit)))]
+    for name, lines in (("Notes", (*fit.notes, *plan.notes)), ("Load it with", _how_to_load(fit))):
+        if lines:
+            parts.append(Text(f"\n{name}:\n" + "\n".join(f"  {line}" for line in lines)))
+    return render(Group(*parts), width, color)
+
+
+def _headline(plan: Plan) -> str:
+    return (
+        f"{format_bytes(plan.plain_peak_bytes)} with everything kept, "
+        f"{format_bytes(plan.peak_bytes)} planned for a budget of {format_bytes(plan.budget_bytes)}"
+    )
+
+
+def _candidates(candidates: tuple[Candidate, ...], plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("plan", "peak", "step", "slower by", "waits", "moved"):
+        table.add_column(name, justify="left" if name == "plan" else "right")
+    for candidate in candidates:
+        table.add_row(*_row(candidate, plan))
+    return table
+
+
+def _row(candidate: Candidate, plan: Plan) -> list[str]:
+    mark = "* " if candidate.solver == plan.solver and candidate.fits else "  "
+    peak = "?" if candidate.peak_bytes is None else format_bytes(candidate.peak_bytes)
+    if not candidate.fits or candidate.seconds is None:
+        return [mark + candidate.solver, peak, "does not fit", "", "", ""]
+    slower = candidate.seconds / plan.plain_seconds - 1.0 if plan.plain_seconds else 0.0
+    return [
+        mark + candidate.solver,
+        peak,
+        format_seconds(candidate.seconds),
+        format_ratio(slower),
+        format_seconds(candidate.stall_seconds) if candidate.stall_seconds else "",
+        format_bytes(candidate.moved_bytes) if candidate.moved_bytes else "",
+    ]
+
+
+def _plan_lines(plan: Plan) -> list[str]:
+    link = f", link {plan.link.name} ({plan.link.source})" if plan.link is not None else ""
+    return [
+        f"Plan: {plan.solver}, {format_seconds(plan.seconds)} per step, {format_ratio(plan.slowdown - 1)} slower than "
+        f"plain, at most {format_ratio(plan.gap)} above the best of {plan.bound_of}",
+        f"Sizes are {plan.chain.source}, times are {plan.chain.time_source}{link}",
+        f"The peak is {plan.binding.where}: "
+        + ", ".join(f"{part.name} {format_bytes(part.num_bytes)}" for part in plan.binding.parts[:4]),
+        f"Smallest budget for a plan of this kind: {format_bytes(plan.smallest_budget_bytes)}",
+    ]
+
+
+def _decisions(plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("decision")
+    table.add_column("bytes spared", justify="right")
+    table.add_column("seconds paid", justify="right")
+    ordered = sorted(plan.decisions, key=lambda decision: -decision.spared_bytes)
+    for decision in ordered[:MOST_DECISIONS]:
+        table.add_row(decision.what, format_bytes(decision.spared_bytes), format_seconds(decision.paid_seconds))
+    if len(ordered) > MOST_DECISIONS:
+        table.add_row(f"and {len(ordered) - MOST_DECISIONS} more", "", "")
+    return table
+
+
+def _proof_lines(fit: Fit) -> list[str]:
+    proof = fit.proof
+    if proof is None:
+        return [f"Nothing was run or measured: {fit.unproven_because or 'no proof was asked for'}"]
+    lines = [_same_line(proof)]
+    if proof.measured_peak_bytes is not None:
+        lines.append(
+            f"Measured peak of the planned step: {format_bytes(proof.measured_peak_bytes)}; promised "
+            f"{format_bytes(proof.promised_bytes)}, budget {format_bytes(fit.budget_bytes)}"
+        )
+    if fit.num_rounds > 1:
+        lines.append(f"Planned {fit.num_rounds} times until the measured peak lay within the budget")
+    if fit.kept_blocks:
+        lines.append("Kept, because they compute something else when run again: " + ", ".join(fit.kept_blocks))
+    return lines
+
+
+def _same_line(proof: Proof) -> str:
+    what = f"loss, gradients, buffers and random state ({proof.num_compared} values)"
+    if proof.bit_equal:
+        return f"Proven: with the same seed, {what} are bit-equal with and without the plan"
+    return (
+        f"Proven within tolerance: {len(proof.within_tolerance)} of {what} differ as much as two plain runs do: "
+        "kernels here are not deterministic"
+    )
+
+
+def _how_to_load(fit: Fit) -> tuple[str, ...]:
+    if not fit.plan_file:
+        return ()
+    return (f"memfit.apply_plan(model, {fit.plan_file!r})",)
+
+
+def levers_text(levers: tuple[Lever, ...], *, width: int, color: bool) -> str:
+    """What remains when no plan fits."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("lever", "smallest budget", "fits", "price"):
+        table.add_column(name, overflow="fold")
+    for lever in levers:
+        fits = "no" if lever.peak_bytes is None else "yes"
+        table.add_row(lever.name, format_bytes(lever.smallest_budget_bytes), fits, lever.price)
+    return render(table, width, color)

@@ -1,0 +1,113 @@
+"""Does `memfit fit` answer on the command line: candidates, proof, a plan file, and clear lines for bad input?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from memfit.commands import cli, main
+from memfit.records.fit import Fit
+from memfit.records.plan import read_plan
+
+JOB = """
+import torch
+from torch import nn
+
+def make(rows=512, layers=8, device="cpu"):
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Dropout(0.1)) for _ in range(layers)]
+    model = nn.Sequential(*blocks, nn.Linear(32, 4)).to(device)
+    batch = (torch.randn(rows, 32, device=device), torch.randint(0, 4, (rows,), device=device))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy, batch
+
+def step():
+    return lambda: None
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    path = tmp_path / "job_to_fit.py"
+    path.write_text(JOB)
+    return f"{path}:make"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["fit", *words, "--threads", "1"])
+
+
+def answer(*words: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code and what was written, as a shell would see it."""
+    with pytest.raises(SystemExit) as leaving:
+        main(["fit", *words])
+    out, err = capfd.readouterr()
+    return int(leaving.value.code or 0), out, err
+
+
+def test_a_job_is_fitted_proven_and_its_plan_written(job: str, tmp_path: Path):
+    plan_file = tmp_path / "plan.json"
+    result = run(job, "--budget", "1MiB", "-o", str(plan_file))
+    assert result.exit_code == 0, result.output
+    for words in ("every block", "nested", "bit-equal with and without the plan", "memfit.apply_plan(model"):
+        assert words in result.output
+    assert read_plan(plan_file).peak_bytes <= 2**20
+    again = run(job, "--budget", "1MiB", "-o", str(plan_file))
+    assert "is there already" in str(again.exception)
+
+
+def test_the_record_is_printed_as_json(job: str, tmp_path: Path):
+    result = run(job, "--budget", "1MiB", "-o", str(tmp_path / "plan.json"), "--json")
+    fit = msgspec.convert(json.loads(result.stdout.splitlines()[-1]), Fit)
+    assert fit.proof is not None
+    assert fit.proof.bit_equal
+    assert fit.budget_bytes == 2**20
+
+
+def test_what_does_not_fit_ends_with_three_and_says_what_would(
+    job: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    code, out, err = answer(job, "--budget", "300KiB", "-o", str(tmp_path / "plan.json"), capfd=capfd)
+    assert code == 3
+    assert "no plan fits into 300.0 KiB" in err
+    assert "a budget of" in err
+    assert "split the batch" in out
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--budget", "8"), "no unit"),
+        (("--budget", "-8GiB"), "at least one byte"),
+        ((), "there is no budget"),
+        (("--budget", "1MiB", "--planner", "magic"), "no such planner"),
+    ],
+)
+def test_a_wrong_request_is_one_clear_line(
+    job: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], line: str
+):
+    code, _, err = answer(job, *words, "-o", str(tmp_path / "plan.json"), capfd=capfd)
+    assert code == 2
+    assert line in err
+    assert "Traceback" not in err
+
+
+def test_a_step_without_a_model_is_refused(job: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    step = job.removesuffix("make") + "step"
+    code, _, err = answer(step, "--budget", "1GiB", "-o", str(tmp_path / "plan.json"), capfd=capfd)
+    assert code == 2
+    assert "no model to change" in err
+
+
+def test_another_device_is_planned_from_prediction_and_nothing_is_measured(job: str, tmp_path: Path):
+    plan_file = tmp_path / "plan.json"
+    result = run(job, "--device", "cuda:24GiB", "-o", str(plan_file))
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert "Nothing was run or measured" in result.output
+    plan = read_plan(plan_file)
+    assert plan.chain.source == "predicted"
+    assert plan.chain.time_source == "assumed"

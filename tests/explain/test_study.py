@@ -1,0 +1,274 @@
+"""Are planted effects found, is nothing found where nothing is, and do the intervals keep their word?"""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_studies import SETTINGS, drawn, made_study, made_trial
+
+from memfit.explain.study import ERROR_RATE, explain_study, explain_table
+from memfit.explain.study_effects import find_effects
+from memfit.explain.study_factors import factors_of
+from memfit.explain.study_order import order_effect
+from memfit.explain.study_table import table_of
+from memfit.records.study import Study
+from memfit.records.study_findings import StudyFinding, StudyFindings
+from memfit.units import MIB
+
+
+def found(findings: StudyFindings) -> set[tuple[str, ...]]:
+    return {(f.topic, *f.subjects) for f in findings.findings if f.verdict == "found"}
+
+
+def about(findings: StudyFindings, name: str) -> StudyFinding:
+    (finding,) = findings.about("hyperparameter", name)
+    return finding
+
+
+# ---- planted effects -------------------------------------------------------------------------------------------------
+
+
+def test_a_planted_effect_is_found_with_its_size_and_the_rest_is_ruled_out():
+    findings = explain_study(made_study(lambda row, place: 0.5 * row["batch_size"]))
+    batch = about(findings, "batch_size")
+    assert found(findings) == {("hyperparameter", "batch_size")}
+    assert batch.effect is not None
+    assert batch.effect.low is not None
+    assert batch.effect.high is not None
+    low, high = map(int, re.findall(r"from (\d+) to (\d+)", batch.sentence)[0])
+    assert batch.effect.low <= 0.5 * (high - low) * MIB <= batch.effect.high
+    assert any("memory rises with it" in line for line in batch.evidence)
+    assert {about(findings, name).verdict for name in ("lr", "width", "optimizer", "dropout")} == {"ruled out"}
+    assert findings.importances[0].name == "batch_size"
+    assert findings.importances[0].share > 0.8
+
+
+def test_the_effect_of_a_choice_is_found_and_named():
+    findings = explain_study(made_study(lambda row, place: 60.0 * (row["optimizer"] == "adam")))
+    assert found(findings) == {("hyperparameter", "optimizer")}
+    assert "adam" in about(findings, "optimizer").sentence
+
+
+def test_two_that_act_together_are_found():
+    findings = explain_study(made_study(lambda row, place: row["batch_size"] * row["width"] / 300, num_trials=60))
+    assert ("interaction", "batch_size", "width") in found(findings)
+
+
+def test_a_step_in_the_order_is_found_where_it_was_planted_and_taken_out_of_the_effects():
+    rule = lambda row, place: 300.0 * (place >= 25) + 0.5 * row["batch_size"]  # noqa: E731
+    findings = explain_study(made_study(rule))
+    (order,) = findings.about("order of recording")
+    assert "trials 1-25 and trials 26-40 differ by when they were recorded" in order.sentence
+    assert about(findings, "batch_size").verdict == "found"
+    assert order.effect is not None
+    assert order.effect.value == pytest.approx(300 * MIB, rel=0.05)
+
+
+def test_a_drift_is_told_from_a_step():
+    findings = explain_study(made_study(lambda row, place: 5.0 * place))
+    (order,) = findings.about("order of recording")
+    assert order.verdict == "found"
+    assert "drifts" in order.sentence
+
+
+def test_a_grid_in_its_own_order_is_no_step_in_time():
+    """Hyperparameters that change with the order explain the order, not the other way round."""
+    rows = [{"batch_size": b, "width": w} for b, w in product((16, 32, 64, 128, 256), range(32, 512, 48))]
+    findings = explain_study(made_study(lambda row, place: 0.5 * row["batch_size"], rows=rows))
+    assert found(findings) == {("hyperparameter", "batch_size")}
+
+
+def test_a_small_grid_in_its_own_order_cannot_tell_time_from_its_first_hyperparameter():
+    rows = [{"batch_size": b, "width": w} for b, w in product((16, 128, 256), (32, 64, 128))]
+    findings = explain_study(made_study(lambda row, place: 0.5 * row["batch_size"], rows=rows, noise_mib=1.0))
+    (order,) = findings.about("order of recording")
+    assert order.verdict == "cannot tell"
+    assert "cannot be told from batch_size" in order.sentence
+
+
+def test_other_programs_in_the_number_are_found_byte_for_byte():
+    background = np.random.default_rng(5).normal(3000, 80, 40)
+    study = made_study(lambda row, place: float(background[place]), background=lambda place: float(background[place]))
+    (others,) = explain_study(study).about("other programs")
+    assert others.verdict == "found"
+    assert others.sentence.startswith("other programs are in the number: 1.0")
+
+
+def test_the_time_of_day_is_found_when_memory_follows_it():
+    study = made_study(lambda row, place: 80 * np.sin((8 + place * 1.7) * np.pi / 12), hours_each=1.7)
+    (hour,) = explain_study(study).about("time of day")
+    assert hour.verdict == "found"
+
+
+def test_a_law_is_recovered_with_its_coefficients():
+    def sizes(row: dict[str, Any]) -> dict[str, Any]:
+        return {"num_parameters": row["width"] ** 2 * 10, "num_activations": row["width"] * 40}
+
+    def rule(row: dict[str, Any], place: int) -> float:
+        size = sizes(row)
+        return (16 * size["num_parameters"] + 8 * row["batch_size"] * size["num_activations"]) / MIB
+
+    (law,) = explain_study(made_study(rule, sizes=sizes, noise_mib=1.0)).about("law")
+    assert law.verdict == "found"
+    base, each, activation = map(float, re.findall(r"(\d+\.?\d*) (?:MiB|bytes)", law.sentence))
+    assert (base, each, activation) == pytest.approx((1000, 16, 8), rel=0.05)
+    assert "16 bytes per parameter is a weight, its gradient and Adam's two moments" in law.evidence
+
+
+def test_layer_lists_count_by_their_layers_and_units():
+    random = np.random.default_rng(3)
+    rows = [{"hidden": "-".join(map(str, random.integers(8, 300, random.integers(2, 8))))} for _ in range(40)]
+    rule = lambda row, place: 0.5 * sum(map(int, row["hidden"].split("-")))  # noqa: E731
+    assert ("hyperparameter", "hidden: units") in found(explain_study(made_study(rule, rows=rows)))
+
+
+# ---- what cannot be told ---------------------------------------------------------------------------------------------
+
+
+def test_hyperparameters_that_moved_together_are_not_told_apart():
+    random = np.random.default_rng(2)
+    rows = [{**drawn(random), "batch_size": b, "twice": 2 * b} for b in random.integers(8, 256, 40).tolist()]
+    findings = explain_study(made_study(lambda row, place: row["twice"], rows=rows))
+    verdicts = {name: about(findings, name) for name in ("batch_size", "twice")}
+    untold = [f for f in verdicts.values() if f.verdict == "cannot tell" and "moved together" in f.sentence]
+    assert len(untold) == 1
+
+
+def test_trials_that_ran_out_of_memory_are_left_out_counted_and_their_absence_explained():
+    study = made_study(num_trials=20)
+    lost = tuple(made_trial(20 + i, drawn(np.random.default_rng(i)), 9e6, kind="out of memory") for i in range(3))
+    findings = explain_study(msgspec.structs.replace(study, trials=study.trials + lost))
+    assert findings.num_trials == 20
+    assert "left out: 3 trials with the outcome 'out of memory'" in findings.notes
+    assert any("effects look smaller than they are" in note for note in findings.notes)
+
+
+def test_what_did_not_vary_is_named():
+    rows = [{"width": i, "layers": 3} for i in range(1, 21)]
+    assert "did not vary: layers" in explain_study(made_study(rows=rows)).notes
+
+
+@pytest.mark.parametrize("num_trials", [0, 1, 2])
+def test_too_few_trials_give_no_findings_and_the_reason(num_trials: int):
+    study = msgspec.structs.replace(made_study(num_trials=5), trials=made_study(num_trials=5).trials[:num_trials])
+    findings = explain_study(study)
+    assert findings.findings == ()
+    assert any("nothing to explain" in note for note in findings.notes)
+
+
+# ---- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_data_without_effects_give_findings_no_more_often_than_stated():
+    """100 studies of heavy-tailed noise; with a true rate of 5 %, more than 12 come up in 1 of 700 tries."""
+    num_found = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        noise = 20 * random.standard_t(3, 24)
+        background = random.normal(3000, 100, 24)
+        study = made_study(
+            lambda row, place, noise=noise: float(noise[place]),
+            seed=seed,
+            num_trials=24,
+            background=lambda place, background=background: float(background[place]),
+        )
+        findings = explain_study(study)
+        num_found += bool(found(findings) or findings.importances)
+    assert ERROR_RATE == 0.05
+    assert num_found <= 12
+
+
+def test_looking_at_every_place_for_a_step_is_paid_for():
+    """In 80 orders without a step, p is at most 0.2 in about 16; more than 28 come up in 1 of 1000 tries."""
+    tables = [table_of(made_study(seed=seed, num_trials=20)) for seed in range(80)]
+    answers = [order_effect(table, factors_of(table.values)[0]) for table in tables]
+    assert sum(answer is not None and answer.p <= 0.2 for answer in answers) <= 28
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    """60 studies, six intervals each; the noise grows with the batch, which plain least squares would not forgive."""
+    truth = {"batch_size": 0.5, "width": 0.1, "lr": 0.0, "dropout": 0.0}
+    hits: list[bool] = []
+    for seed in range(60):
+        random = np.random.default_rng(1000 + seed)
+        study = made_study(
+            lambda row, place, random=random: (
+                0.5 * row["batch_size"] + 0.1 * row["width"] + random.normal(0, 3 + row["batch_size"] / 16)
+            ),
+            seed=seed,
+            num_trials=40,
+            noise_mib=1.0,
+        )
+        table = table_of(study)
+        for effect in find_effects(factors_of(table.values)[0], np.empty((40, 0)), table.memory_bytes).effects:
+            for _, low, high in effect.change_bytes:
+                span = 0.0 if effect.factor.scale == "choice" else effect.factor.high - effect.factor.low
+                hits.append(low <= truth.get(effect.factor.name, 0.0) * span * MIB <= high)
+    assert len(hits) == 360
+    assert 0.91 <= np.mean(hits) <= 0.99
+
+
+def test_the_answer_does_not_depend_on_the_unit_of_memory():
+    table = table_of(made_study(lambda row, place: 0.5 * row["batch_size"]))
+    from dataclasses import replace
+
+    small = replace(table, memory_bytes=table.memory_bytes / 1000)
+    assert [(f.topic, f.verdict, f.p) for f in explain_table(table).findings if f.topic != "size of the network"] == [
+        (f.topic, f.verdict, f.p) for f in explain_table(small).findings if f.topic != "size of the network"
+    ]
+
+
+VALUES = st.one_of(
+    st.integers(-5, 5), st.floats(-10, 10), st.booleans(), st.none(), st.sampled_from(["a", "b", "8-16", "4-4-4"]),
+    st.lists(st.integers(1, 64), max_size=3), st.fixed_dictionaries({"_name": st.sampled_from(["x", "y"])}),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.dictionaries(st.sampled_from("abc"), VALUES), st.floats(0, 1e5) | st.none()), max_size=14))
+def test_any_table_gets_an_answer(rows: list[tuple[dict[str, Any], float | None]]):
+    trials = tuple(made_trial(i, row, memory, hours=float(i)) for i, (row, memory) in enumerate(rows))
+    findings = explain_study(Study(study_id="any", settings=SETTINGS, trials=trials))
+    assert findings.num_trials <= len(rows)
+    assert all(f.p is None or 0 < f.p <= 1 for f in findings.findings)
+    assert msgspec.json.decode(msgspec.json.encode(findings), type=StudyFindings) is not None
+
+
+# ---- oracles ---------------------------------------------------------------------------------------------------------
+
+
+def test_students_quantiles_are_those_of_the_printed_tables():
+    from memfit.explain.student import t_quantile, two_sided_p
+
+    printed = {1: 12.706, 2: 4.303, 4: 2.776, 10: 2.228, 30: 2.042, 120: 1.980}
+    assert {df: round(t_quantile(df), 3) for df in printed} == printed
+    assert two_sided_p(0.0, 7) == pytest.approx(1.0)
+
+
+def test_importances_agree_with_optunas_on_who_comes_first():
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    made = made_study(lambda row, place: 0.2 * row["batch_size"] + 0.5 * row["width"], num_trials=80)
+    distributions = {
+        "lr": optuna.distributions.FloatDistribution(1e-4, 1, log=True),
+        "batch_size": optuna.distributions.IntDistribution(16, 256),
+        "width": optuna.distributions.IntDistribution(32, 512),
+        "optimizer": optuna.distributions.CategoricalDistribution(["adam", "sgd", "rmsprop"]),
+        "dropout": optuna.distributions.FloatDistribution(0, 0.5),
+    }
+    study = optuna.create_study(direction="maximize")
+    for trial in made.trials:
+        value = (trial.peak.value or 0.0) / MIB
+        study.add_trial(optuna.create_trial(params=trial.parameters, distributions=distributions, value=value))
+    theirs = optuna.importance.get_param_importances(
+        study, evaluator=optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
+    )
+    ours = [each.name for each in explain_study(made).importances]
+    assert ours[0] == next(iter(theirs)) == "width"
