@@ -121,7 +121,7 @@ def one_step(size: int, batch: int, plan: str | None, disk: str | None) -> dict[
     for tensor in [job.seen["loss"], *(p.grad for p in job.model.parameters()), *job.model.buffers()]:
         assert tensor is not None
         digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return {"seconds": seconds, "digest": digest.hexdigest(), "resident_bytes": resident_bytes, "anonymous_bytes": resident_bytes}
+    return {"seconds": seconds, "digest": digest.hexdigest(), "resident_bytes": resident_bytes}
 
 
 def _most_resident() -> int:

@@ -1,0 +1,57 @@
+"""How does a plan from a file, or fresh from a planner, take hold of a live model?"""
+
+from __future__ import annotations
+
+import torch
+
+from memfit.apply.torch_job import storage_bytes
+from memfit.apply.torch_segments import AppliedPlan, PlannedForward, apply_nodes
+from memfit.errors import MemfitError, UsageError
+from memfit.records.plan import Keep, Node, Plan
+from memfit.units import format_bytes
+
+
+def apply_to(model: torch.nn.Module, plan: Plan, disk: str | None = None) -> AppliedPlan:
+    """Make a model carry out a plan; `disk` is the folder for what it moves."""
+    check_model(model, plan)
+    applied = apply_nodes(model, plan.chain.stages, plan.nodes)
+    if plan.moves:
+        try:
+            _move(applied, plan, disk)
+        except BaseException:
+            applied.undo()
+            raise
+    return applied
+
+
+def check_model(model: torch.nn.Module, plan: Plan) -> None:
+    """Refuse a model that the plan was not made for, or that carries one already."""
+    refuse_planned(model)
+    expected = plan.chain.fixed.parameter_bytes
+    found = storage_bytes(list(model.parameters()))
+    if expected != found:
+        raise MemfitError(
+            "the plan is for another model",
+            found=f"parameters of {format_bytes(found)}, the plan was made for {format_bytes(expected)}",
+            hint="plan again with memfit fit",
+        )
+    if any(_option_of(node) for node in plan.nodes):
+        raise MemfitError("the plan keeps a stage in a way this version cannot carry out", hint="plan again")
+
+
+def refuse_planned(model: torch.nn.Module) -> None:
+    """Refuse a model that carries a plan already."""
+    if any(isinstance(m.__dict__.get("forward"), PlannedForward) for m in model.modules()):
+        raise UsageError("the model already carries a plan", hint="call .undo() on what fit_to_budget returned")
+
+
+def _option_of(node: Node) -> str:
+    if isinstance(node, Keep):
+        return node.option
+    return next((found for inner in node.inside if (found := _option_of(inner))), "")
+
+
+def _move(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
+    from memfit.apply.torch_moves import attach_moves
+
+    attach_moves(applied, plan, disk)

@@ -1,0 +1,179 @@
+"""What is run, again and again, while a plan is made and proven, and how is every trace of it removed?
+
+A job is one forward and backward of the user's own step, without the update. Before each run the random state is
+set, the gradients are put aside; afterwards parameters, buffers, gradients and random state are what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from memfit.errors import UsageError
+
+Run = Callable[[], Any]
+"""One forward and backward; returns the loss, or None where it cannot be had."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A model with everything needed to run its step."""
+
+    model: torch.nn.Module
+    run: Run
+    optimizer: torch.optim.Optimizer | None = None
+    batch: Any = None
+    name: str = ""
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What the last run returned beside gradients; filled by `run`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        first = next(self.model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+
+def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: Any, name: str = "") -> Job:
+    """A job from the four things everybody has."""
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
+    if hasattr(model, "_orig_mod"):
+        raise UsageError("a compiled model cannot be planned", found=type(model).__name__, hint="plan it, then compile")
+    job = Job(model=model, run=lambda: None, optimizer=optimizer, batch=batch, name=name)
+
+    def run() -> Any:
+        value = _loss_of(model, batch, loss)
+        job.seen["loss"] = value.detach()
+        value.backward()
+        return value.detach()
+
+    job.run = run
+    return job
+
+
+def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., Any] | None) -> torch.Tensor:
+    if isinstance(batch, dict) or hasattr(batch, "keys"):
+        outputs = model(**batch)
+        value = outputs.loss if loss is None else loss(outputs, batch)
+    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+        outputs = model(batch[0])
+        value = outputs if loss is None else loss(outputs, batch[1])
+    else:
+        raise UsageError(
+            "this batch cannot be given to a model",
+            found=type(batch).__name__,
+            hint="give (inputs, targets), or a dictionary of keyword arguments",
+        )
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise UsageError("the loss is not one number", found=type(value).__name__, hint="return a tensor of one value")
+    return value
+
+
+def job_of_step(training: Any, name: str = "") -> Job:
+    """A job from a training with a step of its own: the step runs, its update does not."""
+    job = Job(model=training.model, run=lambda: None, optimizer=training.optimizer, batch=training.batch, name=name)
+
+    def note(value: Any) -> None:
+        job.seen["loss"] = value.detach()
+
+    def run() -> Any:
+        before, training.on_loss = training.on_loss, note
+        try:
+            with _without_update(training.optimizer):
+                training.step()
+        finally:
+            training.on_loss = before
+        return job.seen.get("loss")
+
+    job.run = run
+    return job
+
+
+@contextlib.contextmanager
+def _without_update(optimizer: Any) -> Iterator[None]:
+    """Let `step` and `zero_grad` of one optimizer do nothing."""
+    optimizer.step = lambda *_, **__: None
+    optimizer.zero_grad = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del optimizer.step, optimizer.zero_grad
+
+
+# ---- state -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RandomState:
+    """All random generators a model may use."""
+
+    cpu: torch.Tensor
+    devices: list[torch.Tensor]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> RandomState:
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return cls(torch.get_rng_state(), devices, random.getstate(), _numpy_random().get_state())
+
+    def put_back(self) -> None:
+        """Make it the current state."""
+        torch.set_rng_state(self.cpu)
+        if self.devices:
+            torch.cuda.set_rng_state_all(self.devices)
+        random.setstate(self.python)
+        _numpy_random().set_state(self.numpy)
+
+    def same_as(self, other: RandomState) -> bool:
+        """Whether both would draw the same numbers."""
+        tensors = zip([self.cpu, *self.devices], [other.cpu, *other.devices], strict=True)
+        mine, theirs = self.numpy, other.numpy
+        return (
+            all(torch.equal(a, b) for a, b in tensors)
+            and self.python == other.python
+            and bool((mine[1] == theirs[1]).all())
+            and mine[2:] == theirs[2:]
+        )
+
+
+def _numpy_random() -> Any:
+    from numpy import random as numpy_random
+
+    return numpy_random
+
+
+@contextlib.contextmanager
+def leaving_no_trace(job: Job) -> Iterator[None]:
+    """Put gradients aside, and afterwards restore them, the buffers and the random state."""
+    state = RandomState.now()
+    gradients = [(p, p.grad) for p in job.model.parameters()]
+    buffers = [(b, b.detach().clone()) for b in job.model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for buffer, value in buffers:
+            buffer.data.copy_(value)
+        state.put_back()
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a nest of containers."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes of the storages under some tensors, each counted once."""
+    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(found.values())

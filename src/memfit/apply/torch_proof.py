@@ -1,0 +1,145 @@
+"""Does the model compute the same with the plan as without, and does it stay within the promise?
+
+One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by
+bit. The plain step is run twice first. Where it does not agree with itself, its kernels are not deterministic, and
+there the largest difference between the two plain runs is the tolerance; the proof says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memfit.apply.torch_job import Job, RandomState, leaving_no_trace, storage_bytes, tensors_of
+from memfit.apply.torch_meter import record_events
+from memfit.errors import UsageError
+from memfit.records.fit import Proof
+
+TOLERANCE_FACTOR = 4.0
+MOST_DRIFT = 0.01
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run computed."""
+
+    loss: torch.Tensor | None
+    gradients: dict[str, torch.Tensor | None]
+    buffers: dict[str, torch.Tensor]
+    random: RandomState
+    peak_bytes: int | None = None
+    """Above what was alive before the run; None when nobody looked."""
+
+
+@dataclass(slots=True)
+class Reference:
+    """The plain step, run twice."""
+
+    outcome: Outcome
+    tolerance: dict[str, float]
+    """Largest difference between two plain runs, only where there is one."""
+
+
+def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
+    """Run from one random state and keep what came out."""
+    with leaving_no_trace(job):
+        state.put_back()
+        job.seen.pop("loss", None)
+        record = record_events(job.run, job.device) if watched else job.run() and None
+        loss = job.seen.get("loss")
+        return Outcome(
+            loss=None if loss is None else loss.clone(),
+            gradients={name: p.grad for name, p in job.model.named_parameters()},
+            buffers={name: b.detach().clone() for name, b in job.model.named_buffers()},
+            random=RandomState.now(),
+            peak_bytes=record.peak_bytes if watched and record is not None else None,
+        )
+
+
+def reference_of(job: Job, state: RandomState) -> Reference:
+    """Run the plain step twice; refuse a model that does not come near itself."""
+    given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
+    first, second = run_once(job, state), run_once(job, state)
+    if any(tensor._version != version for tensor, version in given):
+        raise UsageError(
+            "the model writes into its batch, so that it cannot be run twice",
+            hint="let it work on a copy: inputs.clone()",
+        )
+    _refuse_another_loss(first, second)
+    return Reference(first, differences(first, second))
+
+
+def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
+    if first.loss is None or second.loss is None or torch.equal(first.loss, second.loss):
+        return
+    a, b = float(first.loss), float(second.loss)
+    if not abs(a - b) <= MOST_DRIFT * max(abs(a), abs(b), 1e-12):
+        raise UsageError(
+            "the model cannot be run twice",
+            found=f"with the same seed and the same weights the loss was {a:.6g}, then {b:.6g}",
+            hint="find what it carries from one step to the next, or its own source of random numbers",
+        )
+
+
+def differences(one: Outcome, other: Outcome) -> dict[str, float]:
+    """Name and largest difference of everything that is not bit-equal; infinite where sizes or presence differ."""
+    found: dict[str, float] = {}
+    _compare(found, "loss", one.loss, other.loss)
+    for kind, mine, theirs in (
+        ("gradient of ", one.gradients, other.gradients),
+        ("buffer ", one.buffers, other.buffers),
+    ):
+        for name in mine.keys() | theirs.keys():
+            _compare(found, kind + name, mine.get(name), theirs.get(name))
+    if not one.random.same_as(other.random):
+        found["state of the random generators"] = float("inf")
+    return found
+
+
+def _compare(found: dict[str, float], name: str, mine: torch.Tensor | None, theirs: torch.Tensor | None) -> None:
+    if mine is None and theirs is None:
+        return
+    if mine is None or theirs is None or mine.shape != theirs.shape:
+        found[name] = float("inf")
+    elif not _bit_equal(mine, theirs):
+        gap = (mine.detach().double() - theirs.detach().double()).abs().max()
+        found[name] = float(gap) if torch.isfinite(gap) else float("inf")
+
+
+def _bit_equal(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Equal values; a NaN is equal to a NaN in the same place."""
+    return torch.equal(mine, theirs) or torch.allclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, promised_bytes: int) -> Proof:
+    """Run the planned step once under the allocator's eyes and compare it with the plain one."""
+    try:
+        outcome = run_once(job, state, watched=True)
+    except Exception as error:  # a block that cannot be run again may fail in any way it likes
+        return Proof(
+            failure=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}", promised_bytes=promised_bytes
+        )
+    apart = differences(reference.outcome, outcome)
+    wrong = {n: gap for n, gap in apart.items() if not gap <= TOLERANCE_FACTOR * reference.tolerance.get(n, 0.0)}
+    return Proof(
+        differing=tuple(sorted(wrong)),
+        within_tolerance=tuple(sorted(apart.keys() - wrong.keys())),
+        num_compared=1 + len(outcome.gradients) + len(outcome.buffers) + 1,
+        measured_peak_bytes=base_bytes + (outcome.peak_bytes or 0),
+        promised_bytes=promised_bytes,
+    )
+
+
+def base_bytes_of(job: Job, state_bytes: int) -> int:
+    """What is alive before the step: parameters, buffers, the batch, and the optimizer's state as it will be."""
+    tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
+    return storage_bytes(tensors) + state_bytes
+
+
+def names_of(differences: Sequence[str], most: int = 3) -> str:
+    """A few names for a message."""
+    rest = f" and {len(differences) - most} more" if len(differences) > most else ""
+    return ", ".join(differences[:most]) + rest

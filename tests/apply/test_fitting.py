@@ -1,0 +1,217 @@
+"""Does a fitted model keep its promise, is every wrong block found, and is a model that does not fit left as it was?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch_fit_models import Drifting, NormedBlock, Skipping, Stack, job_for, normed_stack
+
+import memfit
+from memfit.apply.torch_fitted import FittedModel
+from memfit.apply.torch_job import RandomState
+from memfit.apply.torch_proof import differences, run_once
+from memfit.errors import BadQuantity, DamagedRecord, DoesNotFit, MemfitError, NewerFormat, UsageError
+from memfit.records.plan import Checkpoint, encode_plan
+
+ROWS, BLOCKS = 512, 6
+CROSS_ENTROPY = nn.functional.cross_entropy
+
+
+def fit(model: nn.Module, budget: str | int, **options: Any) -> FittedModel:
+    job = job_for(model, rows=ROWS)
+    return memfit.fit_to_budget(model, job.batch, CROSS_ENTROPY, job.optimizer, budget=budget, **options)
+
+
+def is_untouched(model: nn.Module) -> bool:
+    return not any("forward" in m.__dict__ or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.fixture(scope="module")
+def peaks() -> tuple[int, int]:
+    """The plain peak of the stack and the smallest budget for it."""
+    torch.set_num_threads(1)
+    with fit(normed_stack(BLOCKS), "1GiB") as fitted:
+        return fitted.plan.plain_peak_bytes, fitted.plan.smallest_budget_bytes
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_the_measured_peak_is_within_the_budget_and_the_step_is_bit_equal(peaks: tuple[int, int], share: float):
+    plain, smallest = peaks
+    budget = int(smallest * 1.02 + share * (plain - smallest))
+    model = normed_stack(BLOCKS)
+    with fit(model, budget) as fitted:
+        proof = fitted.fit.proof
+        assert proof is not None
+        assert proof.bit_equal
+        assert proof.measured_peak_bytes is not None
+        assert proof.measured_peak_bytes <= budget
+        assert any(isinstance(node, Checkpoint) for node in fitted.plan.nodes)
+    assert is_untouched(model)
+
+
+def test_a_fitted_model_trains_to_the_same_weights_as_a_plain_one(peaks: tuple[int, int]):
+    budget = (peaks[0] + peaks[1]) // 2
+    plain, planned = normed_stack(BLOCKS), normed_stack(BLOCKS)
+    fit(planned, budget)
+    for model in (plain, planned):
+        job = job_for(model, rows=ROWS)
+        assert job.optimizer is not None
+        for _ in range(3):
+            job.optimizer.zero_grad()
+            job.run()
+            job.optimizer.step()
+    ours, theirs = planned.state_dict(), plain.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_disk_makes_room_where_recomputing_alone_does_not(peaks: tuple[int, int], tmp_path: Path):
+    with fit(normed_stack(BLOCKS), peaks[0] * 3 // 4, disk=tmp_path, planner="offload") as fitted:
+        assert fitted.plan.moves
+        assert fitted.fit.proof is not None
+        assert fitted.fit.proof.bit_equal
+
+
+def test_a_block_that_drifts_is_named_and_kept(peaks: tuple[int, int]):
+    torch.manual_seed(0)
+    blocks: list[nn.Module] = [NormedBlock(16) for _ in range(BLOCKS)]
+    blocks[1] = Drifting(16)
+    with fit(Stack(blocks), peaks[1] * 3 // 2) as fitted:
+        assert fitted.fit.kept_blocks == ("blocks.1",)
+        assert fitted.fit.proof is not None
+        assert fitted.fit.proof.bit_equal
+
+
+def test_a_model_with_skips_is_fitted_block_by_block_and_says_so(peaks: tuple[int, int]):
+    torch.manual_seed(0)
+    with fit(Skipping([NormedBlock(16) for _ in range(BLOCKS)]), peaks[0] * 4 // 5) as fitted:
+        assert fitted.fit.proof is not None
+        assert fitted.fit.proof.bit_equal
+        assert any("decided for itself" in note for note in fitted.fit.notes)
+
+
+def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
+    peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    from memfit.apply import torch_fit
+
+    tried: list[int] = []
+    honest = torch_fit.prove
+
+    def pessimist(*args: Any) -> Any:
+        proof = honest(*args)
+        tried.append(args[-1])
+        return msgspec.structs.replace(proof, measured_peak_bytes=peaks[0])
+
+    monkeypatch.setattr(torch_fit, "prove", pessimist)
+    model = normed_stack(BLOCKS)
+    with pytest.raises(DoesNotFit) as failure:
+        fit(model, peaks[0] - 4096)
+    assert failure.value.exit_code == 3
+    assert 1 < len(tried) <= 3
+    assert tried == sorted(tried, reverse=True)
+    assert is_untouched(model)
+
+
+def test_a_proof_that_fails_without_a_culprit_raises_and_leaves_the_model(
+    peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    from memfit.apply import torch_fit
+
+    answers = iter([("loss",)])
+
+    def first_is_wrong(*args: Any) -> Any:
+        return msgspec.structs.replace(honest(*args), differing=next(answers, ()))
+
+    honest = torch_fit.prove
+    monkeypatch.setattr(torch_fit, "prove", first_is_wrong)
+    model = normed_stack(BLOCKS)
+    with pytest.raises(torch_fit.ProofFailed, match="does not compute the same"):
+        fit(model, (peaks[0] + peaks[1]) // 2)
+    assert is_untouched(model)
+
+
+def test_what_does_not_fit_says_the_smallest_budget_and_the_levers(peaks: tuple[int, int]):
+    model = normed_stack(BLOCKS)
+    job, state = job_for(model, rows=ROWS), RandomState.now()
+    before = run_once(job, state)
+    with pytest.raises(DoesNotFit) as failure:
+        fit(model, peaks[1] - peaks[1] // 10)
+    assert failure.value.needed_bytes is not None
+    assert failure.value.needed_bytes > peaks[1] * 0.95
+    assert [lever.name for lever in failure.value.levers]  # pyright: ignore[reportAttributeAccessIssue]
+    assert is_untouched(model)
+    assert differences(before, run_once(job, state)) == {}
+
+
+@pytest.mark.parametrize("budget", ["8", "many", "-2GiB", -5, 0])
+def test_a_budget_that_is_none_is_refused_before_anything_runs(budget: str | int):
+    with pytest.raises((BadQuantity, UsageError)):
+        fit(normed_stack(2), budget)
+
+
+def test_a_budget_below_the_parameters_is_answered_at_once():
+    with pytest.raises(DoesNotFit, match="alive all the time"):
+        fit(normed_stack(2), 1000)
+
+
+def test_a_model_that_writes_into_its_batch_is_refused():
+    class Writes(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.mul_(1.0))
+
+    with pytest.raises(UsageError, match="writes into its batch"):
+        fit(Writes([nn.Linear(16, 16) for _ in range(3)]), "1GiB")
+
+
+def test_a_model_that_cannot_be_run_twice_is_refused():
+    class Counts(Stack):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x * self.calls)
+
+    with pytest.raises(UsageError, match="cannot be run twice"):
+        fit(Counts([nn.Linear(16, 16) for _ in range(3)]), "1GiB")
+
+
+def test_a_model_that_carries_a_plan_is_not_fitted_again(peaks: tuple[int, int]):
+    model = normed_stack(BLOCKS)
+    with fit(model, (peaks[0] + peaks[1]) // 2), pytest.raises(UsageError, match="already carries a plan"):
+        fit(model, peaks[0])
+
+
+# ---- the file ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_from_its_file_makes_the_same_step(peaks: tuple[int, int], tmp_path: Path):
+    with fit(normed_stack(BLOCKS), (peaks[0] + peaks[1]) // 2) as fitted:
+        fitted.write_plan(tmp_path / "plan.json")
+    model = normed_stack(BLOCKS)
+    job, state = job_for(model, rows=ROWS), RandomState.now()
+    plain = run_once(job, state)
+    applied = memfit.apply_plan(model, tmp_path / "plan.json")
+    assert not is_untouched(model)
+    assert differences(plain, run_once(job, state)) == {}
+    applied.undo()
+    assert is_untouched(model)
+
+
+def test_a_plan_for_another_model_or_of_another_format_is_refused(peaks: tuple[int, int], tmp_path: Path):
+    with fit(normed_stack(BLOCKS), (peaks[0] + peaks[1]) // 2) as fitted:
+        plan = fitted.plan
+    model = normed_stack(BLOCKS + 1)
+    with pytest.raises(MemfitError, match="another model"):
+        memfit.apply_plan(model, plan)
+    for version, error in ((99, NewerFormat), (0, DamagedRecord)):
+        path = tmp_path / f"{version}.json"
+        path.write_bytes(encode_plan(msgspec.structs.replace(plan, format_version=version)))
+        with pytest.raises(error):
+            memfit.apply_plan(model, path)
+    assert is_untouched(model)

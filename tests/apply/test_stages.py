@@ -1,0 +1,129 @@
+"""Is the chain found in models of every build, and is nothing joined that must stay apart?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_fit_models import (
+    Logging,
+    NormedBlock,
+    Skipping,
+    Stack,
+    TupleBlock,
+    TupleStack,
+    job_for,
+    normed_stack,
+)  # fmt: skip
+
+from memfit.apply.torch_calls import watch_calls
+from memfit.apply.torch_stages import Layout, find_stages
+from memfit.errors import UsageError
+
+
+def layout_of(model: nn.Module) -> Layout:
+    return find_stages(watch_calls(job_for(model)))
+
+
+def joined(layout: Layout) -> dict[str, bool]:
+    return {stage.name: stage.joins_next for stage in layout.modules}
+
+
+def test_blocks_of_a_module_list_are_stages_in_the_order_of_their_calls():
+    layout = layout_of(normed_stack(4))
+    assert [s.name for s in layout.modules] == ["blocks.0", "blocks.1", "blocks.2", "blocks.3", "head"]
+    assert joined(layout) == {"blocks.0": True, "blocks.1": True, "blocks.2": True, "blocks.3": True, "head": False}
+    assert layout.stages[-1].is_glue
+
+
+def test_a_sequential_within_a_sequential_is_opened():
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(16, 32), nn.Tanh()), nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 4))
+    )
+    assert [s.name for s in layout_of(model).modules] == ["0.0", "0.1", "1.0", "1.1"]
+
+
+def test_a_wrapper_around_the_blocks_is_opened_and_its_blocks_are_not():
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = normed_stack(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x)
+
+    names = [s.name for s in layout_of(Wrapper()).modules]
+    assert names == ["body.blocks.0", "body.blocks.1", "body.blocks.2", "body.head"]
+
+
+def test_blocks_that_return_tuples_and_share_an_argument_are_joined():
+    layout = layout_of(TupleStack([TupleBlock(16) for _ in range(3)]))
+    assert joined(layout)["blocks.0"]
+    assert joined(layout)["blocks.1"]
+
+
+def test_an_output_with_another_reader_is_not_crossed_and_the_user_is_told():
+    layout = layout_of(Skipping([nn.Linear(16, 16) for _ in range(4)]))
+    assert not any(joined(layout)[f"blocks.{i}"] for i in range(3))
+    assert any("each of them is decided for itself" in note for note in layout.notes)
+
+
+def test_a_reader_outside_of_autograd_counts_as_a_reader():
+    layout = layout_of(Logging([nn.Linear(16, 16) for _ in range(4)]))
+    assert [joined(layout)[f"blocks.{i}"] for i in range(3)] == [True, False, True]
+
+
+def test_a_module_that_is_called_twice_is_kept():
+    block = NormedBlock(16)
+    layout = layout_of(Stack([block, NormedBlock(16), block]))
+    assert [s.recomputable for s in layout.modules if s.calls[0].module is block] == [False, False]
+    assert any("called 2 times" in note for note in layout.notes)
+
+
+def test_a_module_that_writes_into_its_input_or_returns_a_view_is_fused_with_the_one_before():
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 4))
+    assert [s.name for s in layout_of(model).modules] == ["0 + 1 + 2", "3"]
+
+
+def test_a_first_module_that_writes_into_its_input_is_kept():
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.act(self.linear(x) * 1.0)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.act = nn.Linear(16, 4), nn.ReLU(inplace=True)
+
+    layout = layout_of(Writes())
+    assert {s.name: s.recomputable for s in layout.modules} == {"linear": True, "act": False}
+
+
+def test_a_module_with_a_hook_of_the_user_is_not_joined():
+    model = normed_stack(3)
+    model.blocks[1].register_forward_hook(lambda *_: None)
+    assert joined(layout_of(model)) == {"blocks.0": False, "blocks.1": False, "blocks.2": True, "head": False}
+
+
+def test_a_model_without_modules_to_run_again_is_refused():
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(16, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    with pytest.raises(UsageError, match="no chain of blocks"):
+        layout_of(Bare())
+
+
+def test_watching_leaves_no_trace():
+    model = normed_stack(3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    job = job_for(model)
+    state = torch.get_rng_state()
+    watch_calls(job)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
