@@ -18,28 +18,14 @@ import lzma
 import pickle
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.comparison import Row, spread_of
 from benchmarks.accuracy.torch_course_transformer import build as build_course
 from benchmarks.accuracy.torch_fake_gpu import predict_on_gpu
 from benchmarks.accuracy.torch_operator_cases import CASES, build_network, build_operator
 from memfit.units import MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One comparison."""
-
-    name: str
-    predicted_bytes: float
-    real_bytes: float
-
-    @property
-    def error(self) -> float:
-        """Relative error; negative is an under-estimate."""
-        return self.predicted_bytes / self.real_bytes - 1
 
 
 class DataOnly(pickle.Unpickler):
@@ -127,13 +113,7 @@ def report(title: str, rows: list[Row]) -> None:
     if not rows:
         print(f"{title}: no rows")
         return
-    errors = sorted(abs(row.error) for row in rows)
-    under = sum(row.error < -1e-9 for row in rows) / len(rows)
-    p95 = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
-    print(
-        f"{title}: {len(rows)} rows, median {statistics.median(errors):.3%}, p95 {p95:.3%}, max {errors[-1]:.3%}, "
-        f"under-estimated {under:.0%}"
-    )
+    print(f"{title}: {spread_of(rows)}")
     for row in sorted(rows, key=lambda row: -abs(row.error))[:3]:
         print(
             f"    {row.error:+.3%}  {row.name[:70]}  {row.predicted_bytes / MIB:.1f} for {row.real_bytes / MIB:.1f} MiB"

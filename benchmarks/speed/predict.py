@@ -3,16 +3,18 @@
   python -m benchmarks.speed.predict
 
 Times are of this process after all imports; the second of two runs counts, as a person's second look would. The
-real step beside it is run once to warm up and once for the clock.
+peer beside it, one real step on this CPU, is run once to warm up and once for the clock, after all predictions.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.speed.torch_plain_distilbert import build_plain_distilbert
 from memfit.job.training import as_training, plain_step
 from memfit.job.workloads import build_workload
 from memfit.predict.allocator_settings import AllocatorSettings
@@ -47,33 +49,42 @@ def real_step_seconds(build: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def line(name: str, settings: dict[str, Any], *, with_real: bool) -> None:
-    """One line of the table."""
-
-    def build() -> Any:
-        return build_workload(name, dict(settings))
-
+def line(name: str, build: Callable[[], Any]) -> None:
+    """One line of the table: wall and processor time of the second prediction."""
     timed(build)
+    started = time.process_time()
     seconds, num_operators, peak_bytes = timed(build)
-    real = format_seconds(real_step_seconds(build)) if with_real else "not run"
-    per_operator = format_seconds(seconds / num_operators)
+    busy = time.process_time() - started
     print(
-        f"{name:<12} {format_seconds(seconds):>10} for {num_operators:6d} operators ({per_operator} each), "
-        f"peak {format_bytes(peak_bytes)}; a real step: {real}",
+        f"{name:<38} {format_seconds(seconds):>8} ({format_seconds(busy)} of one core) for {num_operators:6d} "
+        f"operators, {format_seconds(seconds / num_operators)} each; peak {format_bytes(peak_bytes)}",
         flush=True,
     )
 
 
+def workload(name: str, **settings: Any) -> Callable[[], Any]:
+    """A built-in job."""
+    return lambda: build_workload(name, dict(settings))
+
+
+def distilbert() -> tuple[str, Callable[[], Any]]:
+    """transformers' own model where it is installed, else the same layers in plain torch."""
+    if importlib.util.find_spec("transformers"):
+        return "DistilBERT (transformers), 16 x 384", workload("distilbert", batch_size=16, length=384)
+    return "DistilBERT (plain torch), 16 x 384", build_plain_distilbert
+
+
 def main() -> None:
     """The table."""
-    line("mlp", {}, with_real=True)
-    line("gpt", {"layers": 12, "width": 512}, with_real=True)
-    try:
-        line("distilbert", {"batch_size": 16, "length": 384}, with_real=True)
-    except Exception as error:
-        print(f"distilbert: {error}")
-    line("gpt", SEVEN_BILLION, with_real=False)
-    print(f"host memory of this process: {format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}")
+    name, bert = distilbert()
+    jobs = {"mlp": workload("mlp"), "gpt 12 x 512": workload("gpt", layers=12, width=512), name: bert}
+    for title, build in jobs.items():
+        line(title, build)
+    line("gpt, 6.7 billion parameters in bf16", workload("gpt", **SEVEN_BILLION))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"host memory of the process that made all of these predictions: {format_bytes(peak_bytes)}", flush=True)
+    for title, build in jobs.items():
+        print(f"one real step here, {title}: {format_seconds(real_step_seconds(build))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -547,7 +547,7 @@ def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner:
     try:
         return make_plan(chain, budget_bytes, link=link, planner=planner)
     except DoesNotFit as error:
-        error.levers = levers_for(chain, budget_bytes, link=link)  # pyright: ignore[reportAttributeAccessIssue]
+        error.levers = levers_for(chain, budget_bytes, link=link)
         raise
 
 

@@ -15,12 +15,16 @@
     |-- StorageError                  the run folder cannot be written (disk full, no permission)
     |-- MissingExtra                  an optional dependency is not installed
     |-- PredictionFailed              a job could not be traced; carries its own traceback
+    |-- PlanBroken                    the model was not called as it was when its plan was made
+    |-- ProofFailed                   the planned step is not the plain one; the model is as it was
     `-- DoesNotFit                    exit code 3: the answer is that it does not fit
 
 A message has three parts: what happened, what was found, what to try.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class MemfitError(Exception):
@@ -106,6 +110,14 @@ class PredictionFailed(MemfitError):
         self.traceback = traceback
 
 
+class PlanBroken(MemfitError):
+    """The model was not called as it was when the plan was made."""
+
+
+class ProofFailed(MemfitError):
+    """The planned step is not the plain one, and no block could be named; the model is as it was."""
+
+
 class DoesNotFit(MemfitError):
     """The answer is that it does not fit; carries the numbers."""
 
@@ -117,3 +129,5 @@ class DoesNotFit(MemfitError):
         super().__init__(what, found=found, hint=hint)
         self.limit_bytes = limit_bytes
         self.needed_bytes = needed_bytes
+        self.levers: tuple[Any, ...] = ()
+        """What could still be changed (records.plan.Lever), where a planner knows."""

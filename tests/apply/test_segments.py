@@ -16,8 +16,8 @@ from torch_fit_models import Drifting, NormedBlock, Remembering, Stack, TupleBlo
 
 from memfit.apply.torch_job import RandomState
 from memfit.apply.torch_proof import differences, run_once
-from memfit.apply.torch_segments import PlanBroken, apply_nodes
-from memfit.errors import MemfitError
+from memfit.apply.torch_segments import apply_nodes
+from memfit.errors import MemfitError, PlanBroken
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS = 5

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.errors import MemfitError, MissingExtra
-from memfit.predict.devices import GPUS
+from memfit.errors import MemfitError, MissingExtra, UsageError
+from memfit.predict.devices import GPUS, parse_device
 from memfit.predict.phantom import build
 from memfit.predict.phantom.elf_symbols import undefined_symbols
-from memfit.predict.phantom.gpus import PRODUCTS, properties_of
+from memfit.predict.phantom.gpus import FILE_VARIABLE, PRODUCTS, described_gpu, properties_of, read_gpu_file
+from memfit.predict.phantom.installed import InstalledTorch
+from memfit.predict.phantom.library import best_kernels
 from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, written_in_c
 
 names = st.from_regex(r"(cuda|cublas|cudnn|cusparse|cusolver|cufft|cu)[A-Z][A-Za-z0-9_]{0,12}", fullmatch=True)
@@ -55,6 +57,50 @@ def test_every_gpu_of_the_table_has_its_properties():
     assert set(PRODUCTS) == set(GPUS)
     for spec in GPUS.values():
         assert properties_of(spec).capability == spec.capability
+
+
+GPU_FILE = """
+product = "A card of ours"
+capability = [8, 9]
+num_processors = 22
+l2 = "12 MiB"
+bus_bits = 128
+memory = "15 GiB"
+"""
+
+
+def test_a_gpu_of_the_users_own_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "gpu.toml").write_text(GPU_FILE)
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "gpu.toml"))
+    device, gpu = described_gpu(parse_device("cuda"))
+    assert (device.name, device.total_bytes, device.capability) == ("A card of ours", 15 * 2**30, (8, 9))
+    assert (gpu.num_processors, gpu.l2_bytes, gpu.shared_per_block_bytes) == (22, 12 * 2**20, 99 * 1024)
+    assert described_gpu(parse_device("cuda", "8GiB"))[0].total_bytes == 8 * 2**30
+    assert described_gpu(parse_device("cuda:t4-16gb"))[1].product == "Tesla T4"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("22", '"many"'), ("[8, 9]", "[1, 2]"), ("12 MiB", "12 sheep"), ("product", "name"), ("=", "")],
+)
+def test_a_bad_gpu_file_is_a_usage_error_with_words(tmp_path: Path, before: str, after: str):
+    (tmp_path / "gpu.toml").write_text(GPU_FILE.replace(before, after))
+    with pytest.raises(UsageError) as error:
+        read_gpu_file(tmp_path / "gpu.toml", parse_device("cuda"))
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("capability", "kernels"), [((8, 9), 86), ((8, 0), 80), ((9, 0), 90), ((12, 0), 120), ((7, 0), 0), ((10, 0), 100)]
+)
+def test_the_kernels_that_would_run_are_the_newest_that_this_gpu_can(capability: tuple[int, int], kernels: int):
+    assert best_kernels(["sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"], capability) == kernels
+
+
+def test_another_cuda_is_answered_clearly():
+    torch = InstalledTorch(version="1.13.1", cuda="11.7", folder=Path(), include=(), cudnn_folder=None)
+    with pytest.raises(MissingExtra, match=r"does not know CUDA 11\.7"):
+        build.check_version(torch)
 
 
 @given(st.binary(max_size=200))

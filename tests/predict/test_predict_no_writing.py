@@ -78,3 +78,37 @@ except PermissionError:
 def test_a_system_without_landlock_gets_a_reason_not_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(read_only.platform, "machine", lambda: "riscv128")
     assert "no Landlock" in read_only.forbid_writing_outside(["."])
+
+
+CALLABLE = """
+import ctypes, os, sys
+import torch, memfit
+
+target, victim = sys.argv[1:3]
+libc = ctypes.CDLL(None, use_errno=True)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def step():
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    libc.open(target.encode(), os.O_WRONLY | os.O_CREAT, 0o644)
+    libc.unlink(victim.encode())
+    with open(target + ".txt", "w") as stream:
+        stream.write("from Python")
+
+print(memfit.predict_peak(step, probes=False).levels[0].figure.value)
+open(victim, "a").write(" and the process itself may write")
+"""
+
+
+def test_a_callable_is_kept_from_writing_and_its_process_is_not(tmp_path: Path):
+    needs_landlock()
+    victim = tmp_path / "precious.txt"
+    victim.write_text("keep me")
+    command = [sys.executable, "-c", CALLABLE, str(tmp_path / "written"), str(victim)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
+    assert {path.name for path in tmp_path.iterdir()} == {"precious.txt"}
+    assert victim.read_text() == "keep me and the process itself may write"

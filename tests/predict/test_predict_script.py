@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict.liveness import peak_of  # noqa: E402
+from memfit.predict.liveness import live_bytes, peak_of  # noqa: E402
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.torch_child import answer  # noqa: E402
 from memfit.predict.torch_truth import real_script_peak  # noqa: E402
@@ -134,6 +135,7 @@ def test_a_mistake_of_the_script_shows_its_own_line_and_how_far_it_came(tmp_path
         ("import subprocess; subprocess.run(['true'])", "processes", "starts processes"),
         ("import os; os.system('true')", "processes", "starts processes"),
         ("import multiprocessing as m; m.get_context('fork').Process(target=print).start()", "processes", "processes"),
+        ("import multiprocessing as m; m.get_context('spawn').Process(target=print).start()", "processes", "processes"),
         (
             "import torch\nx = torch.randn(4, requires_grad=True)\ntorch.repeat_interleave(x, (x > 0).long())",
             "data",
@@ -178,3 +180,60 @@ for step in range(1000):
     reply = ghost(tmp_path, text)
     assert isinstance(reply, TraceReply)
     assert reply.num_steps == 3
+
+
+KEEPS_CHECKPOINTS = """
+import glob, io, os, shutil, torch
+
+def save_raw(tensors, path):
+    with open(path, "wb") as stream:
+        for tensor in tensors.values():
+            stream.write(tensor.detach().cpu().contiguous().numpy().tobytes())
+
+folder = {folder!r}
+os.makedirs(folder, exist_ok=True)
+model = torch.nn.Linear(50, 10)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    model(torch.ones(8, 50)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    path = os.path.join(folder, f"{{step}}.raw")
+    save_raw(model.state_dict(), path)
+    assert os.path.getsize(path) == (50 * 10 + 10) * 4, os.path.getsize(path)
+    torch.save({{"model": model.state_dict(), "step": step}}, os.path.join(folder, "new.pt"))
+    os.replace(os.path.join(folder, "new.pt"), os.path.join(folder, "last.pt"))
+    assert sorted(os.listdir(folder)) == [f"{{n}}.raw" for n in range(step + 1)] + ["last.pt"], os.listdir(folder)
+    loaded = torch.load(os.path.join(folder, "last.pt"))
+    assert loaded["step"] == step
+    model.load_state_dict(loaded["model"])
+    os.makedirs(os.path.join(folder, "old", "deep"))
+    open(os.path.join(folder, "old", "deep", "a"), "w").close()
+    shutil.rmtree(os.path.join(folder, "old"))
+    assert glob.glob(os.path.join(folder, "old*")) == []
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    optimizer.load_state_dict(torch.load(buffer))
+"""
+
+
+def test_checkpoints_exist_for_the_script_and_for_nobody_else(tmp_path: Path):
+    folder = tmp_path / "checkpoints"
+    reply = ghost(tmp_path, KEEPS_CHECKPOINTS.format(folder=str(folder)))
+    assert isinstance(reply, TraceReply), reply
+    assert not folder.exists()
+    assert any("checkpoint was not written" in assumption.text for assumption in reply.assumptions)
+
+
+def test_a_checkpoint_keeps_no_tensor_alive(tmp_path: Path):
+    """Saving every step holds nothing back: the steps after the first look alike."""
+    saving = ghost(tmp_path, KEEPS_CHECKPOINTS.format(folder=str(tmp_path / "c")), num_steps=4)
+    assert isinstance(saving, TraceReply), saving
+    timeline = saving.timeline
+    peaks = []
+    live = live_bytes(timeline, "cpu")
+    bounds = [mark.start for mark in timeline.phases if mark.phase == "update"]
+    for start, end in itertools.pairwise([*bounds, timeline.num_events]):
+        peaks.append(int(live[start:end].max()))
+    assert len(set(peaks[1:3])) == 1, peaks

@@ -133,3 +133,81 @@ def test_the_peak_never_falls_when_the_batch_grows(batch_sizes: tuple[int, ...])
         peaks.append(peak_of(timeline_of(trace.log, trace.root_names), "cpu")[0])
     assert peaks == sorted(peaks)
     assert peaks[0] < peaks[-1]
+
+
+# ---- one weight or one tensor used several times: where does the engine add gradients in place?
+
+
+def _shared_weight(nn: Any) -> tuple[Any, Any]:
+    layer, x = nn.Linear(128, 128, bias=False), torch.ones(4, 128)
+    return layer, lambda: layer(layer(layer(x))).sum()
+
+
+def _tied_words(nn: Any) -> tuple[Any, Any]:
+    words, layer = nn.Embedding(300, 32), nn.Linear(32, 32)
+    tokens = torch.zeros(8, 16, dtype=torch.long)
+    return nn.ModuleList([words, layer]), lambda: nn.functional.linear(layer(words(tokens)), words.weight).sum()
+
+
+def _branches(nn: Any) -> tuple[Any, Any]:
+    layer, x, narrow = nn.Linear(16, 64), torch.ones(512, 16), torch.ones(64, 4)
+
+    def forward() -> Any:
+        wide = layer(x).relu()
+        return (wide @ narrow + wide @ narrow + wide @ narrow).sum()
+
+    return layer, forward
+
+
+def _views(nn: Any) -> tuple[Any, Any]:
+    layer, x = nn.Linear(64, 3 * 64), torch.ones(128, 64)
+
+    def forward() -> Any:
+        left, middle, right = layer(x).chunk(3, -1)
+        return (left * middle + middle * right + left * right).sum()
+
+    return layer, forward
+
+
+def _shortcuts(nn: Any) -> tuple[Any, Any]:
+    layers, x = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)]), torch.ones(64, 64)
+
+    def forward() -> Any:
+        out = x
+        for layer in layers:
+            out = out + layer(out).relu()
+        return out.sum()
+
+    return layers, forward
+
+
+@pytest.mark.parametrize("make", [_shared_weight, _tied_words, _branches, _views, _shortcuts])
+def test_gradients_that_meet_are_added_in_place_or_not_as_the_engine_does(make: Any):
+    def build() -> Any:
+        model, forward = make(torch.nn)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            forward().backward()
+            optimizer.step()
+
+        return step
+
+    assert predicted_peak(build) == real_tensor_peak(build)
+
+
+def test_the_gradient_of_a_shared_weight_is_one_gradient():
+    def build() -> Any:
+        model, forward = _shared_weight(torch.nn)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            forward().backward()
+            optimizer.step()
+
+        return step
+
+    trace = trace_training(build, recording=Recording(), num_steps=1)
+    gradients = [birth.num_bytes for birth in trace.log.births if birth.category == "gradient"]
+    assert gradients == [128 * 128 * 4]

@@ -16,7 +16,7 @@ from memfit.apply.torch_apply import apply_to, refuse_planned
 from memfit.apply.torch_job import Job, RandomState
 from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
 from memfit.apply.torch_segments import AppliedPlan, apply_nodes
-from memfit.errors import DoesNotFit, MemfitError, UsageError
+from memfit.errors import DoesNotFit, ProofFailed, UsageError
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
 from memfit.units import format_bytes
@@ -24,10 +24,6 @@ from memfit.units import format_bytes
 MOST_ROUNDS = 3
 PlanFor = Callable[[Chain, int], Plan]
 """The best plan for a chain within a budget; raises DoesNotFit when there is none."""
-
-
-class ProofFailed(MemfitError):
-    """The planned step is not the plain one, and no block could be named; the model is as it was."""
 
 
 @dataclass(slots=True)

@@ -65,11 +65,14 @@ def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., Any] | None
     elif isinstance(batch, (tuple, list)) and len(batch) == 2:
         outputs = model(batch[0])
         value = outputs if loss is None else loss(outputs, batch[1])
+    elif isinstance(batch, torch.Tensor):
+        outputs = model(batch)
+        value = outputs if loss is None else loss(outputs)
     else:
         raise UsageError(
             "this batch cannot be given to a model",
             found=type(batch).__name__,
-            hint="give (inputs, targets), or a dictionary of keyword arguments",
+            hint="give inputs, (inputs, targets), or a dictionary of keyword arguments",
         )
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise UsageError("the loss is not one number", found=type(value).__name__, hint="return a tensor of one value")

@@ -19,12 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memfit.apply.torch_recompute import buffers_of, contexts_for
 from memfit.apply.torch_stages import GLUE, same_argument
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, PlanBroken
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
-
-
-class PlanBroken(MemfitError):
-    """The model was not called as it was when the plan was made."""
 
 
 @dataclass(slots=True)

@@ -36,8 +36,7 @@ def command(target: str, budget_bytes: int | None, device: str | None, as_json: 
     try:
         fit = api.fit_target(target, budget_bytes, device=device, **options)
     except DoesNotFit as error:
-        levers = getattr(error, "levers", ())
-        if levers and not as_json:
-            api.print_levers(levers)
+        if error.levers and not as_json:
+            api.print_levers(error.levers)
         raise
     api.print_fit(fit, as_json=as_json)

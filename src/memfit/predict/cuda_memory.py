@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from memfit.predict.allocator_settings import AllocatorSettings
+from memfit.predict.cudnn_memory import STORIES, Scratch, with_scratches
 from memfit.predict.devices import CONTEXT_MIB, DeviceSpec, usable_bytes
 from memfit.predict.liveness import mark_at
-from memfit.predict.simulate import events_of, simulate
+from memfit.predict.simulate import events_of, make_allocator, placed_events_of, play, simulate
 from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import FailedAllocation, Level
@@ -25,9 +28,26 @@ def run_allocator(
     return simulate(events, settings, device_bytes, smallest=smallest, max_points=1)
 
 
-def cuda_levels(tensor_peak_bytes: int, free_run: AllocatorRun) -> tuple[Level, ...]:
+def cudnn_range(
+    timeline: Timeline, settings: AllocatorSettings, free_run: AllocatorRun, scratches: Sequence[Scratch]
+) -> tuple[int, int]:
+    """The least and the most reserved bytes over all stories of what cuDNN takes, the one without it among them."""
+    events = placed_events_of(timeline, CUDA)
+    peaks = [free_run.peak_reserved_bytes]
+    for story in STORIES if scratches else ():
+        allocator = make_allocator(settings)
+        peaks.append(
+            play(with_scratches(events, scratches, story), allocator).allocator.stats["reserved_bytes.all.peak"]
+        )
+    return min(peaks), max(peaks)
+
+
+def cuda_levels(
+    tensor_peak_bytes: int, free_run: AllocatorRun, reserved_range: tuple[int, int] | None = None
+) -> tuple[Level, ...]:
     """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning."""
     low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+    least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
     context = Figure(
         value=usual,
         unit="bytes",
@@ -38,8 +58,8 @@ def cuda_levels(tensor_peak_bytes: int, free_run: AllocatorRun) -> tuple[Level, 
     )
     reserved = free_run.peak_reserved_bytes
     device = Figure(
-        value=reserved + usual, unit="bytes", source="predicted", low=reserved + low, high=reserved + high,
-        method="reserved + assumed context",
+        value=reserved + usual, unit="bytes", source="predicted", low=least + low, high=most + high,
+        method="reserved + assumed context" + (" and cuDNN workspaces" if least < most else ""),
     )  # fmt: skip
     levels = [
         Level(
@@ -54,7 +74,7 @@ def cuda_levels(tensor_peak_bytes: int, free_run: AllocatorRun) -> tuple[Level, 
         ),
         Level(
             name="reserved",
-            figure=_predicted(reserved, "allocator simulated, enough memory"),
+            figure=_reserved(reserved, least, most),
             meaning="as torch.cuda.max_memory_reserved() counts",
         ),
         Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
@@ -72,6 +92,14 @@ def cuda_levels(tensor_peak_bytes: int, free_run: AllocatorRun) -> tuple[Level, 
         )
         levels.append(Level(name="smallest", figure=figure, meaning="the least card it still runs on"))
     return tuple(levels)
+
+
+def _reserved(value: int, least: int, most: int) -> Figure:
+    method = "allocator simulated, enough memory"
+    if least == most:
+        return _predicted(value, method)
+    method += "; low and high with cuDNN's workspaces by assumption"
+    return Figure(value=value, unit="bytes", source="predicted", method=method, low=least, high=most)
 
 
 def _predicted(value: int, method: str) -> Figure:

@@ -1,8 +1,9 @@
 """Which device is meant, how large is it, and what does it take beside the allocator?
 
-Sizes are what the driver reports as usable (`torch.cuda.get_device_properties(0).total_memory`), rounded down to
-what is published in OOM messages and `nvidia-smi` listings of the card; peak rates are from the vendor's data
-sheets (dense, no sparsity).
+Sizes are what the driver reports as usable (`torch.cuda.get_device_properties(0).total_memory`, "total capacity" in
+PyTorch's out-of-memory messages), in GiB; each row says where its reading was published, or that none was found. The
+same card reads up to 1 % more or less with other drivers and error correction, and on Windows. Rates are of the
+vendor's data sheets (dense, no sparsity).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Dense bf16/fp16 tensor throughput, in 10^12 operations per second."""
     single_tflops: float | None = None
     bandwidth_gb_per_second: float | None = None
+    source: str = ""
+    """Where the size was read."""
 
     @property
     def cublas_workspace_bytes(self) -> int:
@@ -48,40 +51,45 @@ def usable_bytes(device: DeviceSpec) -> int:
 
 
 def _gpu(
-    name: str, total_mib: int, capability: tuple[int, int], half: float, single: float, bandwidth: float
+    name: str, total_gib: float, capability: tuple[int, int], half: float, single: float, bandwidth: float, source: str
 ) -> DeviceSpec:
     return DeviceSpec(
-        kind="cuda", name=name, total_bytes=total_mib * MIB, capability=capability,
-        half_tflops=half, single_tflops=single, bandwidth_gb_per_second=bandwidth,
+        kind="cuda", name=name, total_bytes=int(total_gib * 1024) * MIB, capability=capability,
+        half_tflops=half, single_tflops=single, bandwidth_gb_per_second=bandwidth, source=source,
     )  # fmt: skip
 
+
+LOGS = "the same figure in several public training logs that name the card"
+UNNAMED = "the figure of several public training logs of cards of this size, which do not name the card"
+UNTRACED = "not traced to a published reading; the size of the card less what cards of its kind keep"
+XMEM = "total_gpu_memory in the evaluation files of github.com/Stone-ResearchLife/xMem"
 
 GPUS: dict[str, DeviceSpec] = {
     spec.name: spec
     for spec in (
-        _gpu("t4-16gb", 14914, (7, 5), 65, 8.1, 320),
-        _gpu("v100-16gb", 16151, (7, 0), 125, 15.7, 900),
-        _gpu("v100-32gb", 32501, (7, 0), 125, 15.7, 900),
-        _gpu("a10-24gb", 22721, (8, 6), 125, 31.2, 600),
-        _gpu("a100-40gb", 40441, (8, 0), 312, 19.5, 1555),
-        _gpu("a100-80gb", 81153, (8, 0), 312, 19.5, 2039),
-        _gpu("a40-48gb", 45416, (8, 6), 150, 37.4, 696),
-        _gpu("a6000-48gb", 48670, (8, 6), 155, 38.7, 768),
-        _gpu("l4-24gb", 22574, (8, 9), 121, 30.3, 300),
-        _gpu("l40s-48gb", 45457, (8, 9), 362, 91.6, 864),
-        _gpu("h100-80gb", 81090, (9, 0), 989, 66.9, 3350),
-        _gpu("h200-141gb", 143156, (9, 0), 989, 66.9, 4800),
-        _gpu("b200-180gb", 182642, (10, 0), 2250, 75, 8000),
-        _gpu("rtx2080ti-11gb", 11003, (7, 5), 108, 13.4, 616),
-        _gpu("rtx3060-12gb", 11909, (8, 6), 51, 12.7, 360),
-        _gpu("rtx3070-8gb", 7974, (8, 6), 81, 20.3, 448),
-        _gpu("rtx3080-10gb", 9992, (8, 6), 119, 29.8, 760),
-        _gpu("rtx3090-24gb", 24252, (8, 6), 142, 35.6, 936),
-        _gpu("rtx4060-8gb", 7931, (8, 9), 60, 15.1, 272),
-        _gpu("rtx4070-12gb", 11994, (8, 9), 117, 29.1, 504),
-        _gpu("rtx4080-16gb", 15981, (8, 9), 195, 48.7, 717),
-        _gpu("rtx4090-24gb", 24080, (8, 9), 330, 82.6, 1008),
-        _gpu("rtx5090-32gb", 32120, (12, 0), 419, 104.8, 1792),
+        _gpu("t4-16gb", 14.56, (7, 5), 65, 8.1, 320, "github.com/Zheng-Chong/CatVTON/issues/133"),
+        _gpu("v100-16gb", 15.78, (7, 0), 125, 15.7, 900, "github.com/kchengiva/Shift-GCN/issues/34"),
+        _gpu("v100-32gb", 31.74, (7, 0), 125, 15.7, 900, "github.com/liucongg/ChatGLM-Finetuning/issues/73"),
+        _gpu("a10-24gb", 22.19, (8, 6), 125, 31.2, 600, UNTRACED),
+        _gpu("a100-40gb", 39.50, (8, 0), 312, 19.5, 1555, "github.com/TianheWu/CoSeR/issues/10"),
+        _gpu("a100-80gb", 79.25, (8, 0), 312, 19.5, 2039, "github.com/HiDream-ai/VAREdit/issues/6"),
+        _gpu("a40-48gb", 44.35, (8, 6), 150, 37.4, 696, UNTRACED),
+        _gpu("a6000-48gb", 47.53, (8, 6), 155, 38.7, 768, UNNAMED),
+        _gpu("l4-24gb", 22.05, (8, 9), 121, 30.3, 300, UNNAMED),
+        _gpu("l40s-48gb", 44.39, (8, 9), 362, 91.6, 864, LOGS),
+        _gpu("h100-80gb", 79.19, (9, 0), 989, 66.9, 3350, UNNAMED),
+        _gpu("h200-141gb", 139.80, (9, 0), 989, 66.9, 4800, LOGS),
+        _gpu("b200-180gb", 178.35, (10, 0), 2250, 75, 8000, LOGS),
+        _gpu("rtx2080ti-11gb", 10.76, (7, 5), 108, 13.4, 616, "github.com/JDAI-CV/image-captioning/issues/11"),
+        _gpu("rtx3060-12gb", 12037 / 1024, (8, 6), 51, 12.7, 360, XMEM),
+        _gpu("rtx3070-8gb", 7.78, (8, 6), 81, 20.3, 448, "github.com/akshitac8/OW-DETR/issues/46"),
+        _gpu("rtx3080-10gb", 9.78, (8, 6), 119, 29.8, 760, "github.com/zai-org/CogVideo/issues/34"),
+        _gpu("rtx3090-24gb", 23.70, (8, 6), 142, 35.6, 936, "github.com/GaoLii/DSP/issues/10"),
+        _gpu("rtx4060-8gb", 7932 / 1024, (8, 9), 60, 15.1, 272, XMEM),
+        _gpu("rtx4070-12gb", 11.71, (8, 9), 117, 29.1, 504, UNTRACED),
+        _gpu("rtx4080-16gb", 15.61, (8, 9), 195, 48.7, 717, UNTRACED),
+        _gpu("rtx4090-24gb", 23.64, (8, 9), 330, 82.6, 1008, "github.com/3DTopia/Phidias-Diffusion/issues/8"),
+        _gpu("rtx5090-32gb", 31.37, (12, 0), 419, 104.8, 1792, "github.com/Wan-Video/Wan2.1/issues/465"),
     )
 }
 

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from memfit.job.description import JobDescription
+from memfit.predict.cudnn_memory import Scratch
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 
@@ -32,7 +33,7 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the process group a script finds when it asks for one; it is rank 0."""
     translate: bool = False
     """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
-    most_probe_seconds: float = 30.0
+    most_probe_seconds: float = 15.0
     writable_folder: str = ""
     """The only folder the child may write to; empty leaves that open."""
 
@@ -66,10 +67,15 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     half_flops: float = 0.0
     single_flops: float = 0.0
     moved_bytes: float = 0.0
+    num_calls: int = 0
     """Work of the last whole step."""
     flops_per_second: float | None = None
     bytes_per_second: float | None = None
     """Rates timed on this machine, for the CPU."""
+    scratches: tuple[Scratch, ...] = ()
+    """Calls of cuDNN, with what each could take."""
+    batch_norm_bytes: int = 0
+    """The most that batch normalisation could keep in reserve."""
 
 
 Reply = Failure | TraceReply

@@ -11,11 +11,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import multiprocessing.process
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -40,6 +42,7 @@ class ScratchFiles:
         self.redirected: dict[str, str] = {}
         self._active = False
         self._open, self._os_open = builtins.open, os.open
+        self._stat, self._lstat, self._listdir, self._scandir = os.stat, os.lstat, os.listdir, os.scandir
 
     @contextlib.contextmanager
     def guarding(self) -> Iterator[None]:
@@ -61,6 +64,11 @@ class ScratchFiles:
             (os, "utime", self.ignore),
             (os, "symlink", self.ignore),
             (os, "link", self.ignore),
+            (os, "stat", self.stat),
+            (os, "lstat", self.lstat),
+            (os, "listdir", self.listdir),
+            (os, "scandir", self.scandir),
+            (multiprocessing.process.BaseProcess, "start", _refuse_process),
         ]
         with contextlib.ExitStack() as stack:
             for owner, name, function in replacements:
@@ -92,19 +100,55 @@ class ScratchFiles:
             self._make_folder(self._inside(name))
 
     def forget(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Removing: only what was written to the scratch folder is forgotten."""
-        self.redirected.pop(os.path.abspath(os.fspath(path)), None)
+        """Removing: only what was written to the scratch folder goes."""
+        name = os.path.abspath(os.fsdecode(path))
+        inside = name if name.startswith(self.folder) else self._inside(name)
+        for known in [each for each in self.redirected if each == name or each.startswith(name + os.sep)]:
+            del self.redirected[known]
+        with contextlib.suppress(OSError):
+            self._remove(inside)
 
     def rename(self, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
         """Renaming: the target is what was written under the source's name."""
-        written = self.redirected.pop(os.path.abspath(os.fspath(source)), None)
+        written = self.redirected.pop(os.path.abspath(os.fsdecode(source)), None)
         if written is not None:
-            self.redirected[os.path.abspath(os.fspath(target))] = written
+            moved = self._where(target, writes=True)
+            _RENAME(written, moved)
 
     def ignore(self, *args: Any, **kwargs: Any) -> None:
         """Leave it."""
 
+    def stat(self, path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        """os.stat(), and with it exists(), getsize() and the like: of what was written, where that is."""
+        return self._stat(self._seen(path), *args, **kwargs)
+
+    def lstat(self, path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        """os.lstat(), likewise."""
+        return self._lstat(self._seen(path), *args, **kwargs)
+
+    def listdir(self, path: Any = ".") -> list[Any]:
+        """os.listdir(), with what was written there."""
+        if isinstance(path, int):
+            return self._listdir(path)
+        start = os.path.abspath(os.fsdecode(path)) + os.sep
+        below = {name.removeprefix(start).partition(os.sep)[0] for name in self.redirected if name.startswith(start)}
+        return sorted({*self._listdir(self._seen(path)), *below})
+
+    def scandir(self, path: Any = ".") -> Any:
+        """os.scandir(), of a folder the script made: where it was made."""
+        return self._scandir(self._seen(path))
+
     # ---- where things go -------------------------------------------------------------------------------------
+
+    def _seen(self, file: Any) -> Any:
+        """Where something is that the script asks about: a file it wrote, or a folder it made."""
+        if isinstance(file, int):
+            return file
+        path = os.path.abspath(os.fsdecode(file))
+        if path in self.redirected:
+            return self.redirected[path]
+        inside = self._inside(path)
+        return inside if not _exists(self._stat, path) and _exists(self._stat, inside) else file
 
     def _where(self, file: Any, writes: bool) -> Any:
         try:
@@ -122,6 +166,14 @@ class ScratchFiles:
 
     def _inside(self, path: Any) -> str:
         return os.path.join(self.folder, os.path.abspath(os.fsdecode(path)).lstrip(os.sep))
+
+    def _remove(self, path: str) -> None:
+        if not stat.S_ISDIR(self._lstat(path).st_mode):
+            _UNLINK(path)
+            return
+        for name in self._listdir(path):
+            self._remove(os.path.join(path, name))
+        _RMDIR(path)
 
     def _make_folder(self, path: str) -> None:
         missing = []
@@ -153,4 +205,17 @@ class ScratchFiles:
             raise PermissionError(f"memfit predict writes no files ({event} {name})")
 
 
-_MKDIR = os.mkdir
+def _exists(stat: Callable[[str], Any], path: str) -> bool:
+    try:
+        stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _refuse_process(process: Any) -> None:
+    """`multiprocessing` starts processes without telling an audit hook."""
+    raise ProcessRefused(f"memfit predict starts no processes (multiprocessing, {process.name})")
+
+
+_MKDIR, _RENAME, _UNLINK, _RMDIR = os.mkdir, os.replace, os.unlink, os.rmdir

@@ -45,11 +45,16 @@ def make_allocator(
 
 def events_of(timeline: Timeline, device: str) -> list[int]:
     """The requests of a timeline to one device's allocator; storages without bytes ask for nothing."""
+    return [request for _, request in placed_events_of(timeline, device)]
+
+
+def placed_events_of(timeline: Timeline, device: str) -> list[tuple[int, int]]:
+    """The same, each with its place in the timeline."""
     spans = [span for span in timeline.spans if span.device == device and span.num_bytes > 0]
     spans.sort(key=lambda span: span.start)
     order = [(span.start, 0, span.num_bytes) for span in spans]
     order += [(span.end, 1, -1 - number) for number, span in enumerate(spans) if span.end is not None]
-    return [event for _, _, event in sorted(order)]
+    return [(place, request) for place, _, request in sorted(order)]
 
 
 def play(

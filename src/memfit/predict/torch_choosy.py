@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensorMode, run_fallback_kernel
 
 from memfit.predict.real_operators import is_allowed
 
@@ -20,16 +21,19 @@ class ChoosyFakeMode(FakeTensorMode):
         super().__init__(allow_fallback_kernels=False, allow_non_fake_inputs=True)
         self._allow_real = allow_real
 
+    @property
+    def avoid_device_init(self) -> bool:
+        """Known constants (a batch norm's counter) are moved to a GPU as fakes too: no kernel runs on a device."""
+        return True
+
     def can_run_unsafe_fallback(self, func: Any) -> bool:
         """Whether the user allowed this very operator."""
         return is_allowed(func.name(), self._allow_real)
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Some fake kernels ask for the general permission instead: it is given for the length of this call."""
+        """What is allowed runs, also where a fake kernel is only announced, as `torch.library.custom_op` does."""
         if not self._allow_real or not is_allowed(func.name(), self._allow_real):
             return super()._dispatch_impl(func, types, args, kwargs)
-        self.allow_fallback_kernels = True
-        try:
-            return super()._dispatch_impl(func, types, args, kwargs)
-        finally:
-            self.allow_fallback_kernels = False
+        flat_args, layout = pytree.tree_flatten((args, kwargs))
+        refusal = RuntimeError(f"{func} changes the shape of its input and cannot be run in its place")
+        return run_fallback_kernel(self, func, flat_args, layout, refusal)

@@ -95,17 +95,7 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
-        _note_fixed_choices(recording)
         yield
-
-
-def _note_fixed_choices(recording: Recording) -> None:
-    answered = recording.shadow.answered
-    answered[
-        "kernels",
-        "recurrent and batch-normalisation layers are predicted without cuDNN's own kernels and their reserve",
-        "",
-    ] += 1
 
 
 def _always(value: Any) -> Any:

@@ -19,6 +19,8 @@ from memfit.predict.messages import TraceRequest
 from memfit.predict.torch_cuda_attention import register_attention
 from memfit.predict.torch_cuda_patches import CannotPatch, patch_process, why_not
 from memfit.predict.torch_cuda_pretend import pretending_cuda
+from memfit.predict.torch_cuda_recurrent import register_recurrent
+from memfit.predict.torch_cuda_scratch import note_scratch
 from memfit.predict.torch_fake import Recording
 
 TRANSLATED = "fake cpu, translated to cuda"
@@ -45,6 +47,8 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
         return
     route = _make_cuda_work()
     register_attention(request.capability, recording.shadow.note)
+    register_recurrent(recording.shadow.note)
+    recording.tracker.scratch = note_scratch
     with pretending_cuda(request, recording):
         yield route
 

@@ -43,6 +43,7 @@ class Trace:
     half_flops: float = 0.0
     single_flops: float = 0.0
     moved_bytes: float = 0.0
+    num_calls: int = 0
     """Work of the last whole step."""
 
 
@@ -85,6 +86,7 @@ class Recording:
             self.tracker.log, self.places.root_names(), num_steps, self.tracker.num_operators, seconds,
             self.shadow.assumptions(), optimizer=self._optimizer,
             half_flops=work.half_flops, single_flops=work.single_flops, moved_bytes=work.moved_bytes,
+            num_calls=work.num_calls,
         )  # fmt: skip
 
     # ---- hooks -------------------------------------------------------------------------------------------------------

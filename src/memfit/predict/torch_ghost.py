@@ -1,7 +1,7 @@
 """How is an unmodified training script run on fake tensors, until it has made enough optimizer steps?
 
 The script runs in this (child) process under the recording's modes, as `python script.py arguments` would run it.
-Data loaders load in this process, files go to a scratch folder, `torch.save` saves nothing, `torch.compile` leaves
+Data loaders load in this process, files go to a scratch folder, `torch.save` saves shapes only, `torch.compile` leaves
 the model as it is. The run ends by an exception that no `except Exception` catches.
 """
 
@@ -26,6 +26,7 @@ from torch.utils.data import dataloader
 
 from memfit.predict.messages import Failure, TraceRequest
 from memfit.predict.scratch_files import ProcessRefused, ScratchFiles
+from memfit.predict.torch_checkpoints import Checkpoints
 from memfit.predict.torch_fake import Recording, Trace
 from memfit.predict.torch_ranks import pretending_ranks
 from memfit.predict.torch_shadow import small_copy
@@ -154,8 +155,10 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
         shadow.note("script", "torch.compile was left out: the model is predicted as it runs without it")
         return model if model is not None else lambda function: function
 
+    checkpoints = Checkpoints(shadow.note)
     replacements: list[tuple[Any, str, Any]] = [
-        (torch, "save", unsaved),
+        (torch, "save", checkpoints.save),
+        (torch, "load", checkpoints.load),
         (torch, "compile", uncompiled),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in ("from_numpy", "as_tensor", "frombuffer")),

@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch
 
-from memfit.predict.torch_signatures import bytes_of_signature, decode
+from memfit.predict.torch_signatures import bytes_of_signature, decode, flops_of_signature
 from memfit.predict.torch_tracker import storage_of, tensors_in
 from memfit.predict.torch_truth import memory_events
+
+HALF_IS_SLOWER = 8.0
 
 
 def main() -> None:
@@ -27,18 +31,36 @@ def main() -> None:
     request = json.load(sys.stdin)
     replies, sys.stdout = sys.stdout, sys.stderr  # whatever imported code prints must not mix with the replies
     torch.set_num_threads(request["num_threads"])
-    if request.get("imports") is not None:
-        base = baseline_bytes(request["imports"], request["optimizer"])
-        flops, copied = machine_rates()
-        _write(replies, {"baseline_bytes": base, "flops_per_second": flops, "bytes_per_second": copied})
+    base = baseline_bytes(request["imports"], request["optimizer"])
+    flops, copied = machine_rates()
+    _write(replies, {"baseline_bytes": base, "flops_per_second": flops, "bytes_per_second": copied})
     deadline = time.monotonic() + request["most_seconds"]
-    for number, text in request["signatures"]:
-        if time.monotonic() > deadline:
-            _write(replies, {"signature": number, "skipped": "no time left"})
+    _end_after(request["most_seconds"])
+    for number, text in sorted(request["signatures"], key=lambda pair: _effort(pair[1])):
+        if time.monotonic() + seconds_of_probe(text, flops) > deadline:
+            _write(replies, {"signature": number, "skipped": "it would take too long here"})
         elif bytes_of_signature(text) * 4 > request["available_bytes"]:
             _write(replies, {"signature": number, "skipped": "too large for this machine"})
         else:
             _write(replies, {"signature": number, **attempt(text)})
+
+
+def _end_after(seconds: float) -> None:
+    """A call that takes longer than was thought is left alone; what was answered until then has been written."""
+    watch = threading.Timer(seconds, os._exit, (0,))
+    watch.daemon = True
+    watch.start()
+
+
+def _effort(text: str) -> tuple[float, int]:
+    """Small calls are asked first."""
+    return flops_of_signature(text), bytes_of_signature(text)
+
+
+def seconds_of_probe(text: str, flops_per_second: float) -> float:
+    """How long a call will take, a CPU being slower in half precision by about this factor."""
+    slower = HALF_IS_SLOWER if "float16" in text else 1.0  # also in "bfloat16"
+    return slower * flops_of_signature(text) / flops_per_second
 
 
 def _write(replies: TextIO, reply: dict[str, Any]) -> None:

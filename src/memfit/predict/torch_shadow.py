@@ -17,6 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict import torch_cuda_convolution as convolution
+from memfit.predict import torch_cuda_recurrent as recurrent
 from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
@@ -53,6 +55,10 @@ class Shadow(LeanMode):
             aten.unique_consecutive.default: self._unique,
             aten.index.Tensor: self._index,
             aten.equal.default: self._equal,
+            convolution.FORWARD: convolution.answer_convolution,
+            convolution.BACKWARD: convolution.answer_convolution,
+            recurrent.FORWARD: recurrent.answer_forward,
+            recurrent.BACKWARD: recurrent.answer_backward,
         }
 
     def assumptions(self) -> list[Assumption]:

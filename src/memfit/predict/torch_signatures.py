@@ -9,6 +9,7 @@ forward.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ RISKY = {
     "aten::multi_margin_loss",
     "aten::var_mean",
 }
-RISKY_WHEN_HALF = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+RISKY_SOMETIMES = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 
 
 class Signatures:
@@ -75,8 +76,8 @@ class Signatures:
         kind = self._risky.get(func)
         if kind is None:
             name = func._schema.name
-            kind = self._risky[func] = 1 if name in RISKY else 2 if name in RISKY_WHEN_HALF else 0
-        if kind == 0 or (kind == 2 and not _has_half(args)):
+            kind = self._risky[func] = 1 if name in RISKY else 2 if name in RISKY_SOMETIMES else 0
+        if kind == 0 or (kind == 2 and not _has_half(args) and not _is_expanded(args)):
             return None
         text = json.dumps([str(func), encode(args), encode(kwargs), torch.is_grad_enabled()])
         return self.texts.setdefault(text, len(self.texts))
@@ -84,6 +85,12 @@ class Signatures:
 
 def _has_half(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bfloat16, torch.float16) for a in args)
+
+
+def _is_expanded(args: tuple[Any, ...]) -> bool:
+    """Whether one value stands for many in some matrix: a product copies that matrix out first."""
+    matrices = [a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2]
+    return any(stride == 0 and size > 1 for a in matrices for size, stride in zip(a.shape, a.stride(), strict=True))
 
 
 def encode(value: Any) -> Any:
@@ -117,13 +124,15 @@ def decode(value: Any) -> Any:
 
 def _make_tensor(shape: list[int], strides: list[int], dtype_name: str, requires_grad: bool) -> torch.Tensor:
     dtype = getattr(torch, dtype_name.removeprefix("torch."))
-    tensor = torch.empty_strided(shape, strides, dtype=dtype)
+    tensor = torch.empty_strided(
+        [1 if s == 0 else n for n, s in zip(shape, strides, strict=False)], strides, dtype=dtype
+    )
     if dtype.is_floating_point:
         tensor.fill_(0.5)
         tensor.requires_grad_(requires_grad)
     else:
         tensor.zero_()
-    return tensor
+    return tensor.expand(shape) if 0 in strides else tensor
 
 
 def bytes_of_signature(text: str) -> int:
@@ -140,3 +149,20 @@ def _bytes_in(value: Any) -> int:
         return elements * getattr(torch, dtype_name.removeprefix("torch.")).itemsize
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return sum(_bytes_in(item) for item in items)
+
+
+def flops_of_signature(text: str) -> float:
+    """About how much arithmetic a call is: of products of matrices, convolutions and attention, which can be long."""
+    name, args, _, _ = json.loads(text)
+    shapes = [value["tensor"][0] for value in args if isinstance(value, dict) and "tensor" in value]
+    if ".convolution" in name and len(shapes) >= 2:
+        picture, weight = shapes[-2:] if "backward" in name else shapes[:2]
+        passes = 2 if "backward" in name else 1
+        return 2.0 * passes * picture[0] * math.prod(picture[2:]) * math.prod(weight)
+    if "scaled_dot_product" in name and len(shapes) >= 3:
+        query, key = shapes[1:3] if "backward" in name else shapes[:2]
+        return (10.0 if "backward" in name else 4.0) * math.prod(query) * key[-2]
+    if name.split(".")[1] in ("mm", "addmm", "bmm", "baddbmm") and len(shapes) >= 2:
+        left, right = shapes[-2:]
+        return 2.0 * math.prod(left) * right[-1]
+    return 0.0

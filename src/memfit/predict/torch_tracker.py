@@ -95,6 +95,8 @@ class Tracker(LeanMode):
         self.num_operators = 0
         self.work = WorkCounter()
         self._sign = sign
+        self.scratch: Callable[[Tracker, Any, tuple[Any, ...], Any, int], None] | None = None
+        """Told of every operator for a GPU, its results, and where their entries begin."""
         self._uid_of: dict[int, int] = {}
         self._keep: dict[int, Any] = {}
         self._forward_born: set[int] = set()
@@ -118,7 +120,10 @@ class Tracker(LeanMode):
         position = len(self.log.entries)
         scalar_uid = self._note_wrapped_numbers(func, args)
         result = func(*args, **kwargs)
+        num_entries = len(self.log.entries)
         uids = self._note_results(func, args, result)
+        if self.scratch is not None:
+            self.scratch(self, func, args, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
         self.work.note(func, args, kwargs, result, made_bytes)
         if signature is not None:
@@ -218,9 +223,10 @@ class Tracker(LeanMode):
         self._uid_of[key] = old
 
     def _accumulated_into(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""
         if self._task == -1 or func not in ENGINE_ACCUMULATES or not isinstance(args[0], torch.Tensor):
             return None
-        return self.uid_of(args[0])
+        return None if args[0]._is_view() else self.uid_of(args[0])
 
     def _note_resize(self, tensor: torch.Tensor) -> None:
         """A storage that changed its size dies and is born again."""

@@ -20,9 +20,11 @@ class WorkCounter:
     def reset(self) -> None:
         """Begin a new step."""
         self.half_flops = self.single_flops = self.moved_bytes = 0.0
+        self.num_calls = 0
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made_bytes: int) -> None:
         """Count one operator; an elementwise one reads about twice what it writes."""
+        self.num_calls += 1
         rule = self._rule.get(func, self)
         if rule is self:
             rule = self._rule[func] = flop_registry.get(func._overloadpacket)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
+from memfit.predict.cudnn_memory import Scratch
 from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
 
 STRENGTH: tuple[Category, ...] = (
@@ -53,7 +56,7 @@ class ProbeResult:
     """The true sizes of its results, in order; empty when they are not to be corrected."""
 
 
-Entry = tuple[Literal["alloc", "free", "call", "phase"], int]
+Entry = tuple[Literal["alloc", "free", "call", "phase", "scratch"], int]
 
 
 @dataclass(slots=True)
@@ -64,6 +67,10 @@ class TraceLog:
     calls: list[ProbedCall] = field(default_factory=list)
     phases: list[tuple[int, Phase]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    scratches: list[Scratch] = field(default_factory=list)
+    """Calls of cuDNN; their place in the timeline is known only when it is made."""
+    batch_norm_bytes: dict[int, int] = field(default_factory=dict)
+    """By step: the most that batch normalisation could keep in reserve."""
 
     def alloc(self, birth: Birth) -> int:
         """A storage came to life; its number is returned."""
@@ -79,6 +86,11 @@ class TraceLog:
         """An operator with unknown insides is about to run."""
         self.calls.append(call)
         self.entries.append(("call", len(self.calls) - 1))
+
+    def scratch(self, scratch: Scratch, position: int | None = None) -> None:
+        """A call of cuDNN ends here, or at this place among the entries."""
+        self.scratches.append(scratch)
+        self.entries.insert(len(self.entries) if position is None else position, ("scratch", len(self.scratches) - 1))
 
     def phase(self, step: int, phase: Phase) -> None:
         """From here on the program is in this phase of this step."""
@@ -124,6 +136,20 @@ def timeline_of(log: TraceLog, root_names: list[str], probes: dict[int, ProbeRes
         else:
             spans.append(_workspace(log.calls[index], probes, start, root_names))
     return Timeline(spans=tuple(spans), num_events=now, phases=tuple(marks))
+
+
+def scratches_of(log: TraceLog) -> tuple[Scratch, ...]:
+    """The calls of cuDNN, each with its place in the timeline of this log (made without probes)."""
+    found: list[Scratch] = []
+    opened: set[int] = set()
+    now = 0
+    for kind, index in log.entries:
+        if kind == "scratch":
+            found.append(msgspec.structs.replace(log.scratches[index], event=now))
+        elif kind == "alloc" or (kind == "free" and index in opened):
+            opened.add(index)
+            now += 1
+    return tuple(found)
 
 
 def _true_sizes(log: TraceLog, probes: dict[int, ProbeResult]) -> list[int]:

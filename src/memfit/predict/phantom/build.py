@@ -22,6 +22,7 @@ from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, writ
 
 PARTS = ("report.c", "memory.c", "device.c", "runtime.c", "driver.c", "blas.c", "cudnn.c")
 DRIVER, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+KNOWN_MAJORS = (12, 13)
 FLAGS = ("-O1", "-fPIC", "-shared", "-fvisibility=default", "-w")
 
 
@@ -31,8 +32,30 @@ def built_library(torch: InstalledTorch) -> Path:
         names = _names(torch, sources)
         folder = cache_folder() / _key(torch, sources, names)
         if not (folder / DRIVER).is_file():
+            check_version(torch)
             _build(torch, sources, names, folder)
     return folder
+
+
+def check_version(torch: InstalledTorch) -> None:
+    """MissingExtra for a CUDA that the sources were not written for."""
+    major = torch.cuda_number // 1000
+    if major not in KNOWN_MAJORS:
+        raise MissingExtra(
+            f"the phantom GPU does not know CUDA {torch.cuda}", found=f"torch {torch.version}",
+            hint="it was written for CUDA 12 and 13; --engine fake predicts with fake tensors",
+        )  # fmt: skip
+
+
+def is_built_or_can_be(torch: InstalledTorch) -> bool:
+    """Whether a prediction would find its library."""
+    try:
+        check_version(torch)
+        compiler()
+    except MissingExtra:
+        with as_file(files("memfit.predict.phantom") / "csrc") as sources:
+            return (cache_folder() / _key(torch, sources, _names(torch, sources)) / DRIVER).is_file()
+    return True
 
 
 def cache_folder() -> Path:

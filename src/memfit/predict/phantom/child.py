@@ -14,6 +14,7 @@ from typing import IO
 import msgspec
 
 from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
+from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
@@ -58,6 +59,7 @@ def _wait(command: list[str], output: IO[bytes] | None, most_seconds: float | No
         stdout=output or 2,
         stderr=output or 2,
         start_new_session=True,
+        preexec_fn=die_with_the_parent,
         env=environment,
     )
     try:

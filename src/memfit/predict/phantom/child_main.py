@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from memfit.predict.phantom.gpus import properties_of
 from memfit.predict.phantom.library import PhantomLibrary
 from memfit.predict.phantom.messages import PhantomRequest
 
@@ -25,9 +24,7 @@ def main() -> None:
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=PhantomRequest)
     if request.alloc_conf:
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.alloc_conf
-    library = PhantomLibrary(
-        Path(request.library_folder), properties_of(request.device), request.total_bytes, request.context_bytes
-    )
+    library = PhantomLibrary(Path(request.library_folder), request.gpu, request.total_bytes, request.context_bytes)
     if request.cudnn_folder:
         library.use_cudnn(Path(request.cudnn_folder))
     from memfit.predict.phantom.torch_run import PhantomRun, flush

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,10 +14,11 @@ from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.phantom.build import built_library
 from memfit.predict.phantom.child import run_in_child
-from memfit.predict.phantom.gpus import PRODUCTS, UNLIMITED_BYTES
-from memfit.predict.phantom.installed import InstalledTorch, find_torch
+from memfit.predict.phantom.gpus import UNLIMITED_BYTES, described_gpu
+from memfit.predict.phantom.installed import find_torch
 from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import CUDA
+from memfit.predict.phantom.value_reads import answers_of_environment
 from memfit.predict.what_if import savings_of
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, Level, Prediction
@@ -37,38 +39,46 @@ def predict_on_phantom(
     show_output: bool = False,
     most_seconds: float | None = None,
     snapshot_path: str = "",
+    answers: Mapping[str, float] | None = None,
+    num_ranks: int = 1,
 ) -> Prediction:
-    """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take."""
+    """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take.
+
+    `answers` says, by place ('train.py:33'), what a read of an unknown value gives; without it MEMFIT_ANSWERS does.
+    """
     started = time.perf_counter()
     if device.kind != "cuda":
         raise UsageError("the phantom GPU predicts for GPUs", found=device.name, hint="--device cuda:NAME")
     torch = find_torch()
+    device, gpu = described_gpu(device)
     request = PhantomRequest(
         job=job,
-        device=device,
+        gpu=gpu,
         total_bytes=device.total_bytes or UNLIMITED_BYTES,
         context_bytes=CONTEXT_MIB[1] * MIB,
         library_folder=str(built_library(torch)),
         cudnn_folder=str(torch.cudnn_folder or ""),
         num_steps=num_steps,
+        num_ranks=num_ranks,
         alloc_conf=alloc_conf,
         snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
+        answers=answers_of_environment() if answers is None else dict(answers),
     )
     reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds)
     whole = reply
     if reply.failed is not None:
         roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
         whole = run_in_child(roomy, show_output=False, most_seconds=most_seconds)
-    return _assemble(job, device, torch, reply, whole, started)
+    return _assemble(job, device, reply, whole, started, num_ranks)
 
 
 def _assemble(
     job: JobDescription,
     device: DeviceSpec,
-    torch: InstalledTorch,
     reply: PhantomReply,
     whole: PhantomReply,
     started: float,
+    num_ranks: int,
 ) -> Prediction:
     """`reply` is the run on the device itself, `whole` the one that came to its end."""
     peak_bytes, event = peak_of(whole.timeline, CUDA)
@@ -81,7 +91,7 @@ def _assemble(
         target=job.target,
         settings={name: str(value) for name, value in job.settings.items()},
         device=device.name,
-        route=f"phantom GPU (torch {reply.torch_version}, CUDA {reply.cuda_version})",
+        route=_route(reply, num_ranks),
         torch_version=reply.torch_version,
         num_steps=whole.num_steps,
         levels=_levels(whole),
@@ -102,6 +112,11 @@ def _assemble(
         ),
         timeline=whole.timeline,
     )
+
+
+def _route(reply: PhantomReply, num_ranks: int) -> str:
+    of = f", rank 0 of {num_ranks}" if num_ranks > 1 else ""
+    return f"phantom GPU (torch {reply.torch_version}, CUDA {reply.cuda_version}){of}"
 
 
 def _levels(reply: PhantomReply) -> tuple[Level, ...]:
@@ -140,7 +155,7 @@ def _own_assumptions(device: DeviceSpec, reply: PhantomReply) -> tuple[Assumptio
     found = [
         Assumption(kind="context", text="the CUDA context is an assumed range, different for each card and driver")
     ]
-    if device.name not in PRODUCTS:
+    if device.name == "cuda":
         found.append(Assumption(kind="device", text="no GPU was named: it answers as an A100 of the size asked for"))
     if reply.num_plans:
         found.append(

@@ -64,12 +64,13 @@ def find_torch() -> InstalledTorch:
 
 
 def has_cuda_torch() -> bool:
-    """Whether the phantom GPU can run here."""
+    """Whether the phantom GPU can run here: a CUDA build of torch, and its library in the cache or a compiler."""
+    from memfit.predict.phantom.build import is_built_or_can_be
+
     try:
-        find_torch()
+        return is_built_or_can_be(find_torch())
     except MissingExtra:
         return False
-    return True
 
 
 def _assigned(text: str, name: str) -> str | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memfit.errors import UsageError
 from memfit.predict.phantom.build import DRIVER, NVML
 from memfit.predict.phantom.gpus import GpuProperties
+
+READER = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
 
 
 class Description(ctypes.Structure):
@@ -38,13 +41,14 @@ class PhantomLibrary:
     def __init__(self, folder: Path, gpu: GpuProperties, total_bytes: int, context_bytes: int) -> None:
         if "torch" in sys.modules:
             raise RuntimeError("the phantom GPU must be loaded before torch")
+        self._capability = gpu.capability
         os.environ["TRITON_LIBCUDA_PATH"] = str(folder)  # what torch.compile links its launchers to
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
         ctypes.CDLL(str(folder / NVML), ctypes.RTLD_GLOBAL)
         self._library: Any = ctypes.CDLL(str(folder / DRIVER), ctypes.RTLD_GLOBAL)
         for name in ("refused", "assumed"):
             getattr(self._library, f"phantom_{name}").restype = ctypes.c_char_p
-        for name in ("launches", "peak_bytes", "cudnn_plans", "workspace", "reads"):
+        for name in ("launches", "peak_bytes", "cudnn_plans", "workspace"):
             getattr(self._library, f"phantom_{name}").restype = ctypes.c_size_t
         description = Description(
             name=gpu.product.encode(), total_bytes=total_bytes, context_bytes=context_bytes,
@@ -60,6 +64,16 @@ class PhantomLibrary:
     def use_cudnn(self, folder: Path) -> None:
         """Where the real cuDNN lies."""
         self._library.phantom_cudnn_folder(str(folder).encode())
+
+    def use_kernels_for(self, compiled: list[str]) -> None:
+        """Say for which processors the kernels were compiled ('sm_86'); the best one for this GPU would run."""
+        version = best_kernels(compiled, self._capability)
+        if not version:
+            raise UsageError(
+                f"this torch has no kernels for compute capability {self._capability[0]}.{self._capability[1]}",
+                found=", ".join(compiled), hint="a torch that was built for this GPU; it would not run there either",
+            )  # fmt: skip
+        self._library.phantom_kernels_for(version)
 
     def refused(self) -> list[str]:
         """Names of the calls that were refused."""
@@ -87,13 +101,13 @@ class PhantomLibrary:
         """Plans that cuDNN made."""
         return self._library.phantom_cudnn_plans()
 
-    def answer_next(self, value: int) -> None:
-        """The next small read from the device gives this number."""
-        self._library.phantom_answer_next(ctypes.c_int64(value))
+    def ask_at_reads(self, answer: Callable[[int, int, int, int], None]) -> None:
+        """At every copy out of the device, call `answer(to, source, num_bytes, was_sent)`.
 
-    def forget_answer(self) -> None:
-        """No answer is waiting any more."""
-        self._library.phantom_forget_answer()
+        What is at `to` is zero, or, when `was_sent`, what was last sent to `source` from the host.
+        """
+        self._reader = READER(answer)  # the library keeps only its address
+        self._library.phantom_ask_at_reads(self._reader)
 
     @staticmethod
     def _names(ask: Any) -> Iterator[str]:
@@ -101,3 +115,10 @@ class PhantomLibrary:
         while (name := ask(ctypes.c_size_t(index))) is not None:
             yield name.decode()
             index += 1
+
+
+def best_kernels(compiled: Iterable[str], capability: tuple[int, int]) -> int:
+    """86 for a GPU of capability 8.9 when there are kernels for 8.0, 8.6 and 9.0; 0 when none would run."""
+    numbers = [int(digits) for name in compiled if (digits := name.removeprefix("sm_").rstrip("af")).isdigit()]
+    own = 10 * capability[0] + capability[1]
+    return max((number for number in numbers if number // 10 == capability[0] and number <= own), default=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from memfit.job.description import JobDescription
-from memfit.predict.devices import DeviceSpec
 from memfit.predict.messages import Failure
+from memfit.predict.phantom.gpus import GpuProperties
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 
@@ -15,16 +15,22 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run this job on a phantom of this device."""
 
     job: JobDescription
-    device: DeviceSpec
+    gpu: GpuProperties
     total_bytes: int
     context_bytes: int
     library_folder: str
     cudnn_folder: str = ""
     num_steps: int = 2
+    num_ranks: int = 1
+    """The size of the process group a job finds when it asks for one; it is rank 0."""
     alloc_conf: str = ""
     scratch_folder: str = ""
     snapshot_path: str = ""
     """Where to leave the snapshot in torch's own layout; empty for nowhere."""
+    answers: dict[str, float] = {}
+    """What is said where a value is read that nobody knows, by place ('train.py:33')."""
+    follow_values: bool = True
+    """Keep the true values of small integers and masks; without, every value that is read is zero."""
     watch: bool = True
     """Follow modules and phases; without, only the allocator's own record is kept."""
 

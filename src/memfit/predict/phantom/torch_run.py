@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import sys
@@ -22,9 +23,12 @@ from memfit.predict.messages import Failure
 from memfit.predict.phantom.library import PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
+from memfit.predict.phantom.torch_group import one_of_ranks
 from memfit.predict.phantom.torch_script import NeverStepped, ScriptLeft, run_script
+from memfit.predict.phantom.torch_values import Values
 from memfit.predict.phantom.torch_watch import Watch
 from memfit.predict.phantom.torch_weights import SkippedWeights
+from memfit.predict.phantom.value_reads import ReadLog
 from memfit.predict.scratch_files import ProcessRefused
 from memfit.predict.torch_places import kind_of_file
 from memfit.records.prediction import Assumption, FailedAllocation
@@ -35,12 +39,18 @@ REFUSED_HINT = (
 )
 
 
+OF_A_LIBRARY = ("cuda", "cudnn", "cublas", "cusolver", "cusparse", "cufft", "refuses", "not supported", "no valid")
+"""Words of an error that came from a refused call, and not from the job itself."""
+
+
 class PhantomRun:
     """One job on one phantom."""
 
     def __init__(self, request: PhantomRequest, library: PhantomLibrary) -> None:
         self.request, self.library, self.watch = request, library, Watch()
         self.weights = SkippedWeights()
+        self.reads = ReadLog(dict(request.answers))
+        self.values = Values(self.reads, self.watch.where)
         self.notes: Counter[tuple[str, str, str]] = Counter()
         self.out_of_memory: FailedAllocation | None = None
         self.seconds = 0.0
@@ -51,10 +61,12 @@ class PhantomRun:
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
         observe: Any = torch._C._cuda_attach_out_of_memory_observer  # pyright: ignore[reportAttributeAccessIssue]
         observe(self._remember_failure)
+        gc.collect()
+        gc.freeze()  # the collector's rhythm, and so the moment a cycle dies, does not depend on what was imported how
         started = time.perf_counter()
         text = ""
         try:
-            with self.weights.skipping(), self._watching(), warnings.catch_warnings():
+            with self.weights.skipping(), self._watching(), warnings.catch_warnings(), self._following_values():
                 warnings.simplefilter("ignore")
                 self._run()
         except torch.OutOfMemoryError as error:
@@ -75,7 +87,21 @@ class PhantomRun:
         with self.watch.watching():
             yield
 
+    @contextlib.contextmanager
+    def _following_values(self) -> Iterator[None]:
+        if not self.request.follow_values:
+            yield
+            return
+        self.library.ask_at_reads(self.values.answer)
+        with self.values:
+            yield
+
     def _run(self) -> None:
+        self.library.use_kernels_for(torch.cuda.get_arch_list())
+        with one_of_ranks(self.request.num_ranks, self.note):
+            self._run_alone()
+
+    def _run_alone(self) -> None:
         job = self.request.job
         if job.kind == "script":
             run_script(
@@ -147,6 +173,7 @@ class PhantomRun:
     def _assumptions(self) -> Iterator[Assumption]:
         for (kind, text, line), count in self.notes.items():
             yield Assumption(kind=kind, text=text, line=line, count=count)
+        yield from self.reads.assumptions()
         for name in self.library.assumed():
             yield Assumption(kind="assumed", text=name)
         for name in self.library.refused():
@@ -196,7 +223,7 @@ def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     where = _user_line(error)
     refused = run.library.refused()
-    if refused and not isinstance(error, (ImportError, NameError, AttributeError)):
+    if refused and any(word in str(error).lower() for word in OF_A_LIBRARY):
         return Failure(
             kind="operator", what=f"{where} needs {refused[-1]}, which the phantom GPU refuses",
             found=f"{type(error).__name__}: {first[:200]}", hint=REFUSED_HINT, traceback=text,
@@ -204,9 +231,16 @@ def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
     made = max(run.watch.num_updates.values(), default=0)
     return Failure(
         kind="script", what=f"the job failed at {where} by itself after {made} optimizer steps",
-        found=f"{type(error).__name__}: {first}", traceback=text,
-        hint="the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers",
+        found=f"{type(error).__name__}: {first}", traceback=text, hint=_hint(str(error)),
     )  # fmt: skip
+
+
+def _hint(text: str) -> str:
+    if "invalid device ordinal" in text or "enough GPUs" in text:
+        return "the phantom machine has one GPU: predict what one rank does, with --ranks for the size of the group"
+    if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
+        return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
+    return "the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers"
 
 
 def _own_part(error: BaseException) -> Any:

@@ -44,6 +44,7 @@ class Watch:
         self._kinds: dict[str, int] = {}
         self._owners: dict[int, str] = {}
         self._since = time.perf_counter()
+        self._unfollowed: Any = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -103,6 +104,20 @@ class Watch:
                 return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def where(self) -> tuple[str, str]:
+        """The line outside torch that is running, and the user's own line behind it."""
+        frame: Any = sys._getframe(1)
+        asked_in = ""
+        while frame is not None:
+            kind = self._kind(frame.f_code.co_filename)
+            if kind < 2:
+                place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                asked_in = asked_in or place
+                if kind == 0:
+                    return asked_in, place
+            frame = frame.f_back
+        return asked_in, ""
 
     def line_of_frames(self, frames: Any) -> str:
         """The same for the frames of an event; a library's line when none is the user's own."""
@@ -172,10 +187,11 @@ class Watch:
 
     def _hook(self, values: Any, name: str) -> None:
         """When the gradient of one of these is there, the backward is in this module."""
-        for tensor in tensors_in(values):
-            if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
-                tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]
-                tensor.register_hook(lambda gradient, name=name: self.move(name) if self._backward_line else None)
+        with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is nobody's business
+            for tensor in tensors_in(values):
+                if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
+                    tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]
+                    tensor.register_hook(lambda gradient, name=name: self.move(name) if self._backward_line else None)
 
     # ---- backward and update -----------------------------------------------------------------------------------
 
@@ -194,21 +210,30 @@ class Watch:
         return backward
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                owner = self._owners.get(id(parameter), "")
-                self.claim(parameter, "parameter", owner)
-                if parameter.grad is not None:
-                    self.claim(parameter.grad, "gradient", owner)
+        with torch._C.DisableTorchFunction():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    owner = self._owners.get(id(parameter), "")
+                    self.claim(parameter, "parameter", owner)
+                    if parameter.grad is not None:
+                        self.claim(parameter.grad, "gradient", owner)
         self._forced = "update"
         self.move()
+        if len(args) < 2 and kwargs.get("closure") is None:
+            # an update reads no small integers on the GPU: following its many small calls would only take time
+            self._unfollowed = torch._C.DisableTorchFunction()
+            self._unfollowed.__enter__()
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._unfollowed is not None:
+            self._unfollowed.__exit__(None, None, None)
+            self._unfollowed = None
         self._forced = None
         self.move()
-        for parameter, state in optimizer.state.items():
-            for tensor in tensors_in(state):
-                self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
+        with torch._C.DisableTorchFunction():
+            for parameter, state in optimizer.state.items():
+                for tensor in tensors_in(state):
+                    self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
         self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
         now = time.perf_counter()
         self.step_seconds.append(now - self._since)
@@ -219,8 +244,9 @@ class Watch:
 
     def claim(self, tensor: torch.Tensor, category: Category, module: str = "") -> None:
         """Say what a tensor's storage is."""
-        if tensor.is_cuda and tensor.layout is torch.strided:
-            address = tensor.untyped_storage().data_ptr()
+        part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded tensor, what this rank holds
+        if part.is_cuda and part.layout is torch.strided and type(part) in (torch.Tensor, torch.nn.Parameter):
+            address = part.untyped_storage().data_ptr()
             self.claims.append(Claim(len(self.places), address, category, module))
 
 

@@ -16,9 +16,12 @@ EXPORT const char *cudaGetErrorString(int status) {
     case SUCCESS: return "no error";
     case INVALID_VALUE: return "invalid argument";
     case OUT_OF_MEMORY: return "out of memory";
+    case NO_SUCH_DEVICE: return "invalid device ordinal: the phantom machine has one GPU";
     case NOT_SUPPORTED: return "the phantom GPU refuses this call";
-    default: return "an error of the phantom GPU";
   }
+  static __thread char text[64];
+  snprintf(text, sizeof text, "error %d of the phantom GPU", status);
+  return text;
 }
 EXPORT const char *cudaGetErrorName(int status) {
   return status == OUT_OF_MEMORY ? "cudaErrorMemoryAllocation" : status == NOT_SUPPORTED ? "cudaErrorNotSupported" : "cudaError";
@@ -27,7 +30,7 @@ EXPORT const char *cudaGetErrorName(int status) {
 EXPORT int cudaGetDeviceCount(int *count) { *count = 1; return SUCCESS; }
 EXPORT int cudaGetDevice(int *device) { *device = current_device; return SUCCESS; }
 EXPORT int cudaSetDevice(int device) {
-  if (device != 0) return runtime_error(101); /* invalid device ordinal: there is one */
+  if (device != 0) return runtime_error(NO_SUCH_DEVICE);
   current_device = device;
   return SUCCESS;
 }

@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINTER_CONTEXT = 1, FUNCTION_MOST_THREADS = 0, FUNCTION_REGISTERS = 4, FOUND = 0, NOT_FOUND = 1, GRANULE = 2 << 20 };
+enum { POINTER_CONTEXT = 1, POINTER_MEMORY_TYPE = 2, POINTER_DEVICE_ADDRESS = 3, POINTER_DEVICE = 9 };
+enum { FUNCTION_MOST_THREADS = 0, FUNCTION_REGISTERS = 4, FOUND = 0, NOT_FOUND = 1, GRANULE = 2 << 20 };
 
 static void *const CONTEXT = (void *)16;
 
 EXPORT int cuInit(unsigned flags) { (void)flags; return SUCCESS; }
 EXPORT int cuDriverGetVersion(int *version) { *version = CUDA_VERSION_NUMBER; return SUCCESS; }
 EXPORT int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
-EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : SUCCESS; }
+EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? NO_SUCH_DEVICE : SUCCESS; }
 EXPORT int cuDeviceGetName(char *text, int size, int device) { (void)device; snprintf(text, size, "%s", gpu.name); return SUCCESS; }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) { (void)device; *value = attribute_value(attribute); return SUCCESS; }
 EXPORT int cuDeviceTotalMem_v2(size_t *size, int device) { (void)device; *size = gpu.total_bytes; return SUCCESS; }
@@ -33,11 +34,17 @@ EXPORT int cuGetErrorString(int status, const char **text) {
   return SUCCESS;
 }
 EXPORT int cuGetErrorName(int status, const char **text) { *text = status == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR"; return SUCCESS; }
+/* Nothing is ever logged, so a listener has nothing to hear. */
+EXPORT int cuLogsRegisterCallback(void *listener, void *data, void **handle) { (void)listener, (void)data; if (handle) *handle = new_handle(); return SUCCESS; }
 EXPORT int cuPointerGetAttribute(void *value, int attribute, uintptr_t address) {
-  (void)address;
-  if (attribute != POINTER_CONTEXT) return refuse("cuPointerGetAttribute", NOT_SUPPORTED);
-  *(void **)value = CONTEXT;
-  return SUCCESS;
+  int on_device = is_on_device((void *)address);
+  switch (attribute) {
+    case POINTER_CONTEXT: *(void **)value = CONTEXT; return SUCCESS;
+    case POINTER_MEMORY_TYPE: *(unsigned *)value = on_device ? 2 : 1; return SUCCESS;
+    case POINTER_DEVICE_ADDRESS: *(uintptr_t *)value = address; return on_device ? SUCCESS : INVALID_VALUE;
+    case POINTER_DEVICE: *(int *)value = 0; return SUCCESS;
+    default: return refuse("cuPointerGetAttribute", NOT_SUPPORTED);
+  }
 }
 
 /* ---- modules and kernels ------------------------------------------------------------------------------------ */

@@ -12,7 +12,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MIB ((size_t)1 << 20)
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_SUCH_DEVICE = 101, NOT_SUPPORTED = 801 };
 
 /* The same fields, in the same order, as `Description` in library.py. */
 typedef struct {

@@ -109,11 +109,15 @@ EXPORT int cudaLaunchKernelExC(const void *configuration, const void *function, 
   note_launch();
   return SUCCESS;
 }
+/* Kernels were compiled for certain processors; the one that would run is not always the device's own (86 on 89). */
+static int kernel_version;
+EXPORT void phantom_kernels_for(int version) { kernel_version = version; }
+
 EXPORT int cudaFuncGetAttributes(struct cudaFuncAttributes *found, const void *function) {
   (void)function;
   memset(found, 0, sizeof *found);
   found->maxThreadsPerBlock = 1024, found->numRegs = 32, found->maxDynamicSharedSizeBytes = 49152;
-  found->ptxVersion = found->binaryVersion = gpu.major * 10 + gpu.minor;
+  found->ptxVersion = found->binaryVersion = kernel_version ? kernel_version : gpu.major * 10 + gpu.minor;
   return SUCCESS;
 }
 EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, const void *function, int threads, size_t shared) {

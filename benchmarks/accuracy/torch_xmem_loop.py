@@ -1,0 +1,78 @@
+"""The training loops of xMem's evaluation: what is zeroed, moved and kept when, and so alive at the same time.
+
+Gradients are zeroed at the start of an iteration, before the batch is moved to the GPU; the results of an iteration
+(scores, loss, for language models also keys and values) stay until the next one replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.accuracy.torch_xmem_language import WORDS, cerebras_111m, gpt_neo_125m
+from benchmarks.accuracy.torch_xmem_vision import VGG_16, VGG_19, MnasNet, RegNetY400, ResNet101, Vgg
+from memfit.job.training import Training
+
+IMAGE_SIZE, LENGTH = 86, 128
+VISION: dict[str, Callable[[], nn.Module]] = {
+    "VGG16": lambda: Vgg(VGG_16),
+    "VGG19": lambda: Vgg(VGG_19),
+    "ResNet101": ResNet101,
+    "MnasNet": MnasNet,
+    "RegNetY400MF": RegNetY400,
+}
+LANGUAGE: dict[str, Callable[..., nn.Module]] = {
+    "EleutherAI/gpt-neo-125M": gpt_neo_125m,
+    "cerebras/Cerebras-GPT-111M": cerebras_111m,
+}
+
+
+def build(model: str, optimizer: str, batch_size: int, *, shifts_scores: bool = False) -> Training:
+    """One job by the names of the table."""
+    if model in VISION:
+        return _pictures(VISION[model](), optimizer, batch_size)
+    return _texts(LANGUAGE[model](shifts_scores=shifts_scores), optimizer, batch_size)
+
+
+def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    return getattr(torch.optim, name)(model.parameters(), lr=1e-3)
+
+
+def _pictures(model: nn.Module, optimizer_name: str, batch_size: int) -> Training:
+    model = model.to("cuda").train()
+    optimizer, criterion = _optimizer(optimizer_name, model), nn.CrossEntropyLoss()
+    kept: dict[str, Any] = {}
+
+    def step() -> None:
+        images = torch.empty(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
+        labels = torch.zeros(batch_size, dtype=torch.int64)
+        optimizer.zero_grad()
+        inputs, targets = images.to("cuda"), labels.to("cuda")
+        kept["inputs"], kept["targets"] = inputs, targets
+        kept["outputs"] = model(inputs)
+        kept["loss"] = criterion(kept["outputs"], targets)
+        kept["loss"].backward()
+        optimizer.step()
+        kept["best"] = torch.max(kept["outputs"], 1)
+
+    return Training(model=model, optimizer=optimizer, step=step)
+
+
+def _texts(model: nn.Module, optimizer_name: str, batch_size: int) -> Training:
+    optimizer = _optimizer(optimizer_name, model)
+    model = model.to("cuda").train()
+    kept: dict[str, Any] = {}
+
+    def step() -> None:
+        tokens = torch.randint(0, WORDS, (batch_size, LENGTH))
+        optimizer.zero_grad()
+        kept["batch"] = [tokens.to("cuda"), torch.ones_like(tokens).to("cuda"), tokens.clone().to("cuda")]
+        kept["outputs"] = model(*kept["batch"])
+        kept["loss"] = kept["outputs"][0]
+        kept["loss"].backward()
+        optimizer.step()
+
+    return Training(model=model, optimizer=optimizer, step=step)

@@ -1,0 +1,107 @@
+"""What does cuDNN take beside the tensors a program sees? Assumed, by named rules; pure.
+
+Convolutions. A workspace is taken for the length of a call, and which plan cuDNN chooses (so how large it is) depends
+on the card and the library. Common plans either need none, or copy what they work on into channels-last order. So
+four stories are told and the allocator is run through each: none; one operand copied (the input forwards, the
+output's gradient for the input's gradient); all three operands copied in every pass; all three only for weight
+gradients. A workspace can also lower the reserved bytes, because the block it leaves is used again. Depthwise
+convolutions in single precision are torch's own kernels, without a workspace.
+
+Recurrent layers. One call keeps a reserve for the backward: gates, cell and hidden values of every place, layer and
+direction. cuDNN publishes no formula; one value per gate and two more are taken, one per gate at least, and four more
+at most. The workspace is assumed to be the gates of one layer.
+
+Batch normalisation keeps a reserve only in channels-last order, assumed to be up to one bit per element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+Pass = Literal["forward", "input gradient", "weight gradient", "recurrent"]
+Story = Literal["one copied", "all copied", "all copied for weight gradients"]
+STORIES: tuple[Story, ...] = ("one copied", "all copied", "all copied for weight gradients")
+
+RECURRENT_MODES = ("rnn_relu", "rnn_tanh", "lstm", "gru")
+"""In the order of cuDNN's own numbers."""
+GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
+EXTRA_VALUES = (0, 2, 4)
+"""Beside the gates, per place: least, taken, most."""
+
+
+class Scratch(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of cuDNN, and what it could take for its length."""
+
+    event: int
+    """The event of the timeline before which the call ends."""
+    kind: Pass
+    one_bytes: int
+    """A copy of one operand."""
+    all_bytes: int
+    """Copies of all operands."""
+
+
+def scratch_bytes(scratch: Scratch, story: Story) -> int:
+    """How much this call takes in this story."""
+    if scratch.kind == "recurrent":
+        return scratch.one_bytes
+    match story:
+        case "one copied":
+            return scratch.one_bytes
+        case "all copied":
+            return scratch.all_bytes
+        case "all copied for weight gradients":
+            return scratch.all_bytes if scratch.kind == "weight gradient" else 0
+
+
+def with_scratches(events: Sequence[tuple[int, int]], scratches: Sequence[Scratch], story: Story) -> list[int]:
+    """Requests to an allocator, with those of cuDNN put in.
+
+    `events` are pairs of place in the timeline and request, in order: n > 0 allocates n bytes, -1 - k frees the k-th
+    allocation of these events. The result numbers all allocations anew.
+    """
+    waiting = sorted(((s.event, scratch_bytes(s, story)) for s in scratches), key=lambda pair: pair[0])
+    result: list[int] = []
+    number_of: list[int] = []
+    made = place = 0
+    for event, request in events:
+        while place < len(waiting) and waiting[place][0] <= event:
+            if waiting[place][1] > 0:
+                result += [waiting[place][1], -1 - made]
+                made += 1
+            place += 1
+        if request > 0:
+            number_of.append(made)
+            made += 1
+            result.append(request)
+        else:
+            result.append(-1 - number_of[-1 - request])
+    return result
+
+
+def convolution_scratch(
+    event: int, kind: Pass, *, picture_bytes: int, weight_bytes: int, result_bytes: int, depthwise: bool
+) -> Scratch | None:
+    """The workspace of one pass of a convolution over a picture (its input) to a result."""
+    if depthwise:
+        return None
+    one = {"forward": picture_bytes, "input gradient": result_bytes}.get(kind, 0)
+    return Scratch(event=event, kind=kind, one_bytes=one, all_bytes=picture_bytes + weight_bytes + result_bytes)
+
+
+def recurrent_reserve_bytes(
+    mode: str, *, places: int, hidden_size: int, num_layers: int, directions: int, item_bytes: int
+) -> tuple[int, int, int]:
+    """What a recurrent call keeps for its backward: least, taken, most; `places` is batch times length."""
+    least, taken, most = (
+        (GATES[mode] + extra) * places * hidden_size * num_layers * directions * item_bytes for extra in EXTRA_VALUES
+    )
+    return least, taken, most
+
+
+def recurrent_workspace_bytes(mode: str, *, places: int, hidden_size: int, directions: int, item_bytes: int) -> int:
+    """What a recurrent call takes while it runs: the gates of one layer."""
+    return GATES[mode] * places * hidden_size * directions * item_bytes

@@ -1,0 +1,148 @@
+"""What cuDNN takes beside the tensors: one recurrent call, ranges that hold the point, and where workspaces are put."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit.predict.cudnn_memory import (
+    GATES,
+    STORIES,
+    Scratch,
+    convolution_scratch,
+    recurrent_reserve_bytes,
+    scratch_bytes,
+    with_scratches,
+)
+
+torch = pytest.importorskip("torch")
+
+JOBS = """
+import torch
+
+
+def recurrent(kind="LSTM", batch=4, length=10, hidden=64, layers=2, device="cpu"):
+    model = getattr(torch.nn, kind)(32, hidden, num_layers=layers, batch_first=True).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(batch, length, 32, device=device)
+    return model, optimizer, (lambda out, target: out[0].sum()), (batch, batch)
+
+
+def pictures(last=False, device="cpu"):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.ReLU())
+    order = torch.channels_last if last else torch.contiguous_format
+    model = model.to(device).to(memory_format=order)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(16, 3, 64, 64, device=device).to(memory_format=order)
+    return model, optimizer, (lambda out, target: out.sum()), (batch, batch)
+"""
+
+
+@pytest.fixture(scope="module")
+def predict(tmp_path_factory):
+    """Predictions of the jobs above on a GPU, from one warm process."""
+    from memfit.job.description import describe_job
+    from memfit.predict.child import Nursery
+    from memfit.predict.devices import parse_device
+    from memfit.predict.forecast import ForecastOptions, forecast
+
+    path = tmp_path_factory.mktemp("jobs") / "cudnn_jobs.py"
+    path.write_text(JOBS)
+    with Nursery() as nursery:
+
+        def run(function, **given_settings):
+            job = describe_job(f"{path}:{function}", given_settings, ())
+            return forecast(job, parse_device("cuda:rtx3060-12gb"), ForecastOptions(nursery=nursery))
+
+        yield run
+
+
+def level(prediction, name):
+    return next(each.figure for each in prediction.levels if each.name == name)
+
+
+def spans_of(prediction, operator):
+    return [span for span in prediction.timeline.spans if operator in span.operator]
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_layer_on_a_gpu_is_one_call_that_keeps_a_reserve(predict, kind, gates):
+    prediction = predict("recurrent", kind=kind)
+    born = [span.num_bytes for span in spans_of(prediction, "_cudnn_rnn.default")]
+    places, hidden, layers = 4 * 10, 64, 2
+    assert born.count((gates + 2) * places * hidden * layers * 4) == 2, "one reserve in each of two steps"
+    assert any("one call of cuDNN" in assumption.text for assumption in prediction.assumptions)
+
+
+def test_the_gradients_of_a_recurrent_layer_are_one_buffer_as_large_as_its_weights(predict):
+    prediction = predict("recurrent")
+    weights = sum(span.num_bytes for span in prediction.timeline.spans if span.category == "parameter")
+    gradients = {span.num_bytes for span in prediction.timeline.spans if span.category == "gradient"}
+    assert weights in gradients
+
+
+def test_a_convolution_widens_the_range_and_the_point_lies_in_it(predict):
+    prediction = predict("pictures")
+    reserved, device = level(prediction, "reserved"), level(prediction, "device")
+    assert reserved.low <= reserved.value <= reserved.high
+    assert reserved.high > reserved.low
+    assert device.high - device.low > reserved.high - reserved.low
+    assert any(assumption.kind == "cudnn" for assumption in prediction.assumptions)
+
+
+def test_batch_normalisation_has_a_reserve_only_in_channels_last_order(predict):
+    plain, last = predict("pictures"), predict("pictures", last=True)
+    said = [any("batch normalisation" in a.text for a in each.assumptions) for each in (plain, last)]
+    assert said == [False, True]
+
+
+def test_a_depthwise_convolution_has_no_workspace():
+    sizes = {"picture_bytes": 10, "weight_bytes": 1, "result_bytes": 10}
+    assert convolution_scratch(0, "forward", **sizes, depthwise=True) is None
+    assert convolution_scratch(0, "forward", **sizes, depthwise=False) is not None
+
+
+@given(st.sampled_from(sorted(GATES)), st.integers(1, 100), st.integers(1, 8))
+def test_a_reserve_is_ordered_and_grows_with_places_and_layers(mode, places, num_layers):
+    sizes = {"hidden_size": 8, "directions": 1, "item_bytes": 4}
+    least, taken, most = recurrent_reserve_bytes(mode, places=places, num_layers=num_layers, **sizes)
+    assert 0 < least <= taken <= most
+    twice = recurrent_reserve_bytes(mode, places=2 * places, num_layers=num_layers, **sizes)
+    assert twice == (2 * least, 2 * taken, 2 * most)
+
+
+@st.composite
+def requests(draw):
+    """A valid list of placed requests, and calls of cuDNN somewhere among them."""
+    events, alive, made = [], [], 0
+    for place in range(draw(st.integers(0, 12))):
+        if alive and draw(st.booleans()):
+            events.append((place, -1 - alive.pop(draw(st.integers(0, len(alive) - 1)))))
+        else:
+            events.append((place, draw(st.integers(1, 10**6))))
+            alive.append(made)
+            made += 1
+    size = st.integers(0, 10**6)
+    kinds = st.sampled_from(["forward", "input gradient", "weight gradient", "recurrent"])
+    scratch = st.builds(Scratch, event=st.integers(0, 13), kind=kinds, one_bytes=size, all_bytes=size)
+    return events, draw(st.lists(scratch, max_size=5))
+
+
+@settings(max_examples=200)
+@given(requests(), st.sampled_from(STORIES))
+def test_workspaces_are_put_in_without_changing_the_other_requests(given_requests, story):
+    events, scratches = given_requests
+    result = with_scratches(events, scratches, story)
+    born, alive = [], {}
+    for request in result:
+        if request > 0:
+            alive[len(born)] = request
+            born.append(request)
+        else:
+            assert alive.pop(-1 - request), "only what is alive is freed"
+    inside = [scratch_bytes(s, story) for s in scratches if events and s.event <= events[-1][0]]
+    assert sorted(born) == sorted([r for _, r in events if r > 0] + [each for each in inside if each])
+    freed = {-1 - request for _, request in events if request < 0}
+    wanted = [r for k, r in enumerate([r for _, r in events if r > 0]) if k not in freed]
+    assert sorted(alive.values()) == sorted(wanted), "workspaces end with their call"
