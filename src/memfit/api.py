@@ -178,7 +178,14 @@ def after_a_run(record: RunRecord, *, as_json: bool, quiet: bool, report: bool) 
         print_summary(record, written)
 
 
-def view_run(record: RunRecord, *, fine: bool = False) -> RunView:
+def read_prediction(path: str | Path) -> Prediction:
+    """Read a prediction that was printed as JSON."""
+    from memfit.records.prediction import read_prediction as read
+
+    return read(path)
+
+
+def view_run(record: RunRecord, *, fine: bool = False, prediction: Prediction | None = None) -> RunView:
     """What is drawn of a run, explained and with its noise; `fine` keeps enough detail to zoom into."""
     from memfit.explain.ledger import explain_peak
     from memfit.explain.noise import noise_interval
@@ -186,7 +193,8 @@ def view_run(record: RunRecord, *, fine: bool = False) -> RunView:
     from memfit.show.views import build_view
 
     detail = {"max_rows": PAGE_ROWS, "max_steps": PAGE_STEPS} if fine else {}
-    return build_view(record, ledgers=explain_peak(record), noise=noise_interval(record), **detail)
+    noise = noise_interval(record)
+    return build_view(record, ledgers=explain_peak(record), noise=noise, prediction=prediction, **detail)
 
 
 def print_summary(record: RunRecord, written: tuple[Path, ...] = ()) -> None:
@@ -214,6 +222,7 @@ def write_report(
     svg: str | Path | None = None,
     over: RunRecord | None = None,
     comparison: Comparison | None = None,
+    prediction: Prediction | None = None,
     overwrite: bool = True,
 ) -> tuple[Path, ...]:
     """Write the page and pictures that are asked for; when none is, the page and the picture into the run folder."""
@@ -225,7 +234,8 @@ def write_report(
     if over is not None and comparison is None:
         comparison = compare_runs(record, over)
     other = view_run(over, fine=True) if over is not None else None
-    view, page_view = view_run(record), view_run(record, fine=True)
+    view = view_run(record, prediction=prediction)
+    page_view = view_run(record, fine=True, prediction=prediction)
     return write_all(view, page_view, targets, other=other, comparison=comparison, overwrite=overwrite)
 
 

@@ -10,7 +10,7 @@ import pytest
 from memfit.errors import UsageError
 from memfit.job.description import describe_job
 from memfit.job.load import arguments_for, load_function
-from memfit.job.training import Training, as_training, plain_step
+from memfit.job.training import Training, as_training, loss_of, plain_step
 
 
 def test_a_function_is_loaded_with_the_files_beside_it(tmp_path: Path):
@@ -72,3 +72,15 @@ def test_a_step_is_forward_backward_update_and_dropped_gradients():
     training = Training(model=lambda x: x, optimizer=Optimizer(), loss=lambda out, target: Loss(), batch=(1, 2))
     plain_step(training)()
     assert calls == ["backward", "step", "zero_grad"]
+
+
+def test_a_batch_may_be_one_tensor_and_one_of_three_parts_is_refused():
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    alone = Training(model=model, optimizer=optimizer, loss=lambda outputs: outputs.sum(), batch=torch.ones(2, 3))
+    assert loss_of(alone).item() == pytest.approx(model(torch.ones(2, 3)).sum().item())
+    three = Training(model=model, optimizer=optimizer, loss=None, batch=(torch.ones(2, 3),) * 3)
+    with pytest.raises(UsageError, match="3 parts"):
+        loss_of(three)

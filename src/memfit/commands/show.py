@@ -18,12 +18,15 @@ from memfit.commands.options import json_option
 @click.option(
     "--over", metavar="RUN", type=click.Path(path_type=Path), help="Lay this second run over the first (page)."
 )
+@click.option(
+    "--predicted", metavar="FILE", type=click.Path(path_type=Path), help="Lay a prediction (predict --json) over it."
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser; without --html, RUN/report.html.")
 @click.option("-f", "--force", is_flag=True, help="Replace files that are already there.")
 @json_option
 def command(
-    run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, open_page: bool, force: bool,
-    as_json: bool,
+    run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, predicted: Path | None,
+    open_page: bool, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show a run: a summary, or a page and pictures.
 
@@ -31,18 +34,24 @@ def command(
     Examples:
       memfit show runs/train-1
       memfit show runs/train-1 --html report.html --png timeline.png
+      memfit show runs/train-1 --predicted prediction.json --png both.png
       memfit show runs/train-1 --json
     """
     record = api.read_run(run)
     second = api.read_run(over) if over is not None else None
+    foreseen = api.read_prediction(predicted) if predicted is not None else None
     if open_page and html is None:
         html, force = run / "report.html", True
     if over is not None and html is None:
         raise click.UsageError("--over is drawn in the page: give --html PATH as well")
     wanted = html is not None or png is not None or svg is not None
+    if foreseen is not None and not wanted:
+        raise click.UsageError("--predicted is drawn: give --html, --png or --svg as well")
     written = ()
     if wanted:
-        written = api.write_report(record, html=html, png=png, svg=svg, over=second, overwrite=force)
+        written = api.write_report(
+            record, html=html, png=png, svg=svg, over=second, prediction=foreseen, overwrite=force
+        )
     if as_json:
         api.print_record(record)
     elif wanted:

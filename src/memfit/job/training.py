@@ -22,7 +22,8 @@ class Training:
     model: Any = None
     optimizer: Any = None
     loss: Callable[..., Any] | None = None
-    """loss(model(inputs), targets) for a batch of two, loss(outputs, batch) for a dictionary, else outputs.loss."""
+    """loss(model(inputs), targets) for a batch of two, loss(outputs, batch) for a dictionary, loss(outputs) for one
+    tensor; without it, outputs.loss or the outputs themselves."""
     batch: Any = None
     step: Step | None = None
     feed: Feed | None = None
@@ -109,6 +110,15 @@ def _forward(training: Training) -> Any:
     if isinstance(batch, dict) or hasattr(batch, "keys"):
         outputs = training.model(**batch)
         return outputs.loss if training.loss is None else training.loss(outputs, batch)
+    if not isinstance(batch, (tuple, list)):
+        outputs = training.model(batch)
+        return outputs if training.loss is None else training.loss(outputs)
+    if len(batch) != 2:
+        raise UsageError(
+            "this batch cannot be given to a model",
+            found=f"{len(batch)} parts",
+            hint="return inputs, (inputs, targets) or a dictionary as the batch, or a step function",
+        )
     inputs, targets = batch
     outputs = training.model(inputs)
     return outputs if training.loss is None else training.loss(outputs, targets)

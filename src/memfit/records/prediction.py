@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
 from memfit.records.timeline import Timeline
 
@@ -148,3 +150,20 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def fits(self) -> bool | None:
         """Whether it fits; None when no limit was given."""
         return None if self.memory_limit_bytes is None else self.failed is None
+
+
+def read_prediction(path: str | Path) -> Prediction:
+    """Read what `memfit predict --json` printed."""
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read", found=str(error.strerror), hint="check the path") from None
+    try:
+        prediction = msgspec.json.decode(raw, type=Prediction)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        hint = "memfit predict ... --json > prediction.json"
+        raise RecordError(f"{path} is no prediction", found=str(error), hint=hint) from None
+    if prediction.format != PREDICTION_FORMAT or prediction.format_version > PREDICTION_VERSION:
+        found = f"{prediction.format} {prediction.format_version}"
+        raise NewerFormat(f"{path} has another format", found=found, hint="update memfit")
+    return prediction

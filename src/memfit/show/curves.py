@@ -11,7 +11,7 @@ from memfit.records.run import RunRecord
 from memfit.show.decimate import Level, pyramid
 from memfit.show.wording import cut
 
-Role = Literal["tree", "upper bound", "process", "used", "background", "device"]
+Role = Literal["tree", "upper bound", "process", "used", "background", "device", "predicted"]
 MAX_DRAWN_PROCESSES = 24
 _SAME_BYTES = 512 * 1024
 

@@ -127,6 +127,9 @@ def _draw_job(axes: Axes, view: RunView) -> None:
                 level.time_seconds, level.high, color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), label=curve.name
             )
             top = max(top, float(level.high.max()) * 1.06)
+        elif curve.role == "predicted":
+            level = curve.levels[-1]
+            axes.plot(level.time_seconds, level.high, color=GREEN, linewidth=1.2, linestyle="--", label=curve.name)
     _draw_spans(axes, view)
     _draw_processes(axes, view)
     _draw_steps(axes, view)

@@ -13,9 +13,11 @@ import numpy as np
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.finding import NoiseInterval
 from memfit.records.ledger import Ledger
+from memfit.records.prediction import Prediction
 from memfit.records.run import EnergyReading, Environment, Outcome, RunHeader, RunRecord, Settings
 from memfit.show.curves import Curve, curves_of
 from memfit.show.ledger_view import LedgerView, ledger_view
+from memfit.show.predicted_curve import predicted_curve
 from memfit.show.step_view import PhaseRow, PhaseSpan, StepsView, peak_place, phase_rows, phase_spans, steps_view
 from memfit.show.wording import command_text
 
@@ -136,11 +138,14 @@ def build_view(
     *,
     ledgers: tuple[Ledger, ...] = (),
     noise: NoiseInterval | None = None,
+    prediction: Prediction | None = None,
     max_rows: int = 1200,
     max_steps: int = 2000,
 ) -> RunView:
     """Put together what is drawn, with every curve at a resolution of at most `max_rows`."""
     curves, num_hidden = curves_of(run, max_rows=max_rows)
+    if prediction is not None:
+        curves = (*curves, predicted_curve(prediction, run, max_rows=max_rows))
     header: RunHeader = run.header
     steps = steps_view(run.steps, max_steps=max_steps)
     return RunView(
@@ -294,6 +299,7 @@ def _sampler(run: RunRecord) -> SamplerView | None:
 
 def highest_drawn_bytes(view: RunView) -> float:
     """The highest value any picture of the job has to make room for."""
-    tops = [float(np.max(c.levels[0].high)) for c in view.curves if c.role in ("tree", "process") and len(c.levels[0])]
+    drawn = [curve for curve in view.curves if curve.role in ("tree", "process", "predicted") and len(curve.levels[0])]
+    tops = [float(np.max(curve.levels[0].high)) for curve in drawn]
     step_tops = view.steps.peak_bytes[~np.isnan(view.steps.peak_bytes)]
     return max([*tops, *step_tops.tolist(), view.headline.peak.value or 0.0, 1.0])
