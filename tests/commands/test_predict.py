@@ -126,3 +126,9 @@ EXAMPLE = """{"target": "t", "device": "cuda", "route": "fake cuda", "torch_vers
 "failed": {"requested_bytes": 1, "limit_bytes": 1073741824, "allocated_bytes": 1, "reserved_bytes": 1, "step": 1,
   "phase": "forward", "module": "layers.0", "operator": "aten.mm", "line": "a.py:1",
   "message": "CUDA out of memory."}}"""
+
+
+def test_an_answer_for_a_place_needs_the_engine_that_asks(compiled: dict[str, str]):
+    done = memfit(compiled, "predict", "--engine", "fake", "--answer", "train.py:8=1", "mlp")
+    assert done.returncode == 2
+    assert "phantom" in done.stderr

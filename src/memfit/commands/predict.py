@@ -44,6 +44,12 @@ Examples:
     show_default=True,
     help="Fake tensors, or torch's CUDA build on a phantom GPU; auto takes the phantom where torch has CUDA.",
 )
+@click.option(
+    "--answer",
+    multiple=True,
+    metavar="FILE:LINE=VALUE",
+    help="What reading an unknown value there gives (phantom GPU).",
+)
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
 @click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")

@@ -54,6 +54,7 @@ class ForecastOptions:
     """The same as the user's text: the phantom GPU hands it to torch's own allocator."""
     on_phantom: bool = False
     with_smallest: bool = True
+    answers: dict[str, float] | None = None
     num_ranks: int = 1
     sharding: Sharding | None = None
     nursery: Nursery | None = None
@@ -71,6 +72,8 @@ def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOption
         alloc_conf=options.alloc_conf,
         show_output=options.show_output,
         most_seconds=options.most_seconds,
+        answers=options.answers,
+        num_ranks=options.num_ranks,
     )
 
 

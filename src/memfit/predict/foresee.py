@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ def foresee(
     ranks: int = 1,
     shard: str | None = None,
     engine: str = "auto",
+    answer: Sequence[str] = (),
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits."""
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
@@ -58,8 +59,15 @@ def foresee(
         num_ranks=ranks,
         sharding=check_sharding(ranks, shard),
         alloc_conf=alloc_conf,
-        on_phantom=_choose_phantom(engine, spec, can_run=function is None and ranks == 1),
+        on_phantom=_choose_phantom(engine, spec, can_run=function is None and shard is None),
+        answers=_answers(answer),
     )
+    if answer and not options.on_phantom:
+        raise UsageError(
+            "an answer for a place is for the phantom GPU",
+            found="fake tensors",
+            hint="--unknown-is, or --engine phantom",
+        )
     asked = parse_sweep(sweep) if sweep else None
     if asked or fit_batch:
         check_can_vary(job, spec, fit_batch, function is not None)
@@ -78,8 +86,20 @@ def _choose_phantom(engine: str, device: DeviceSpec, *, can_run: bool) -> bool:
     from memfit.predict.phantom.installed import has_cuda_torch
 
     if engine == "phantom" and not can_run:
-        raise UsageError("the phantom GPU runs scripts, functions and workloads on one rank", hint="--engine fake")
+        raise UsageError(
+            "the phantom GPU runs scripts, functions and workloads as they are",
+            hint="leave --shard out, or --engine fake",
+        )
     return engine == "phantom" or has_cuda_torch()
+
+
+def _answers(texts: Sequence[str]) -> dict[str, float] | None:
+    """What reads of unknown values give, by place; None leaves it to MEMFIT_ANSWERS."""
+    if not texts:
+        return None
+    from memfit.predict.phantom.value_reads import parse_answers
+
+    return parse_answers(",".join(texts))
 
 
 def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:
