@@ -11,7 +11,7 @@ from benchmarks.overhead.trainer import Trainer
 
 TARGET = 1.01
 MEMFIT = "memfit (10 ms, exact peak of every step)"
-NUM_WARM, NUM_STEPS = 15, 15
+NUM_WARM, NUM_STEPS = 20, 25
 """memfit's marks give the first steps of a run more detail and save that up again afterwards; then timing begins."""
 KINDS: dict[str, Sampler] = {
     CONTROL: NoSampler,
@@ -24,7 +24,7 @@ KINDS: dict[str, Sampler] = {
 INSIDE = {MEMFIT: "marks", "memray": "memray"}
 PAIRS_PER_ROUND = {CONTROL: 6, MEMFIT: 6, "psutil, own process, 10 ms": 3}
 METHOD = (
-    "Training loop of the MLP 784-512-512-10, Adam, batch 64, 1 thread; blocks of 15 steps in one process (after 15 "
+    "Training loop of the MLP 784-512-512-10, Adam, batch 64, 1 thread; blocks of 25 steps in one process (after 20 "
     "that are not timed), each tool on in one block and off in the next, order alternating, tools shuffled. Median "
     "quotient on/off with its 90 % bootstrap interval. The control switches nothing on: what its interval covers is "
     "noise. memfit is all of its default: the sampler, the exact peak of every step, and the peaks of the phases of as "

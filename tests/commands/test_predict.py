@@ -129,6 +129,6 @@ EXAMPLE = """{"target": "t", "device": "cuda", "route": "fake cuda", "torch_vers
 
 
 def test_an_answer_for_a_place_needs_the_engine_that_asks(compiled: dict[str, str]):
-    done = memfit(compiled, "predict", "--engine", "fake", "--answer", "train.py:8=1", "mlp")
+    done = memfit(compiled, "--engine", "fake", "--answer", "train.py:8=1", "mlp")
     assert done.returncode == 2
     assert "phantom" in done.stderr
