@@ -36,9 +36,11 @@ def prediction(device: str = "cpu") -> Prediction:
         Span(start=2, end=6, num_bytes=ACTIVATIONS, category="activation", phase="forward"),
         Span(start=5, end=7, num_bytes=TEMPORARY, category="temporary", phase="backward"),
     )
-    phases = tuple(
-        PhaseMark(start=start, step=1, phase=phase)
-        for start, phase in ((0, "setup"), (1, "forward"), (4, "backward"), (7, "update"))
+    phases = (
+        PhaseMark(start=0, step=1, phase="setup"),
+        PhaseMark(start=1, step=1, phase="forward"),
+        PhaseMark(start=4, step=1, phase="backward"),
+        PhaseMark(start=7, step=1, phase="update"),
     )
     peak = PARAMETERS + ACTIVATIONS + TEMPORARY
     nowhere = AtPeak(
