@@ -5,6 +5,7 @@ The oracle is the allocator's own log of a real run of the same job. Known excep
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -211,3 +212,17 @@ def test_the_gradient_of_a_shared_weight_is_one_gradient():
     trace = trace_training(build, recording=Recording(), num_steps=1)
     gradients = [birth.num_bytes for birth in trace.log.births if birth.category == "gradient"]
     assert gradients == [128 * 128 * 4]
+
+
+def test_garbage_from_before_is_not_subtracted_from_the_real_peak():
+    class Ring:
+        def __init__(self) -> None:
+            self.tensor, self.me = torch.zeros(1 << 20), self
+
+    def build() -> Any:
+        gc.collect()  # as the collector might do by itself, in the middle of any run
+        return build_workload("mlp", SMALL["mlp"])
+
+    undisturbed = real_tensor_peak(build)
+    Ring()
+    assert real_tensor_peak(build) == undisturbed

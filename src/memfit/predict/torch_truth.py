@@ -8,6 +8,7 @@ frees are unknown.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import runpy
 import sys
@@ -23,6 +24,7 @@ from memfit.job.training import as_training, plain_step
 
 def real_tensor_peak(build: Callable[[], Any], num_steps: int = 2) -> int:
     """Peak bytes of the CPU allocator over building the job and some steps."""
+    gc.collect()  # garbage from before would be freed in the middle, and its bytes subtracted from this job's
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step = plain_step(as_training(build(), "the job"))
         for _ in range(num_steps):
