@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,19 @@ class Block:
     def alive_at(self, moment: int) -> bool:
         """Whether it is there when `moment` events have happened."""
         return self.start < moment and (self.end is None or self.end >= moment)
+
+
+class Moments(Protocol):
+    """Named moments among numbered events, of the allocator or of a clock."""
+
+    @property
+    def events(self) -> Sequence[object]:
+        """What is numbered."""
+        ...
+
+    def at(self, name: str) -> int | None:
+        """How many events came before a moment; None when it was never reached."""
+        ...
 
 
 class Record:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memfit.apply.events import Record
+from memfit.apply.events import Moments, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Measured:
     gradient_bytes: int
 
 
-def windows_of(record: Record, num_stages: int) -> list[Window]:
+def windows_of(record: Moments, num_stages: int) -> list[Window]:
     """Forward and backward of every stage; what runs between modules belongs to glue."""
     turn, done = record.at("turn") or 0, record.at("done") or len(record.events)
     starts = _starts(record, num_stages, turn)
@@ -43,7 +43,7 @@ def windows_of(record: Record, num_stages: int) -> list[Window]:
     return windows
 
 
-def _starts(record: Record, num_stages: int, turn: int) -> list[int]:
+def _starts(record: Moments, num_stages: int, turn: int) -> list[int]:
     """Where each forward begins: a module where it says so, glue where the stage before it ended."""
     starts: list[int] = []
     for index in range(num_stages):
@@ -55,7 +55,7 @@ def _starts(record: Record, num_stages: int, turn: int) -> list[int]:
     return starts
 
 
-def _backward_starts(record: Record, num_stages: int, turn: int, done: int) -> list[int]:
+def _backward_starts(record: Moments, num_stages: int, turn: int, done: int) -> list[int]:
     """Where each backward begins; a stage whose output has no gradient takes no time."""
     starts = [0] * num_stages
     at = turn
@@ -68,7 +68,7 @@ def _backward_starts(record: Record, num_stages: int, turn: int, done: int) -> l
     return starts
 
 
-def _none_below(record: Record, index: int) -> bool:
+def _none_below(record: Moments, index: int) -> bool:
     return all(record.at(f"gradient {below}") is None for below in range(index + 1))
 
 

@@ -271,7 +271,7 @@ def _timed(job: Job, live: list[LiveStage]) -> list[tuple[float, float]]:
         job.run()
     ticks = sorted(moments.values())
     record = _ClockRecord(moments, ticks)
-    windows = windows_of(record, len(live))  # type: ignore[arg-type]
+    windows = windows_of(record, len(live))
     return [(ticks_between(ticks, window.forward), ticks_between(ticks, window.backward)) for window in windows]
 
 

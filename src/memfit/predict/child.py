@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,7 @@ def trace_in_child(
     with _work_folder() as folder:
         request_path, reply_path = _prepare(folder, request)
         with open(folder / "output.txt", "w+b") as output:
-            code = _run([*CHILD, request_path, reply_path], None if show_output else output, most_seconds)
+            code = run_to_the_end([*CHILD, request_path, reply_path], None if show_output else output, most_seconds)
         return _read_reply(folder, code)
 
 
@@ -101,7 +101,7 @@ def _read_reply(folder: Path, code: int) -> TraceReply:
 def reply_or_raise(reply: Reply, output_tail: str = "") -> TraceReply:
     """A reply, or the error that a failure stands for."""
     if isinstance(reply, Failure):
-        raise _failed(reply, output_tail)
+        raise error_of(reply, output_tail)
     return reply
 
 
@@ -111,8 +111,13 @@ def _work_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _run(command: list[str], output: IO[bytes] | None, most_seconds: float | None) -> int:
-    """Run to the end in a process group of its own; nothing of it survives us."""
+def run_to_the_end(
+    command: list[str],
+    output: IO[bytes] | None,
+    most_seconds: float | None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run in a process group of its own and return the exit code; nothing of it survives us."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -120,6 +125,7 @@ def _run(command: list[str], output: IO[bytes] | None, most_seconds: float | Non
         stderr=output or 2,
         start_new_session=True,
         preexec_fn=die_with_the_parent,
+        env=environment,
     )
     try:
         return process.wait(most_seconds)
@@ -149,17 +155,23 @@ def _too_late(most_seconds: float | None) -> PredictionFailed:
     )
 
 
+def name_of_end(code: int) -> str:
+    """'SIGSEGV', or 'exit code 7'."""
+    return signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else f"exit code {code}"
+
+
 def _crashed(code: int, tail: str) -> PredictionFailed:
-    name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else f"exit code {code}"
     if "No module named 'torch'" in tail:
         raise MissingExtra("a prediction needs torch", hint="pip install 'memfit[torch]'")
     return PredictionFailed(
-        "the process that traced the job ended without an answer", kind="crash", found=name, traceback=tail,
+        "the process that traced the job ended without an answer", kind="crash", found=name_of_end(code),
+        traceback=tail,
         hint="--show-output shows what it printed",
     )  # fmt: skip
 
 
-def _failed(failure: Failure, tail: str) -> MemfitError:
+def error_of(failure: Failure, tail: str) -> MemfitError:
+    """The error that a child's failure stands for, with the job's last output where that says more."""
     if failure.kind == "usage":
         return UsageError(failure.what, found=failure.found, hint=failure.hint)
     if failure.kind == "missing":

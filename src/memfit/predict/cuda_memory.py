@@ -42,20 +42,20 @@ def cudnn_range(
     return min(peaks), max(peaks)
 
 
+def context_figure() -> Figure:
+    """What the driver takes beside the allocator: assumed, with its range."""
+    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+    method = "CUDA context and loaded kernels, not predicted"
+    return Figure(value=usual, unit="bytes", source="assumed", low=low, high=high, method=method)
+
+
 def cuda_levels(
     tensor_peak_bytes: int, free_run: AllocatorRun, reserved_range: tuple[int, int] | None = None
 ) -> tuple[Level, ...]:
     """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning."""
     low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
     least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
-    context = Figure(
-        value=usual,
-        unit="bytes",
-        source="assumed",
-        low=low,
-        high=high,
-        method="CUDA context and loaded kernels, not predicted",
-    )
+    context = context_figure()
     reserved = free_run.peak_reserved_bytes
     device = Figure(
         value=reserved + usual, unit="bytes", source="predicted", low=least + low, high=most + high,

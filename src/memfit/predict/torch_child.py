@@ -37,9 +37,10 @@ from memfit.predict.probing import Probed, ProbeProcess
 from memfit.predict.read_only import forbid_writing_outside
 from memfit.predict.real_operators import operator_name
 from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.script_ends import own_part, script_failure
 from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
-from memfit.predict.torch_ghost import ghost_failure, trace_script
+from memfit.predict.torch_ghost import trace_script
 from memfit.predict.torch_signatures import Signatures
 from memfit.predict.trace import scratches_of, timeline_of
 from memfit.records.prediction import Assumption
@@ -136,7 +137,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     except CannotPatch as error:
         return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
     except Exception as error:
-        return ghost_failure(error) or failure_of(error, recording)
+        return script_failure(error) or failure_of(error, recording)
     probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)))
     return _reply(trace, signatures, probed)
 
@@ -212,7 +213,7 @@ def _installed(name: str) -> bool:
 
 def failure_of(error: BaseException, recording: Recording | None) -> Failure:
     """Say what a failed trace means to the user."""
-    text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
+    text = "".join(traceback.format_exception(type(error), error, own_part(error)))
     where = f" at {last_user_line(error, recording)}" if recording else ""
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
@@ -237,18 +238,6 @@ def failure_of(error: BaseException, recording: Recording | None) -> Failure:
         hint=hint,
         traceback=text,
     )
-
-
-def _own_part(error: BaseException) -> Any:
-    """The traceback from the user's first frame on."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None and _is_ours(step.tb_frame.f_code.co_filename):
-        step = step.tb_next
-    return step
-
-
-def _is_ours(filename: str) -> bool:
-    return f"{os.sep}memfit{os.sep}" in filename or filename.startswith("<frozen")
 
 
 def last_user_line(error: BaseException, recording: Recording | None) -> str:

@@ -10,41 +10,28 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
-import runpy
-import sys
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.data import dataloader
 
-from memfit.predict.messages import Failure, TraceRequest
-from memfit.predict.scratch_files import ProcessRefused, ScratchFiles
+from memfit.predict.messages import TraceRequest
+from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_checkpoints import Checkpoints
 from memfit.predict.torch_fake import Recording, Trace
+from memfit.predict.torch_loading import loading_here
 from memfit.predict.torch_ranks import pretending_ranks
 from memfit.predict.torch_shadow import small_copy
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
-
-
-class EnoughSteps(BaseException):
-    """The script has made the steps that were asked for."""
-
-
-class NeverStepped(Exception):
-    """The script ended without an optimizer step."""
-
-
-class ScriptLeft(Exception):
-    """The script left by itself with an exit code."""
 
 
 class StepCounter:
@@ -88,7 +75,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         pretending_ranks(request.num_ranks, recording.shadow.note),
         files.guarding(),
     ):
-        _run(request, counter)
+        run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
     trace = recording.finish(time.perf_counter() - started)
     if not counter.is_done:
         _note_end(recording, trace, request.num_steps)
@@ -99,46 +86,12 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     return trace
 
 
-def _run(request: TraceRequest, counter: StepCounter) -> None:
-    path = request.job.path
-    folder = os.path.dirname(os.path.abspath(path))
-    try:
-        with patch.object(sys, "argv", [path, *request.job.arguments]), patch.object(sys, "path", [folder, *sys.path]):
-            runpy.run_path(path, run_name="__main__")
-    except EnoughSteps:
-        pass
-    except SystemExit as leaving:
-        if leaving.code not in (None, 0) and not counter.is_done:
-            raise ScriptLeft(str(leaving.code)) from leaving
-
-
 def _note_end(recording: Recording, trace: Trace, num_steps: int) -> None:
     """The script ended by itself before the steps were made."""
     if not trace.num_steps:
         raise NeverStepped
     text = f"the script ended by itself after {trace.num_steps} of {num_steps} optimizer steps"
     recording.shadow.answered["script", text, ""] += 1
-
-
-def ghost_failure(error: BaseException) -> Failure | None:
-    """What only a script can do wrong; None for everything else."""
-    if isinstance(error, NeverStepped):
-        return Failure(
-            kind="no step", what="the script ended without an optimizer step", found="no call of optimizer.step()",
-            hint="check its arguments behind `--`; a step function can be predicted as FILE:function",
-        )  # fmt: skip
-    if isinstance(error, ScriptLeft):
-        return Failure(
-            kind="script", what="the script left by itself before its steps were made", found=f"exit code {error}",
-            hint="its last output is above; its arguments stand behind `--`",
-        )  # fmt: skip
-    refused = error if isinstance(error, ProcessRefused) else error.__cause__ or error.__context__
-    if isinstance(refused, ProcessRefused):
-        return Failure(
-            kind="processes", what="the script starts processes of its own", found=str(refused),
-            hint="predict what one of its processes does: a script or function that trains in one process",
-        )  # fmt: skip
-    return None
 
 
 # ---- what the script meets instead -----------------------------------------------------------------------
@@ -167,7 +120,8 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
             stack.enter_context(patch.object(owner, name, function))
-        stack.enter_context(_loading_here(recording))
+        in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
+        stack.enter_context(loading_here(in_data, claim, pinned=False))
         stack.enter_context(_optimizers_announced(counter))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -200,35 +154,6 @@ def _faked(recording: Recording, original: Any) -> Any:
         return fake
 
     return make
-
-
-@contextlib.contextmanager
-def _loading_here(recording: Recording) -> Iterator[None]:
-    """Data loaders work in this process, and what they make belongs to the phase 'data'."""
-    loader = torch.utils.data.DataLoader
-    iterator = dataloader._BaseDataLoaderIter
-    make, following = loader.__init__, iterator.__next__
-
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) > 5:
-            args = (*args[:5], 0, *args[6:])
-        kwargs.update({name: value for name, value in _ALONE.items() if name in kwargs})
-        make(self, *args, **kwargs)
-
-    def following_batch(self: Any) -> Any:
-        with recording.places.force("data"):
-            batch = following(self)
-        recording.tracker.claim_all(batch, "input")
-        return batch
-
-    with patch.object(loader, "__init__", made), patch.object(iterator, "__next__", following_batch):
-        yield
-
-
-_ALONE = {
-    "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0, "pin_memory": False,
-    "multiprocessing_context": None, "worker_init_fn": None,
-}  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -52,13 +52,7 @@ class Places:
 
     def phase(self) -> Phase:
         """The phase of the running operator."""
-        if self.in_backward:
-            return "recompute" if self._stack else "backward"
-        if self.forced is not None:
-            return self.forced
-        if not torch.is_grad_enabled():
-            return "evaluation" if self._stack else "other"
-        return "forward"
+        return phase_now(in_backward=self.in_backward, in_module=bool(self._stack), forced=self.forced)
 
     @contextmanager
     def force(self, phase: Phase | None) -> Iterator[None]:
@@ -191,3 +185,14 @@ def _tensors_anywhere(value: Any, depth: int) -> Iterator[torch.Tensor]:
             return
         for item in value:
             yield from _tensors_anywhere(item, depth + 1)
+
+
+def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Phase:
+    """The phase of a program that is here; within a backward a module runs only to be recomputed."""
+    if in_backward:
+        return "recompute" if in_module else "backward"
+    if forced is not None:
+        return forced
+    if not torch.is_grad_enabled():
+        return "evaluation" if in_module else "other"
+    return "forward"

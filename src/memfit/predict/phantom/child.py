@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
-from memfit.predict.die_with_parent import die_with_the_parent
+from memfit.errors import PredictionFailed
+from memfit.predict.child import error_of, name_of_end, run_to_the_end
 from memfit.predict.messages import Failure
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
@@ -39,60 +35,25 @@ def run_in_child(
             str(reply_path),
         ]
         with open(folder / "output.txt", "w+b") as output:
-            code = _wait(command, None if show_output else output, most_seconds)
+            code = run_to_the_end(command, None if show_output else output, most_seconds, _environment())
             output.seek(0)
             tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
         if not reply_path.exists():
             raise _died(code, tail)
         answer = msgspec.msgpack.decode(reply_path.read_bytes(), type=Answer)
     if isinstance(answer, Failure):
-        raise _error_of(answer, tail)
+        raise error_of(answer, tail)
     return answer
 
 
-def _wait(command: list[str], output: IO[bytes] | None, most_seconds: float | None) -> int:
-    """Run to the end in a session of its own; nothing of it survives us."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PYTORCH_"))}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output or 2,
-        stderr=output or 2,
-        start_new_session=True,
-        preexec_fn=die_with_the_parent,
-        env=environment,
-    )
-    try:
-        return process.wait(most_seconds)
-    except subprocess.TimeoutExpired:
-        raise PredictionFailed(
-            "the job did not come to its steps in time", kind="time", found=f"stopped after {most_seconds:.0f} s",
-            hint="--timeout",
-        ) from None  # fmt: skip
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _environment() -> dict[str, str]:
+    """Ours without what would steer CUDA: the phantom GPU is described by the request alone."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "PYTORCH_"))}
 
 
 def _died(code: int, tail: str) -> PredictionFailed:
-    name = signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else f"exit code {code}"
     return PredictionFailed(
-        "the process with the phantom GPU ended without an answer", kind="crash", found=name, traceback=tail,
+        "the process with the phantom GPU ended without an answer", kind="crash", found=name_of_end(code),
+        traceback=tail,
         hint="the stack above is where it was; a kernel outside torch may have read device memory: --engine fake",
     )  # fmt: skip
-
-
-def _error_of(failure: Failure, tail: str) -> MemfitError:
-    if failure.kind == "usage":
-        return UsageError(failure.what, found=failure.found, hint=failure.hint)
-    if failure.kind == "missing":
-        return MissingExtra(failure.what, found=failure.found, hint=failure.hint)
-    printed = (
-        f"--- the job's last output ---\n{tail.rstrip()}\n"
-        if tail.strip() and failure.kind in ("script", "no step")
-        else ""
-    )
-    return PredictionFailed(
-        failure.what, kind=failure.kind, found=failure.found, hint=failure.hint, traceback=printed + failure.traceback
-    )

@@ -10,6 +10,7 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
+from memfit.predict.cuda_memory import context_figure
 from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.phantom.build import built_library
@@ -122,14 +123,7 @@ def _route(reply: PhantomReply, num_ranks: int) -> str:
 def _levels(reply: PhantomReply) -> tuple[Level, ...]:
     low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
     reserved = reply.reserved_bytes
-    context = Figure(
-        value=usual,
-        unit="bytes",
-        source="assumed",
-        low=low,
-        high=high,
-        method="CUDA context and loaded kernels, not predicted",
-    )
+    context = context_figure()
     device = Figure(
         value=reserved + usual, unit="bytes", source="predicted", low=reserved + low, high=reserved + high,
         method="reserved + assumed context",

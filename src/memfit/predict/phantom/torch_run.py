@@ -24,12 +24,12 @@ from memfit.predict.phantom.library import PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
 from memfit.predict.phantom.torch_group import one_of_ranks
-from memfit.predict.phantom.torch_script import NeverStepped, ScriptLeft, run_script
+from memfit.predict.phantom.torch_script import run_script
 from memfit.predict.phantom.torch_values import Values
 from memfit.predict.phantom.torch_watch import Watch
 from memfit.predict.phantom.torch_weights import SkippedWeights
 from memfit.predict.phantom.value_reads import ReadLog
-from memfit.predict.scratch_files import ProcessRefused
+from memfit.predict.script_ends import own_part, script_failure
 from memfit.predict.torch_places import kind_of_file
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
@@ -199,27 +199,11 @@ def failure_of(error: Exception, run: PhantomRun) -> Failure:
     if isinstance(error, MemfitError):
         kind = "missing" if isinstance(error, MissingExtra) else "usage"
         return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
-    if isinstance(error, NeverStepped):
-        return Failure(
-            kind="no step", what="the script ended without an optimizer step", found="no call of optimizer.step()",
-            hint="check its arguments behind `--`; a step function can be predicted as FILE:function",
-        )  # fmt: skip
-    if isinstance(error, ScriptLeft):
-        return Failure(
-            kind="script", what="the script left by itself before its steps were made", found=f"exit code {error}",
-            hint="its last output is above; its arguments stand behind `--`",
-        )  # fmt: skip
-    caused = error if isinstance(error, ProcessRefused) else error.__cause__ or error.__context__
-    if isinstance(caused, ProcessRefused):
-        return Failure(
-            kind="processes", what="the script starts processes of its own", found=str(caused),
-            hint="predict what one of its processes does: a script or function that trains in one process",
-        )  # fmt: skip
-    return _failed_by_itself(error, run)
+    return script_failure(error) or _failed_by_itself(error, run)
 
 
 def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
-    text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
+    text = "".join(traceback.format_exception(type(error), error, own_part(error)))
     first = str(error).splitlines()[0] if str(error) else type(error).__name__
     where = _user_line(error)
     refused = run.library.refused()
@@ -241,18 +225,6 @@ def _hint(text: str) -> str:
     if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
         return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
     return "the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers"
-
-
-def _own_part(error: BaseException) -> Any:
-    """The traceback from the user's first frame on."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None and _is_ours(step.tb_frame.f_code.co_filename):
-        step = step.tb_next
-    return step
-
-
-def _is_ours(filename: str) -> bool:
-    return f"{os.sep}memfit{os.sep}predict{os.sep}" in filename or filename.startswith("<frozen")
 
 
 def _user_line(error: BaseException) -> str:

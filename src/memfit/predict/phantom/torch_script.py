@@ -8,40 +8,22 @@ catches.
 from __future__ import annotations
 
 import contextlib
-import os
-import runpy
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.utils.data
-from torch.utils.data import dataloader
 
 from memfit.predict.phantom.torch_watch import Watch, tensors_in
 from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
+from memfit.predict.torch_loading import loading_here
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
-IN_THIS_PROCESS = {
-    "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0,
-    "multiprocessing_context": None, "worker_init_fn": None,
-}  # fmt: skip
-
 Note = Callable[[str, str], None]
-
-
-class EnoughSteps(BaseException):
-    """The script has made the steps that were asked for."""
-
-
-class NeverStepped(Exception):
-    """The script ended without an optimizer step."""
-
-
-class ScriptLeft(Exception):
-    """The script left by itself with an exit code."""
 
 
 class StepCounter:
@@ -82,8 +64,9 @@ def run_script(
     counter, files = StepCounter(watch, num_steps), ScratchFiles(scratch_folder)
     watch.on_update = counter.stepped
     watch.step = 1
-    with counter.listening(), loading_here(watch), left_out(note), files.guarding():
-        _run(path, arguments, counter)
+    loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True)
+    with counter.listening(), loading, left_out(note), files.guarding():
+        run_as_main(path, arguments, lambda: counter.is_done)
     made = max(watch.num_updates.values(), default=0)
     if not made:
         raise NeverStepped
@@ -95,41 +78,9 @@ def run_script(
         )
 
 
-def _run(path: str, arguments: tuple[str, ...], counter: StepCounter) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    try:
-        with patch.object(sys, "argv", [path, *arguments]), patch.object(sys, "path", [folder, *sys.path]):
-            runpy.run_path(path, run_name="__main__")
-    except EnoughSteps:
-        pass
-    except SystemExit as leaving:
-        if leaving.code not in (None, 0) and not counter.is_done:
-            raise ScriptLeft(str(leaving.code)) from leaving
-
-
-@contextlib.contextmanager
-def loading_here(watch: Watch) -> Iterator[None]:
-    """Data loaders work in this process, and what they make belongs to the phase 'data'."""
-    make, following = torch.utils.data.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
-
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) > 5:
-            args = (*args[:5], 0, *args[6:])
-        kwargs.update({name: value for name, value in IN_THIS_PROCESS.items() if name in kwargs})
-        make(self, *args, **kwargs)
-
-    def following_batch(self: Any) -> Any:
-        with watch.force("data"):
-            batch = following(self)
-        for tensor in tensors_in(batch):
-            watch.claim(tensor, "input")
-        return batch
-
-    with (
-        patch.object(torch.utils.data.DataLoader, "__init__", made),
-        patch.object(dataloader._BaseDataLoaderIter, "__next__", following_batch),
-    ):
-        yield
+def _claim_inputs(watch: Watch, batch: Any) -> None:
+    for tensor in tensors_in(batch):
+        watch.claim(tensor, "input")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.predict.phantom.snapshot_timeline import Claim, Place
-from memfit.predict.torch_places import kind_of_file
+from memfit.predict.torch_places import kind_of_file, phase_now
 from memfit.records.timeline import Category, Phase
 
 _set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
@@ -65,13 +65,7 @@ class Watch:
 
     def phase(self) -> Phase:
         """The phase of what happens now."""
-        if self._backward_line is not None:
-            return "recompute" if self._stack else "backward"
-        if self._forced is not None:
-            return self._forced
-        if not torch.is_grad_enabled():
-            return "evaluation" if self._stack else "other"
-        return "forward"
+        return phase_now(in_backward=self._backward_line is not None, in_module=bool(self._stack), forced=self._forced)
 
     def move(self, module: str | None = None) -> None:
         """The program went somewhere else: a new place."""
