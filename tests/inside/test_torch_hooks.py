@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,58 @@ def test_the_step_behind_an_evaluation_is_marked_in_full_however_short(recording
     before, after = letters(recording).split("V")
     assert "SS" in before, "these steps are too long to have light ones among them"
     assert after == "FBUS"
+
+
+def test_light_steps_leave_backward_as_it_was_and_never_take_out_somebody_elses(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = mlp()
+    optimizer = sgd(model)
+    marks, seen = inside.this_process.marks, set()
+    plain = inspect.unwrap(torch.autograd.backward)
+    for _ in range(60):
+        seen.add((marks.is_light, "plain" if torch.autograd.backward is plain else "marked"))
+        step(model, optimizer)
+    assert (True, "plain") in seen
+    assert (True, "marked") not in seen
+
+    def others(*args, _before=torch.autograd.backward, **kwargs):
+        return _before(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", others)
+    for _ in range(60):
+        step(model, optimizer)
+    assert torch.autograd.backward is others
+
+
+@pytest.mark.parametrize(
+    ("phase", "fault"),
+    [
+        ("forward", "model(torch.randn(8, 3))"),
+        ("backward", "loss = model(x).sum(); loss.register_hook(stop); loss.backward()"),
+        ("update", 'optimizer.param_groups[0]["lr"] = None; optimizer.step()'),
+    ],
+)
+def test_an_exception_in_a_light_step_names_the_phase_it_came_from(hooked, phase: str, fault: str):
+    run = hooked(f"""
+        import torch
+        torch.set_num_threads(1)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+        x = torch.randn(8, 64)
+        def stop(gradient):
+            raise RuntimeError("stop")
+        import memfit_inside
+        marks = memfit_inside.this_process.marks
+        while marks.step < 20 or not marks.is_light:
+            optimizer.zero_grad(set_to_none=False)
+            model(x).sum().backward()
+            optimizer.step()
+        {fault}
+    """)
+    exception = run.marks().exception
+    assert exception is not None
+    assert exception["phase"] == phase
 
 
 def test_an_exception_in_an_evaluation_does_not_end_the_marks(recording: Path):

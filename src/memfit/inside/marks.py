@@ -4,10 +4,10 @@ One file per process, `marks-PID.txt`, made at the first mark (a Python that nev
 lines on an append-only descriptor, so a kill can tear only the last. Any error of the disk switches marking off for
 good, in silence: the job goes first. The lines are described where they are read, in `records/marks_file.py`.
 
-A mark takes 5 us in a loop and 20 us between two kernels that have emptied the caches. So a step is *full* (a line and
+A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches. So a step is *full* (a line and
 a peak of its own for every phase) only as often as that fits into a small share of the time, which is always when steps
-are long, and *light* otherwise: the phases leave their times, the step its exact peak, in one line. Lines of light
-steps wait for at most 20 ms, but a new maximum is written at once.
+are long, and *light* otherwise: one reading at its end, its exact peak, and nothing about its phases. The readings of
+light steps wait for at most 50 ms before they are written, but a new maximum is written at once.
 """
 
 import atexit
@@ -22,12 +22,14 @@ from time import monotonic_ns
 from .descriptors import close, open_high
 from .high_water import HighWater
 
-PHASE_SHARE = 0.0015
+PHASE_SHARE = 0.001
 """What the marks of phases may take of the time, besides the one mark of each step."""
+LONGEST_PAUSE_NS = 100_000_000
+"""Steps as long as this are always full, whatever a mark seems to cost on a busy machine."""
 ALWAYS_FULL_STEPS = 3
 NEAR_THE_LIMIT = 0.8
 """Above this share of the guard's limit every step is full, so that the guard can name the phase."""
-WAIT_NS = 20_000_000
+WAIT_NS = 50_000_000
 _PHASE_OF_LETTER = {b"F": "forward", b"B": "backward", b"U": "update", b"S": "data", b"V": "evaluation"}
 
 
@@ -48,14 +50,15 @@ class Marks:
         """The limit of memfit's guard; 0 without one."""
         self._descriptor = -1
         self._lock = threading.Lock()
-        self._waiting = b""
+        self.is_light = False
+        """Whether the running step is only measured as a whole."""
+        self._waiting = []
+        """(nanoseconds, peak in bytes, number of the optimizer) of light steps that are not written yet."""
         self._written_ns = 0
         self._highest_bytes = 0
-        self._is_light = False
-        self._light_times = {}
         self._mark_ns = 10_000
-        self._budget_ns = 0
-        self._step_began_ns = 0
+        self._full_again_ns = 0
+        """When what the last full step cost is saved up."""
 
     def start(self, folder):
         """Marks go to this folder from now on; nothing is written before the first."""
@@ -65,74 +68,86 @@ class Marks:
         self.limit_bytes = int(limit) if limit.isdigit() else 0
 
     def phase_begins(self, letter, extra=b""):
-        """A phase of the step begins: a mark in a full step, only a time in a light one."""
-        if not self._is_light:
+        """A phase of the step begins; a light step does not tell them apart."""
+        if not self.is_light:
             self.mark(letter, extra)
-            return
-        self._light_times.setdefault(letter, monotonic_ns())
-        self.phase = _PHASE_OF_LETTER[letter]
+
+    def complete_step(self, number):
+        """The step is complete, and the next one begins."""
+        if self.is_light:
+            self.light_step_ended(number)
+        else:
+            self.step_ended(number)
+            self.next_step()
 
     def step_ended(self, number):
-        """The step is complete: its exact peak, and what the next one will be."""
-        if self._is_light:
-            times = self._light_times
-            number += b" %d %d %d" % (times.get(b"F", 0), times.get(b"B", 0), times.get(b"U", 0))
-            self._light_times = {}
-        self.mark(b"S", number, may_wait=self._is_light)
+        """A full step is complete: its exact peak."""
+        self.mark(b"S", number)
 
-    def _choose_next(self, now_ns):
-        """Full or light: spend the share of the time on phases, as soon as it is saved up."""
-        cost_ns = 3 * self._mark_ns
-        earned_ns = (now_ns - self._step_began_ns) * PHASE_SHARE if self._step_began_ns else cost_ns
-        self._step_began_ns = now_ns
-        self._budget_ns = min(self._budget_ns + earned_ns, 2 * cost_ns)
-        is_near = self.limit_bytes and self.step_peak_bytes > NEAR_THE_LIMIT * self.limit_bytes
-        self._is_light = self._budget_ns < cost_ns and self.step >= ALWAYS_FULL_STEPS and not is_near
-        if not self._is_light:
-            self._budget_ns -= cost_ns
+    def next_step(self):
+        """Count the step that just ended; its peak is forgotten here, not in the file."""
+        self._choose_next(monotonic_ns(), self.step_peak_bytes)
+        self.step += 1
+        self.step_peak_bytes = 0
 
-    def mark(self, letter, extra=b"", may_wait=False):
+    def light_step_ended(self, number):
+        """Both for a light step, in as few calls as can be: here the caches are cold, and each of them counts."""
+        now_ns = monotonic_ns()
+        try:
+            peak_bytes = self.high_water.read_and_reset()
+            self._waiting.append((now_ns, peak_bytes, number))
+            if peak_bytes > self._highest_bytes or now_ns - self._written_ns > WAIT_NS:
+                self._write_now(b"", now_ns, peak_bytes)
+        except (OSError, ValueError, IndexError):
+            self._switch_off()
+            return
+        self.step += 1
+        if now_ns >= self._full_again_ns or self.limit_bytes:
+            self._choose_next(now_ns, peak_bytes)
+
+    def _choose_next(self, now_ns, peak_bytes):
+        """Full or light: what a full step costs must be saved up before the next one."""
+        is_near = self.limit_bytes and peak_bytes > NEAR_THE_LIMIT * self.limit_bytes
+        self.is_light = now_ns < self._full_again_ns and self.step >= ALWAYS_FULL_STEPS and not is_near
+        if not self.is_light:
+            self._full_again_ns = now_ns + min(int(3 * self._mark_ns / PHASE_SHARE), LONGEST_PAUSE_NS)
+
+    def mark(self, letter, extra=b""):
         """Write one mark and begin a new stretch of the high-water mark."""
         if self._descriptor < 0 and not self._open():
             return
         now_ns = monotonic_ns()
         try:
             peak_bytes = self.high_water.read_and_reset()
-            self._append(b"%s %d %d%s\n" % (letter, now_ns, peak_bytes, extra), now_ns, peak_bytes, may_wait)
+            self._write_now(b"%s %d %d%s\n" % (letter, now_ns, peak_bytes, extra), now_ns, peak_bytes)
         except (OSError, ValueError, IndexError):
             self._switch_off()
             return
         if peak_bytes > self.step_peak_bytes:
             self.step_peak_bytes = peak_bytes
         if letter in b"VP":  # what follows must be told apart from it: this step is marked in full
-            self._is_light, self._light_times = False, {}
+            self.is_light = False
         self.phase = _PHASE_OF_LETTER.get(letter) or extra.decode("utf-8", "replace").strip()
         self._mark_ns += (monotonic_ns() - now_ns - self._mark_ns) // 8
 
-    def _append(self, line, now_ns, peak_bytes, may_wait):
-        """Write the line, or let it wait a little; a new maximum never waits."""
-        self._waiting += line
-        if may_wait and peak_bytes <= self._highest_bytes and now_ns - self._written_ns < WAIT_NS:
-            return
-        lines, self._waiting = self._waiting, b""
+    def _write_now(self, line, now_ns, peak_bytes):
+        self._write(self._take_waiting() + line)
         self._highest_bytes = max(self._highest_bytes, peak_bytes)
         self._written_ns = now_ns
-        self._write(lines)
 
-    def next_step(self):
-        """Count the step that just ended; its peak is forgotten here, not in the file."""
-        self._choose_next(monotonic_ns())
-        self.step += 1
-        self.step_peak_bytes = 0
+    def _take_waiting(self):
+        """The lines of the light steps that wait."""
+        steps, self._waiting = self._waiting, []
+        return b"".join([b"S %d %d%s 0 0 0\n" % step for step in steps])
 
     def note(self, message):
         """Leave a sentence for the reader of the record."""
         self._line(b"N", {"message": message})
 
-    def exception(self, error_type, error, out_of_memory):
-        """Say which exception ends the program."""
+    def exception(self, error_type, error, out_of_memory, phase=None):
+        """Say which exception ends the program, and in which phase; a light step has to be told."""
         facts = {"type": error_type.__name__, "message": str(error)[:500], "out_of_memory": out_of_memory}
-        facts["phase"] = self.phase
+        facts["phase"] = (self.is_light and phase) or self.phase
         self._line(b"X", facts)
 
     def mark_phase(self, name):
@@ -154,7 +169,7 @@ class Marks:
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError, ValueError, IndexError):
-            self._write(self._waiting + b"P %d %d exit\n" % (monotonic_ns(), self.high_water.read_status()))
+            self._write(self._take_waiting() + b"P %d %d exit\n" % (monotonic_ns(), self.high_water.read_status()))
         self.forget()
 
     def forget(self):
@@ -197,8 +212,7 @@ class Marks:
         if self._descriptor < 0 and not self._open():
             return
         try:
-            lines, self._waiting = self._waiting, b""
-            self._write(lines + letter + b" " + json.dumps(facts).encode() + b"\n")
+            self._write(self._take_waiting() + letter + b" " + json.dumps(facts).encode() + b"\n")
         except OSError:
             self._switch_off()
 

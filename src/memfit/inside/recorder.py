@@ -95,7 +95,7 @@ class Recorder:
         before = self._hook_before or sys.__excepthook__
         try:
             if self.is_recording:
-                self.marks.exception(error_type, error, is_out_of_memory(error_type, error))
+                self.marks.exception(error_type, error, is_out_of_memory(error_type, error), phase_of(trace))
         except Exception:
             pass  # the program's own error goes first
         before(error_type, error, trace)
@@ -107,3 +107,14 @@ def is_out_of_memory(error_type, error):
         return True
     text = str(error)
     return issubclass(error_type, (RuntimeError, OSError)) and any(word in text for word in _OUT_OF_MEMORY_WORDS)
+
+
+def phase_of(trace):
+    """The phase of a training step that an exception came out of, by the modules on its way; None outside of one."""
+    names = []
+    while trace is not None:
+        names.append(trace.tb_frame.f_globals.get("__name__") or "")
+        trace = trace.tb_next
+    passes = {"torch.nn.modules.module": "forward", "torch.autograd": "backward"}
+    found = next((passes[name] for name in names if name in passes), None)
+    return found or ("update" if any(name.startswith("torch.optim.") for name in names) else None)

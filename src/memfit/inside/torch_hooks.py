@@ -4,7 +4,8 @@ about it?
 torch tells: optimizers call global hooks around `step`, every backward pass goes through `torch.autograd.backward`,
 and every module call asks for global hooks. The last would cost time at each call, so the forward hook takes itself
 away when it has seen a forward pass begin and comes back when the step ends: one call a step. A pass without
-gradients is an evaluation; then the hook comes back when that very module returns.
+gradients is an evaluation; then the hook comes back when that very module returns. Backward passes are let alone in
+light steps, which do not tell phases apart.
 
 The forward hook always has the same key and the same function, because compiled code is guarded on both (torch
 2.13), and it is hidden from `_has_any_global_hook`, by which a compiled module decides whether to warn its user.
@@ -36,6 +37,8 @@ class TorchHooks:
         self._forward_hooks = {}
         self._forward_key = -1
         self._last_model = _nothing
+        self._last_optimizer = (_nothing, b"")
+        self._backward = self._plain_backward = torch.autograd.backward
         self._handles = []
         self._undo = []
         self._tracing = None
@@ -51,7 +54,9 @@ class TorchHooks:
             torch_optimizer.register_optimizer_step_post_hook(self._after_update),
         ]
         self._install_forward()
-        self._replace(torch.autograd, "backward", self._marked_backward(torch.autograd.backward))
+        self._plain_backward = torch.autograd.backward
+        self._backward = self._marked_backward(torch.autograd.backward)
+        self._replace(torch.autograd, "backward", self._backward)
         self._replace(torch_module, "_has_any_global_hook", self._others_have_hooks(torch_module._has_any_global_hook))
 
     def _install_forward(self):
@@ -79,6 +84,7 @@ class TorchHooks:
         if self._tracing is not None:
             self._tracing.forked()
         self._arm()
+        self._watch_backward()
 
     def _replace(self, owner, name, ours):
         self._undo.append((owner, name, getattr(owner, name), ours))
@@ -95,23 +101,24 @@ class TorchHooks:
 
     def _forward(self, module, inputs):
         """A module is called while the hook is in: is it a model, and does it train?"""
-        if _is_compiling() or _graph_task_id() != -1 or not self._is_model(module):
+        if _is_compiling() or _graph_task_id() != -1 or not (self._last_model() is module or self._is_model(module)):
             return
-        self._disarm()
+        self._forward_hooks.pop(self._forward_key, None)
         if not _is_grad_enabled():
             self._evaluation(module)
             return
         self._num_passes += 1
-        self._marks.phase_begins(b"F")
-        if self._tracing is not None:
-            self._tracing.forward_begins(module, inputs)
+        if self._tracing is not None and self._tracing.forward_begins(module, inputs):
+            self._marks.is_light = False
+        if not self._marks.is_light:
+            self._watch_backward()
+            self._marks.phase_begins(b"F")
 
     def _is_model(self, module):
         """Whether it has parameters: transforms and losses are modules too. The last one seen is remembered."""
-        if self._last_model() is not module:
-            if next(module.parameters(), None) is None:
-                return False
-            self._last_model = weakref.ref(module)
+        if next(module.parameters(), None) is None:
+            return False
+        self._last_model = weakref.ref(module)
         return True
 
     def _evaluation(self, module):
@@ -140,6 +147,12 @@ class TorchHooks:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
+    def _watch_backward(self):
+        """Put the marking backward in, or take it out for a light step; never over somebody else's."""
+        now, wanted = torch.autograd.backward, self._plain_backward if self._marks.is_light else self._backward
+        if now is not wanted and (now is self._backward or now is self._plain_backward):
+            torch.autograd.backward = wanted
+
     def _marked_backward(self, original):
         @functools.wraps(original)
         def backward(*args, **kwargs):
@@ -161,34 +174,43 @@ class TorchHooks:
 
     def _before_update(self, optimizer, _args, _kwargs):
         """An update begins, unless an optimizer that wraps others is at work and this is one of them."""
-        if _is_compiling() or self._is_nested(optimizer):
+        if _is_compiling() or (self._stepping is not None and self._is_nested(optimizer)):
             return
-        number = self._number(optimizer)
+        known, number = self._last_optimizer
+        if known() is not optimizer:
+            number = self._number(optimizer)
         self._stepping = (optimizer, number, _get_ident(), self._num_passes)
-        self._marks.phase_begins(b"U", number)
+        if not self._marks.is_light:
+            self._marks.phase_begins(b"U", number)
         if self._tracing is not None:
             self._tracing.update_begins(optimizer)
 
     def _is_nested(self, optimizer):
         """Whether another update is running around this one; one left by an exception is over when a new pass began."""
-        if self._stepping is None:
-            return False
         outer, _, thread, num_passes = self._stepping
         return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
 
     def _after_update(self, optimizer, _args, _kwargs):
-        if self._stepping is None or self._stepping[0] is not optimizer:
+        stepping, marks = self._stepping, self._marks
+        if stepping is None or stepping[0] is not optimizer:
             return
-        number = self._stepping[1]
         self._stepping = None
-        self._marks.step_ended(number)
-        if self._tracing is not None:
-            self._tracing.step_ended(optimizer)
-        self._marks.next_step()
-        self._arm()
+        if marks.is_light:
+            marks.light_step_ended(stepping[1])
+        else:
+            marks.step_ended(stepping[1])
+            if self._tracing is not None:
+                self._tracing.step_ended(optimizer)
+            marks.next_step()
+            self._watch_backward()
+        if self._handles:
+            self._forward_hooks[self._forward_key] = self._forward_hook
 
     def _number(self, optimizer):
-        return b" %d" % self._numbers.setdefault(optimizer, len(self._numbers))
+        """Its number as text; the last one seen is remembered."""
+        number = b" %d" % self._numbers.setdefault(optimizer, len(self._numbers))
+        self._last_optimizer = (weakref.ref(optimizer), number)
+        return number
 
 
 def _nothing():

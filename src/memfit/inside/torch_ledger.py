@@ -27,9 +27,10 @@ def _careful(method):
     @functools.wraps(method)
     def call(self, *args):
         try:
-            method(self, *args)
+            return method(self, *args)
         except Exception as error:
             self._give_up(error)
+            return None
 
     return call
 
@@ -54,10 +55,11 @@ class TorchLedger:
 
     @_careful
     def forward_begins(self, module, inputs):
-        """Open a trace when this step is due."""
+        """Open a trace when this step is due; says whether this step is traced."""
         self._lingering = [trace for trace in self._lingering if not trace.abandon()]
         if self._trace is None and self._is_due(self._ledger.marks.step, inputs):
             self._open(module)
+        return self._trace is not None
 
     def backward_begins(self):
         """Operators that no autograd node asks for belong to the backward pass from here."""

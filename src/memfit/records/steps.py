@@ -9,7 +9,8 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """One row per optimizer step; times in seconds since the run began, nan where a phase did not occur."""
+    """One row per optimizer step; times in seconds since the run began, nan where a phase did not occur or the step
+    was measured as a whole."""
 
     process: np.ndarray
     """Index into RunRecord.processes."""
@@ -25,13 +26,20 @@ class Steps:
     peak_bytes: np.ndarray
     """Exact resident high-water mark of the step (the kernel's counter, reset at every boundary)."""
     data_peak_bytes: np.ndarray
-    """Exact peaks of the four phases; nan where the phase did not occur."""
+    """Exact peaks of the four phases; nan where the phase did not occur or was not measured."""
     forward_peak_bytes: np.ndarray
     backward_peak_bytes: np.ndarray
     update_peak_bytes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @property
+    def is_whole(self) -> np.ndarray:
+        """Which steps were measured as a whole, without a word about their phases."""
+        phases = (self.forward_seconds, self.backward_seconds, self.update_seconds, self.data_peak_bytes)
+        phases += (self.forward_peak_bytes, self.backward_peak_bytes, self.update_peak_bytes)
+        return np.all(np.isnan(np.array(phases)), axis=0) & ~np.isnan(self.peak_bytes)
 
 
 def no_steps() -> Steps:

@@ -169,7 +169,7 @@ def _draw_tree(axes: Axes, curve: Curve, *, filled: bool) -> None:
 
 
 def _draw_bands(axes: Axes, view: RunView) -> bool:
-    """Shade phases lightly, while there are few enough steps to tell them apart; says whether it did."""
+    """Shade the phases of steps that tell them, while there are few enough to tell apart; says whether it did."""
     steps = view.steps
     if not 0 < steps.num_steps <= MAX_BANDED_STEPS:
         return False
@@ -182,7 +182,7 @@ def _draw_bands(axes: Axes, view: RunView) -> bool:
     ]
     edges = np.column_stack(columns)
     named: set[str] = set()
-    for row in edges:
+    for row in edges[~(np.isnan(edges[:, 1:4]).all(axis=1) & np.isnan(steps.data_peak_bytes))]:
         for number, phase in enumerate(PHASE_COLORS):
             later = row[number + 1 :][~np.isnan(row[number + 1 :])]
             if np.isnan(row[number]) or not len(later):

@@ -97,7 +97,7 @@ def phase_rows(steps: Steps) -> tuple[PhaseRow, ...]:
     rows = []
     for number, phase in enumerate(PHASE_NAMES):
         peaks = getattr(steps, f"{phase}_peak_bytes")
-        lengths = _next_known(edges[number + 1 :]) - edges[number] if len(steps) else np.zeros(0)
+        lengths = np.where(steps.is_whole, np.nan, _next_known(edges[number + 1 :]) - edges[number])
         if not np.any(~np.isnan(peaks)) and not np.any(~np.isnan(lengths)):
             continue
         rows.append(
@@ -168,16 +168,19 @@ def _highest_seconds(run: RunRecord, named: NamedPhase) -> float:
 
 
 def _highest_phase(steps: Steps, row: int) -> str:
+    """The phase with the highest peak; empty for a step that was measured as a whole."""
+    if steps.is_whole[row]:
+        return ""
     peaks = [float(getattr(steps, f"{phase}_peak_bytes")[row]) for phase in PHASE_NAMES]
     known = [(-1.0 if np.isnan(peak) else peak) for peak in peaks]
     return PHASE_NAMES[int(np.argmax(known))]
 
 
 def _inside(steps: Steps, row: int, phase: str, run: RunRecord) -> float:
-    """The highest sample within the phase; its middle when no sample fell into it."""
-    names = ("begin", "forward", "backward", "update", "end")
+    """The highest sample within the phase, or the whole step; its middle when no sample fell into it."""
+    names = ("begin", "forward", "backward", "update", "end") if phase else ("begin", "end")
     edges = [float(getattr(steps, f"{name}_seconds")[row]) for name in names]
-    number = PHASE_NAMES.index(phase)
+    number = PHASE_NAMES.index(phase) if phase else 0
     begin = edges[number] if not np.isnan(edges[number]) else edges[0]
     end = next(edge for edge in edges[number + 1 :] if not np.isnan(edge))
     times = run.tree.time_seconds
@@ -188,11 +191,13 @@ def _inside(steps: Steps, row: int, phase: str, run: RunRecord) -> float:
 
 
 def phase_at(steps: Steps, at_seconds: float) -> tuple[int | None, str]:
-    """(step, phase) of one moment; (None, '') between or outside of steps."""
+    """(step, phase) of one moment; (None, '') between or outside of steps, no phase in a step measured as a whole."""
     rows = np.flatnonzero((steps.begin_seconds <= at_seconds) & (at_seconds < steps.end_seconds))
     if not len(rows):
         return None, ""
     row, phase = int(rows[0]), "data"
+    if steps.is_whole[row]:
+        return int(steps.step[row]), ""
     for name in PHASE_NAMES[1:]:
         if getattr(steps, f"{name}_seconds")[row] <= at_seconds:
             phase = name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import psycopg
 
 CONNECT_SECONDS = 5
+LET_GO_SECONDS = 1.0
+"""How long a server may take to see that the connection of a dead coordinator has ended."""
 _INSERT = f"INSERT INTO {TABLE} VALUES ({', '.join(['%s'] * len(COLUMNS))}) ON CONFLICT DO NOTHING"
 _READ = f"SELECT {', '.join(COLUMNS[1:])} FROM {TABLE} WHERE study_id = %s ORDER BY place, fact_id"
 
@@ -50,11 +53,20 @@ class PostgresStorage:
         return [row[0] for row in rows]
 
     def hold(self, study_id: str) -> bool:
-        """A lock of the session: the server lets go of it when the connection ends, however it ends."""
+        """A lock of the session: the server lets go of it when it sees the connection end, however it ended.
+
+        That takes it a moment, which a coordinator that comes right after a killed one waits out.
+        """
+        last_try_s = time.monotonic() + LET_GO_SECONDS
+        while not (is_held := self._try_to_hold(study_id)) and time.monotonic() < last_try_s:
+            time.sleep(0.05)
+        self._held = study_id if is_held else ""
+        return is_held
+
+    def _try_to_hold(self, study_id: str) -> bool:
         with self._using("locked") as connection:
             found = connection.execute("SELECT pg_try_advisory_lock(%s)", (_lock_number(study_id),)).fetchone()
-        self._held = study_id if found and found[0] else ""
-        return bool(self._held)
+        return bool(found and found[0])
 
     def reopen(self) -> None:
         if self._connection is not None:
@@ -63,8 +75,11 @@ class PostgresStorage:
         self._connection = None
 
     def close(self) -> None:
-        self.reopen()
+        if self._connection is not None and self._held:
+            with contextlib.suppress(Exception):  # a server that is gone has let go already
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
         self._held = ""
+        self.reopen()
 
     @contextlib.contextmanager
     def _using(self, verb: str) -> Iterator[psycopg.Connection[Any]]:

@@ -26,6 +26,7 @@ function readSteps(steps) {
 
 function phaseEdges(steps, row) {
   const edges = [steps.begin[row], steps.forward[row], steps.backward[row], steps.update[row], steps.end[row]], parts = [];
+  if (edges.slice(1, 4).every(Number.isNaN) && Number.isNaN(steps.data_peak_bytes[row])) return parts; // measured as a whole
   for (let n = 0; n < 4; n++) {
     if (Number.isNaN(edges[n])) continue;
     const end = edges.slice(n + 1).find((edge) => !Number.isNaN(edge));
