@@ -15,7 +15,7 @@ from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, ru
 
 from memfit.errors import UsageError
 from memfit.records.files import read_run
-from memfit.records.study import Tool
+from memfit.records.study import GpuWish, Tool
 from memfit.study.study_folder import read_folder
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed (pip install 'memfit[cluster]')")
@@ -31,18 +31,18 @@ class Cluster:
         self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
         self.address = wait_until(lambda: _address(file), "the scheduler")
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, *words: str, **variables: str) -> subprocess.Popen[bytes]:
         log = open(self.folder / f"{words[0]}-{len(self.processes)}.log", "wb")  # noqa: SIM115
         command = [sys.executable, "-m", "distributed.cli.dask_" + words[0], *words[1:]]
-        process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=_environment())
+        process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, env=_environment() | variables)
         log.close()
         self.processes.append(process)
         return process
 
-    def add_worker(self, *options: str) -> subprocess.Popen[bytes]:
+    def add_worker(self, *options: str, **variables: str) -> subprocess.Popen[bytes]:
         """One worker without a nanny: killing the process kills the worker for good."""
         common = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
-        return self._start("worker", self.address, *common, "--memory-limit", "0", *options)
+        return self._start("worker", self.address, *common, "--memory-limit", "0", *options, **variables)
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -85,6 +85,36 @@ def test_trials_run_on_workers_and_their_records_come_home(tmp_path: Path, clust
         assert record.peak.value == trial.peak.value
         assert len(trial.intermediates) == 3
     assert [note for note in watcher.notes if "no workers yet" not in note] == []
+
+
+ODD = """
+import types
+import memfit.study.distributed_trial as trial
+trial.time = types.SimpleNamespace(time=lambda: 0.0, monotonic=trial.time.monotonic)
+trial.platform = types.SimpleNamespace(python_version=lambda: "3.2.1", node=trial.platform.node)
+trial.VERSION = "0.0.1"
+"""
+SEES = """
+import nni, os
+nni.get_next_parameter()
+nni.report_final_result(float(os.environ["CUDA_VISIBLE_DEVICES"]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_trial_runs_on_the_gpu_of_its_worker_and_an_odd_worker_is_named_once(tmp_path: Path, cluster: Cluster):
+    """The other workers offer no GPU. This one's clock, Python and memfit are not the coordinator's."""
+    (tmp_path / "odd.py").write_text(ODD)
+    offer = ("--resources", "GPU=1,memory=1e9", "--preload", str(tmp_path / "odd.py"), "--name", "odd")
+    worker = cluster.add_worker(*offer, CUDA_VISIBLE_DEVICES="5")
+    log = cluster.folder / f"worker-{len(cluster.processes) - 1}.log"
+    wait_until(lambda: "Registered to" in log.read_text(), "the odd worker")
+    settings = settings_for(tmp_path, SEES, max_trials=2, gpus=GpuWish(num_gpus=1))
+    study, watcher = run(settings, tmp_path / "study", cluster=cluster.address)
+    worker.kill()
+    assert [trial.metric for trial in study.trials] == [5.0, 5.0]
+    (told,) = [note for note in watcher.notes if "the worker" in note]
+    assert all(text in told for text in ("Python 3.2.1", "memfit 0.0.1", "a clock that is"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")

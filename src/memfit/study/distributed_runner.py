@@ -149,11 +149,10 @@ class DaskRunner:
             problems.append(f"has memfit {news.memfit}, the coordinator {VERSION}")
         if off_seconds > CLOCK_SECONDS:
             problems.append(f"has a clock that is {off_seconds:.0f} s off; times of its trials are by its own clock")
-        told = f"the worker {news.worker} {', '.join(problems)}"
-        if not problems or told in self._told:
+        if not problems or news.worker in self._told:
             return ""
-        self._told.add(told)
-        return told
+        self._told.add(news.worker)
+        return f"the worker {news.worker} {', '.join(problems)}"
 
     def _answer(self, number: int, future: Future) -> News:
         """What came of a trial: its record with its files brought home, or why there is none."""
