@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo postgres test test-gpu test-slow bench check clean
+.PHONY: help demo postgres test gpu-environment test-gpu test-slow bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -38,6 +38,8 @@ $(GPU_STAMP): pyproject.toml
 	$(GPU_VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e . pytest pytest-xdist pytest-timeout hypothesis
 	touch $@
 
+gpu-environment: $(GPU_STAMP)  ## only install that CUDA build
+
 test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
 	PYTHONPATH=. $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
 
@@ -60,4 +62,4 @@ check: $(STAMP) ## format and lint only
 	$(BIN)/pyright
 
 clean:          ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(GPU_VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -18,7 +18,7 @@ from memfit.apply.torch_profile import profile_job
 from memfit.apply.torch_proof import base_bytes_of, differences, prove, reference_of, run_once
 from memfit.errors import StorageError, UsageError
 from memfit.plan.case import Case, Proposal, judge, with_moves
-from memfit.plan.planners import PLANNERS, _plan  # the only way to a plan with moves of one's own choice
+from memfit.plan.planners import PLANNERS, plan_from_outcome
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Plan
 
 DISK = Link(name="disk", out_bytes_per_second=1e8, in_bytes_per_second=1e8)
@@ -37,7 +37,7 @@ def plan_with(chain: Chain, nodes: tuple[Node, ...], budget_bytes: int | None = 
         case = Case(chain, budget, DISK)
         outcome = judge(case, Proposal(nodes))
         if outcome is not None:
-            return _plan(case, PLANNERS["combined"], outcome)
+            return plan_from_outcome(case, PLANNERS["combined"], outcome)
     raise AssertionError("no budget is large enough")
 
 

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 INSTEAD = {
     "show": "pass a record instead; pictures never measure or decide",
     "plan": "planners are pure; pass a timeline",
-    "commands": "call a function of api.py; a command only parses, calls and shows",
+    "commands": "call a function of api; a command only parses, calls and shows",
     "records": "records know nobody; move the deciding part to its room",
     "inside": "this runs in the user's process: standard library only, and torch where the user has it",
 }
@@ -101,7 +101,7 @@ def broken_arrows(paths: list[Path]) -> list[str]:
             if target == room or target in EVERYBODY or target not in MAY_IMPORT:
                 continue
             if target not in MAY_IMPORT.get(room, set()):
-                advice = INSTEAD.get(room, "pass a record, or join the two in api.py")
+                advice = INSTEAD.get(room, "pass a record, or join the two in api")
                 problems.append(f"{path.relative_to(SOURCE)}:{line}: {room} may not import {target}: {advice}")
     return problems
 

@@ -131,6 +131,18 @@ def test_greedy_segments_close_when_the_threshold_is_exceeded():
     assert greedy_ends([1, 1], 10) == []
 
 
+def test_a_planner_without_a_plan_says_precisely_why():
+    chain = even_chain(6)
+    plain_bytes = Case(chain, 1).nested.plain.peak_bytes
+    tight_bytes = chain.fixed.total_bytes + 1
+    found = {c.solver: c.reason for c in compare_planners(chain, plain_bytes, link=DISK, names=["vDNN conv"])}
+    assert found == {"vDNN conv": "no stage is a convolution with a stage before it"}
+    alone = compare_planners(chain, plain_bytes // 2, names=["offload all", "POFO"])
+    assert {candidate.reason for candidate in alone} == {"there is no link to move over"}
+    tight = compare_planners(chain, tight_bytes, link=DISK, names=["offload fluid"])[0]
+    assert "plans of its kind need" in tight.reason
+
+
 def test_an_unknown_planner_is_a_usage_error_that_names_the_others():
     with pytest.raises(UsageError, match="nested"):
         make_plan(even_chain(3), 10**9, planner="magic")

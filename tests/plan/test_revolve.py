@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
+from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.plan.revolve import Action, DiskCosts, DiskRevolve, advances, revolve_nodes
-from memfit.records.plan import Checkpoint, Node, stages_of
+from memfit.plan.case import Case, judge
+from memfit.plan.planners import compare_planners
+from memfit.plan.revolve import Action, DiskCosts, DiskRevolve, advances, disk_revolve, revolve, revolve_nodes
+from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, stages_of
+from memfit.testing.made_chains import even_chain, odd_chain
 
 
 @cache
@@ -98,3 +103,62 @@ def test_a_free_disk_needs_one_sweep_and_a_dear_one_is_not_used():
 @pytest.mark.parametrize(("num_steps", "num_snapshots", "forwards"), [(50, 3, 230), (50, 5, 172), (50, 10, 138)])
 def test_published_counts(num_steps: int, num_snapshots: int, forwards: int):
     assert advances(num_steps, num_snapshots) + num_steps == forwards
+
+
+# ---- chains with stages that may run only once ---------------------------------------------------------------------
+
+
+def with_glue(chain: Chain, *places: int) -> Chain:
+    """The same chain with some stages that may run only once."""
+    stages = [
+        msgspec.structs.replace(stage, recomputable=index not in places, joins_next=index not in places)
+        for index, stage in enumerate(chain.stages)
+    ]
+    return msgspec.structs.replace(chain, stages=tuple(stages))
+
+
+def test_without_such_stages_it_is_the_schedule_of_the_theory():
+    chain = even_chain(9)
+    assert revolve(Case(chain, 10**15)).nodes == revolve_nodes(0, 9, 9)
+
+
+def test_what_may_run_only_once_is_kept_and_the_runs_between_are_reversed_on_their_own():
+    chain = with_glue(even_chain(12), 5, 11)
+    case = Case(chain, 1).with_budget(Case(chain, 1).nested.plain.peak_bytes * 3 // 4)
+    nodes = revolve(case).nodes
+    assert list(stages_of(nodes)) == list(range(12))
+    assert {Keep(stage=5), Keep(stage=11)} <= set(nodes)
+    assert judge(case, revolve(case)) is not None
+
+
+@given(random=st.integers(0, 2**32).map(Random), num_stages=st.integers(1, 8), share=st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_every_schedule_may_be_run_and_what_is_too_large_says_how_large(random: Random, num_stages: int, share: float):
+    chain = odd_chain(random, num_stages)
+    start = Case(chain, 1, Link(name="disk", out_bytes_per_second=1.0, in_bytes_per_second=1.0))
+    low, high = start.nested.least.peak_bytes, start.nested.plain.peak_bytes
+    case = start.with_budget(max(1, round(low + share * (high - low))))
+    for proposal in (revolve(case), disk_revolve(case)):
+        if proposal is not None:
+            assert list(stages_of(proposal.nodes)) == list(range(num_stages))
+            _check_rules(chain, proposal.nodes)
+    found = compare_planners(chain, case.budget_bytes, names=["revolve"])[0]
+    assert found.peak_bytes is not None
+    assert found.fits == (found.peak_bytes <= case.budget_bytes)
+
+
+def _check_rules(chain: Chain, nodes: tuple[Node, ...]) -> None:
+    for node in nodes:
+        if isinstance(node, Checkpoint):
+            inside = list(stages_of(node.inside))
+            assert all(chain.stages[stage].recomputable for stage in inside)
+            assert all(chain.stages[stage].joins_next for stage in inside[:-1])
+            _check_rules(chain, node.inside)
+
+
+def test_what_it_needs_at_least_is_the_smallest_peak_of_all_numbers_of_snapshots():
+    chain = even_chain(9)
+    case = Case(chain, chain.fixed.total_bytes + 1)
+    peaks = [case.sizes.peak_bytes(revolve_nodes(0, 9, num_snapshots)) for num_snapshots in range(1, 10)]
+    found = compare_planners(chain, case.budget_bytes, names=["revolve"])[0]
+    assert found.peak_bytes == min(peaks) < max(peaks)

@@ -3,7 +3,8 @@
 The timeline says which storage lived from when to when and which module made it. Laid out as the events of an
 allocator, with marks where the stages begin and end, it is read in the same way as a measured step. What a
 prediction does not know is assumed on the safe side: what a block holds in passing when nothing is kept is taken as
-its three largest values, and seconds are the coarse step time shared out by the bytes that are made.
+its three largest values. Seconds are the coarse step time, shared out by what each stage was foreseen to take, or else
+by the bytes it makes.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ def host_link(prediction: Prediction) -> tuple[Link | None, tuple[str, ...]]:
     ), ("plans that move to the host were written for CUDA and have not been run on a GPU",)  # fmt: skip
 
 
-def chain_from(prediction: Prediction, draft: Sequence[Stage]) -> Chain:
-    """The chain of the last foreseen step; the draft has the names, the outputs and what may be run again."""
+def chain_from(prediction: Prediction, draft: Sequence[Stage], shares: Sequence[float] | None = None) -> Chain:
+    """The chain of the last foreseen step; the draft has the names, the outputs and what may be run again.
+
+    `shares` are what the forwards of the stages take, in any unit.
+    """
     timeline = prediction.timeline
     if timeline is None or not timeline.phases:
         raise PredictionFailed("the prediction has no timeline to plan from", kind="timeline", hint="--engine fake")
@@ -62,7 +66,7 @@ def chain_from(prediction: Prediction, draft: Sequence[Stage]) -> Chain:
     record = _record(spans, draft, first, turn, update)
     step_seconds = prediction.step_time.value if prediction.step_time is not None else None
     return Chain(
-        stages=_stages(record, draft, step_seconds or 1.0),
+        stages=_stages(record, draft, step_seconds or 1.0, shares),
         input_bytes=_alive(spans, first, "input"),
         fixed=Fixed(
             parameter_bytes=_alive(spans, first, "parameter"),
@@ -169,15 +173,18 @@ def _made_by(span: Span, names: Sequence[str]) -> bool:
     return any(span.module == name or span.module.startswith(name + ".") for name in names)
 
 
-def _stages(record: Record, draft: Sequence[Stage], step_seconds: float) -> tuple[Stage, ...]:
+def _stages(
+    record: Record, draft: Sequence[Stage], step_seconds: float, shares: Sequence[float] | None
+) -> tuple[Stage, ...]:
     windows = windows_of(record, len(draft))
-    made = [sum(b.num_bytes for b in record.made_between(*w.forward)) + 1 for w in windows]
+    if shares is None or sum(shares) <= 0:
+        shares = [sum(b.num_bytes for b in record.made_between(*w.forward)) + 1 for w in windows]
     stages = []
     for index, (stage, window) in enumerate(zip(draft, windows, strict=True)):
         size = measure_stage(record, window, [])
         largest = sorted((b.num_bytes for b in record.made_between(*window.forward)), reverse=True)[:LARGEST]
         before = draft[index - 1].output_bytes if index else 0
-        seconds = step_seconds * made[index] / sum(made)
+        seconds = step_seconds * shares[index] / sum(shares)
         stages.append(
             msgspec.structs.replace(
                 stage,

@@ -1,4 +1,4 @@
-"""`memfit fit`: a budget in bytes, any PyTorch model, a plan that is applied and proven."""
+"""`memfit fit`: a budget in bytes, any PyTorch model, a plan that is applied and proven; or an experiment."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from memfit.commands.fit_experiment import experiment_options, run_experiment, split_options
 from memfit.commands.options import BYTES, json_option
 from memfit.errors import DoesNotFit, UsageError
 
@@ -13,22 +14,40 @@ EXAMPLES = """\b
 Examples:
   memfit fit train.py:make --budget 2GiB
   memfit fit resnet50 --set batch_size=8 --set size=500 --budget 2GiB --disk /var/tmp
-  memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB"""
+  memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB
+  memfit fit --experiment                  (all planners on standard networks)
+  memfit fit --experiment edge --link-mbit 5 --device-watts 8"""
 
 
 @click.command("fit", epilog=EXAMPLES)
-@click.argument("target")
+@click.argument("target", required=False)
 @click.option("--budget", "budget_bytes", type=BYTES, metavar="SIZE", help="What the step may take, for example 8GiB.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
 @click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
 @click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, as cuda:24GiB.")
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
-@click.option("-o", "--output", default="plan.json", show_default=True, metavar="FILE", help="Where the plan goes.")
+@click.option("-o", "--output", metavar="PATH", help="Where the plan goes [plan.json], or the folder of an experiment.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
+@experiment_options
 @json_option
-def command(target: str, budget_bytes: int | None, device: str | None, as_json: bool, **options: Any) -> None:
-    """Fit the training that TARGET (FILE:function or a built-in workload) builds into a budget."""
+def command(target: str | None, as_json: bool, output: str | None, **given: Any) -> None:
+    """Fit the training that TARGET (FILE:function or a built-in workload) builds into a budget.
+
+    With --experiment nothing is fitted: planners are compared on standard networks, or the tables of training at the
+    edge are computed; all of it from shapes, so that no GPU and little memory is needed.
+    """
+    experiment, options = split_options(given)
+    if experiment.name is not None:
+        run_experiment(experiment, target, options, output, as_json)
+    elif target is None:
+        raise UsageError("there is nothing to fit", hint="memfit fit train.py:make --budget 8GiB, or --experiment")
+    else:
+        experiment.refuse_without_name()
+        _fit(target, output=output or "plan.json", as_json=as_json, **options)
+
+
+def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:
     from memfit import api
 
     if budget_bytes is None and device is None:

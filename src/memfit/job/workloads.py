@@ -11,6 +11,8 @@ WORKLOADS: dict[str, tuple[str, str]] = {
     "cnn": ("torch_cnn", "convolutions with batch normalisation"),
     "resnet18": ("torch_resnet", "ResNet-18 on images"),
     "resnet50": ("torch_resnet", "ResNet-50 on images"),
+    "densenet121": ("torch_densenet", "DenseNet-121 on images"),
+    "vgg16": ("torch_vgg", "VGG-16 on images"),
     "lstm": ("torch_lstm", "a language model with two LSTM layers"),
     "gan": ("torch_gan", "a generator and a discriminator with an optimizer each"),
     "gpt": ("torch_gpt", "a decoder-only transformer"),

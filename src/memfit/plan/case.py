@@ -29,6 +29,7 @@ class Case:
     budget_bytes: int
     link: Link | None = None
     nested: NestedPlanner = field(init=False)
+    _proposals: dict[str, Proposal | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_budget(self.chain, self.budget_bytes)
@@ -42,9 +43,19 @@ class Case:
 
     def with_budget(self, budget_bytes: int) -> Case:
         """The same chain and link under another budget, sharing what is known."""
-        other = Case(self.chain, budget_bytes, self.link)
+        return self.with_link(self.link, budget_bytes)
+
+    def with_link(self, link: Link | None, budget_bytes: int) -> Case:
+        """The same chain behind another link and under another budget, sharing what is known."""
+        other = Case(self.chain, budget_bytes, link)
         other.nested = self.nested
         return other
+
+    def once(self, name: str, propose: Callable[[], Proposal | None]) -> Proposal | None:
+        """What a planner proposes for this case, worked out the first time: others start from it."""
+        if name not in self._proposals:
+            self._proposals[name] = propose()
+        return self._proposals[name]
 
     @cached_property
     def kept(self) -> tuple[Keep, ...]:
@@ -70,6 +81,11 @@ class Planner(Protocol):
     @property
     def family(self) -> Family: ...
 
+    @property
+    def nothing_because(self) -> str:
+        """Why it may have nothing to propose where other planners of its family do."""
+        ...
+
     def propose(self, case: Case) -> Proposal | None: ...
 
 
@@ -80,6 +96,7 @@ class Rule:
     name: str
     family: Family
     function: Callable[[Case], Proposal | None]
+    nothing_because: str = "its rule fits at no setting of its own"
 
     def propose(self, case: Case) -> Proposal | None:
         """Ask the function."""

@@ -28,7 +28,7 @@ def runs_to_nodes(chain: Chain, ends: Iterable[int], *, keep_last: bool = True) 
     count = len(chain.stages)
     for end in sorted({*ends, count}):
         last_run = end == count and keep_last
-        for run in _legal_runs(chain, first, end):
+        for run in legal_runs(chain, first, end):
             kept: tuple[Node, ...] = tuple(Keep(stage=index) for index in run)
             alone = last_run or not chain.stages[run[0]].recomputable
             nodes.extend(kept if alone else (Checkpoint(inside=kept),))
@@ -36,7 +36,8 @@ def runs_to_nodes(chain: Chain, ends: Iterable[int], *, keep_last: bool = True) 
     return tuple(nodes)
 
 
-def _legal_runs(chain: Chain, first: int, end: int) -> list[list[int]]:
+def legal_runs(chain: Chain, first: int, end: int) -> list[list[int]]:
+    """The stages from `first` to `end - 1` in runs that one checkpoint may hold; a stage that runs once is alone."""
     runs: list[list[int]] = []
     for index in range(first, end):
         joins = index > first and chain.stages[index - 1].joins_next

@@ -55,9 +55,8 @@ def combined(case: Case) -> Proposal | None:
 
 def pofo(case: Case) -> Proposal | None:
     """The guess of the fluid relaxation alone, with its inner parts made smaller until it fits."""
-    if case.link is None:
-        return None
-    return next(iter(_pofo_guesses(case, case.link)), None)
+    link = case.link
+    return None if link is None else case.once("POFO", lambda: _pofo_guess(case, link))
 
 
 # ---- short chains --------------------------------------------------------------------------------------------
@@ -137,8 +136,9 @@ class _Descent:
             start = search.prefixes()
             if start is not None:
                 yield with_moves(nodes, set(search.improve(start)))
-        for proposal in _pofo_guesses(self.case, self.link):
-            yield proposal.nodes
+        relaxed = pofo(self.case)
+        if relaxed is not None:
+            yield relaxed.nodes
         least = LeastCombined(self.sizes)
         if least.peak_bytes <= self.case.budget_bytes:
             yield least.nodes()
@@ -212,12 +212,12 @@ def _small_table(case: Case) -> NestedTable | None:
     return case.nested.rough_table(inside)
 
 
-def _pofo_guesses(case: Case, link: Link) -> Iterator[Proposal]:
-    """The relaxation's plan, and the same for smaller budgets, as far as they fit."""
+def _pofo_guess(case: Case, link: Link) -> Proposal | None:
+    """The relaxation's plan, or that for a smaller budget where it does not fit."""
     table = _small_table(case)
     count = len(case.chain.stages)
     if table is None:
-        return
+        return None
     levels = max(8, min(24, round((POFO_WORK / (4 * count * min(count, 32))) ** (1 / 3))))
     for percent in (100, 95, 88, 80) if count <= 40 else (100, 90):
         inside = (case.budget_bytes - case.sizes.base_bytes) * percent // 100
@@ -229,8 +229,8 @@ def _pofo_guesses(case: Case, link: Link) -> Iterator[Proposal]:
         search = MoveSearch(lower(case.chain, nodes), link, case.budget_bytes)
         chosen = search.repair(tuple(moved_nodes(nodes)))
         if chosen is not None:
-            yield Proposal(with_moves(nodes, set(search.improve(chosen))))
-            return
+            return Proposal(with_moves(nodes, set(search.improve(chosen))))
+    return None
 
 
 def combined_bound(case: Case) -> float:

@@ -61,6 +61,10 @@ def offload_exact(case: Case) -> Proposal | None:
 
 def offload(case: Case) -> Proposal | None:
     """All sets for short chains, otherwise downhill from the heuristics."""
+    return case.once("offload", lambda: _searched(case))
+
+
+def _searched(case: Case) -> Proposal | None:
     search = _search(case)
     if search is None:
         return Proposal(case.kept) if case.sizes.peak_bytes(case.kept) <= case.budget_bytes else None

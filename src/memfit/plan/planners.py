@@ -45,7 +45,7 @@ PLANNERS: dict[str, Planner] = {
         Rule("nested", "checkpoint", _nested),
         Rule("offload all", "offload", offload_rules.offload_all),
         Rule("vDNN all", "offload", offload_rules.vdnn_all),
-        Rule("vDNN conv", "offload", offload_rules.vdnn_conv),
+        Rule("vDNN conv", "offload", offload_rules.vdnn_conv, "no stage is a convolution with a stage before it"),
         Rule("vDNN++", "offload", offload_rules.vdnn_plus_plus),
         Rule("AutoSwap", "offload", offload_rules.auto_swap),
         Rule("TFLMS", "offload", offload_rules.tflms),
@@ -90,7 +90,7 @@ def make_plan(
     outcome = None if proposal is None else judge(case, proposal)
     if outcome is None:
         raise _does_not_fit(case, chosen)
-    plan = _plan(case, chosen, outcome)
+    plan = plan_from_outcome(case, chosen, outcome)
     if curve_points:
         points = trace_frontier(chain, link=link, planner=planner, num_points=curve_points)
         plan = msgspec.structs.replace(plan, frontier=points)
@@ -112,7 +112,7 @@ def compare_planners(
     """Every planner on one case, fastest first; those that do not fit come last with what they would need."""
     case = Case(chain, budget_bytes, link)
     wanted = names or [name for name, planner in PLANNERS.items() if link or planner.family == "checkpoint"]
-    found = [_candidate(case, planner_called(name, link)) for name in wanted]
+    found = [candidate_of(case, planner_called(name, link)) for name in wanted]
     return tuple(sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0.0, c.peak_bytes or 0)))
 
 
@@ -173,10 +173,11 @@ def replay_plan(plan: Plan) -> Plan:
     transfers = Transfers(moved, waits, [move.fetch_after for move in plan.moves])
     replayed = simulate(program, transfers, plan.link)
     outcome = Outcome(Proposal(plan.nodes), program, transfers, replayed)
-    return _plan(case, planner_called(plan.solver, plan.link), outcome)
+    return plan_from_outcome(case, planner_called(plan.solver, plan.link), outcome)
 
 
-def _plan(case: Case, planner: Planner, outcome: Outcome) -> Plan:
+def plan_from_outcome(case: Case, planner: Planner, outcome: Outcome) -> Plan:
+    """The record of what the arbiter saw, with its bound and its reasons; also for nodes that no planner chose."""
     replayed = outcome.replayed
     plain = lower(case.chain, case.kept)
     bound = _bound_seconds(case, planner)
@@ -248,7 +249,8 @@ def _notes(case: Case, outcome: Outcome) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _candidate(case: Case, planner: Planner) -> Candidate:
+def candidate_of(case: Case, planner: Planner) -> Candidate:
+    """One planner's answer to a case, for a comparison."""
     proposal = planner.propose(case)
     outcome = None if proposal is None else judge(case, proposal)
     if outcome is not None:
@@ -260,8 +262,18 @@ def _candidate(case: Case, planner: Planner) -> Candidate:
     needed = None
     if proposal is not None:
         needed = least_budget_bytes(lower(case.chain, proposal.nodes), moved_nodes(proposal.nodes))
-    reason = "it needs more than the budget" if needed is not None else "it finds no plan here"
+    reason = "it needs more than the budget" if needed is not None else _why_nothing(case, planner)
     return Candidate(solver=planner.name, fits=False, peak_bytes=needed, seconds=None, reason=reason)
+
+
+def _why_nothing(case: Case, planner: Planner) -> str:
+    """Why a planner has no plan to offer, not even one that is too large."""
+    if planner.family != "checkpoint" and case.link is None:
+        return "there is no link to move over"
+    smallest_bytes = smallest_budget(case, planner)
+    if smallest_bytes > case.budget_bytes:
+        return f"plans of its kind need {format_bytes(smallest_bytes)} or more"
+    return planner.nothing_because
 
 
 def _does_not_fit(case: Case, planner: Planner) -> DoesNotFit:

@@ -23,7 +23,7 @@ from math import comb, inf
 from typing import Literal
 
 from memfit.plan.case import Case, Proposal, judge
-from memfit.plan.checkpoint_rules import runs_to_nodes
+from memfit.plan.checkpoint_rules import legal_runs, runs_to_nodes
 from memfit.records.plan import Checkpoint, Keep, Node
 
 
@@ -66,16 +66,33 @@ def revolve_nodes(first: int, end: int, num_snapshots: int) -> tuple[Node, ...]:
     return (*nodes, Keep(stage=first))
 
 
-def revolve(case: Case) -> Proposal | None:
-    """The schedule with the most snapshots that fits; for a chain whose stages may all be recomputed and joined."""
-    count = len(case.chain.stages)
-    if any(not (stage.recomputable and stage.joins_next) for stage in case.chain.stages[:-1]):
-        return None
-    for num_snapshots in range(count, 0, -1):
-        nodes = revolve_nodes(0, count, num_snapshots)
-        if case.sizes.peak_bytes(nodes) <= case.budget_bytes:
-            return Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
-    return None
+def revolve(case: Case) -> Proposal:
+    """The schedule with the most snapshots that fits, or else the smallest there is.
+
+    Stages that may run only once are kept, and each run of stages between them is reversed on its own. A run that still
+    does not fit is reversed from its first state, so that nothing within it is held while later runs are computed.
+    """
+    tried: list[tuple[int, Proposal]] = []
+    for wrapped in (False, True):
+        for num_snapshots in range(len(case.chain.stages), 0, -1):
+            nodes = _reversed_runs(case, num_snapshots, wrapped=wrapped)
+            proposal = Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
+            peak_bytes = case.sizes.peak_bytes(nodes)
+            if peak_bytes <= case.budget_bytes:
+                return proposal
+            tried.append((peak_bytes, proposal))
+    return min(tried, key=lambda pair: pair[0])[1]
+
+
+def _reversed_runs(case: Case, num_snapshots: int, *, wrapped: bool) -> tuple[Node, ...]:
+    """Every run of stages with its own schedule; all but the last run within a checkpoint, if `wrapped`."""
+    runs = legal_runs(case.chain, 0, len(case.chain.stages))
+    nodes: list[Node] = []
+    for run in runs:
+        inside = revolve_nodes(run[0], run[-1] + 1, num_snapshots)
+        alone = run is runs[-1] or not wrapped or not case.chain.stages[run[0]].recomputable
+        nodes.extend(inside if alone else (Checkpoint(inside=inside),))
+    return tuple(nodes)
 
 
 # ---- with a disk ---------------------------------------------------------------------------------------------
@@ -162,7 +179,7 @@ class DiskRevolve:
 def disk_revolve(case: Case) -> Proposal | None:
     """Revolve within equal runs, with the outputs of the runs moved over the link: the fastest that fits."""
     count = len(case.chain.stages)
-    if case.link is None or any(not (stage.recomputable and stage.joins_next) for stage in case.chain.stages[:-1]):
+    if case.link is None:
         return None
     best: tuple[float, tuple[Node, ...]] | None = None
     for num_runs in range(1, count + 1):
@@ -176,6 +193,7 @@ def disk_revolve(case: Case) -> Proposal | None:
 
 
 def _runs_on_disk(case: Case, size: int, num_snapshots: int) -> tuple[Node, ...]:
+    """Runs of at most `size` stages whose outputs go to disk; the last run stays, and so does what runs only once."""
     count = len(case.chain.stages)
     nodes: list[Node] = []
     for node in runs_to_nodes(case.chain, range(size, count, size)):
@@ -186,11 +204,21 @@ def _runs_on_disk(case: Case, size: int, num_snapshots: int) -> tuple[Node, ...]
             nodes.append(Checkpoint(inside=inside, offload=True))
         else:
             nodes.append(node)
-    last = [node.stage for node in nodes if isinstance(node, Keep)]
-    if last:
-        nodes = [node for node in nodes if isinstance(node, Checkpoint)]
-        nodes.extend(revolve_nodes(last[0], count, num_snapshots))
-    return tuple(nodes)
+    return (*nodes[: _tail(nodes)], *_tail_nodes(case, count - (len(nodes) - _tail(nodes)), num_snapshots))
+
+
+def _tail(nodes: list[Node]) -> int:
+    """Where the kept stages at the end begin."""
+    first = len(nodes)
+    while first and isinstance(nodes[first - 1], Keep):
+        first -= 1
+    return first
+
+
+def _tail_nodes(case: Case, first: int, num_snapshots: int) -> list[Node]:
+    """The stages that stay, each run of them with its own schedule."""
+    runs = legal_runs(case.chain, first, len(case.chain.stages))
+    return [node for run in runs for node in revolve_nodes(run[0], run[-1] + 1, num_snapshots)]
 
 
 def _quick_seconds(case: Case, nodes: tuple[Node, ...]) -> float | None:

@@ -21,6 +21,7 @@ def fit_text(fit: Fit, *, width: int, color: bool) -> str:
         Text(f"{fit.target}: {_headline(plan)}"),
         Text(""),
         _candidates(fit.candidates, plan),
+        *_reasons(fit.candidates),
         Text(""),
         Text("\n".join(_plan_lines(plan))),
     ]
@@ -53,7 +54,7 @@ def _row(candidate: Candidate, plan: Plan) -> list[str]:
     mark = "* " if candidate.solver == plan.solver and candidate.fits else "  "
     peak = "?" if candidate.peak_bytes is None else format_bytes(candidate.peak_bytes)
     if not candidate.fits or candidate.seconds is None:
-        return [mark + candidate.solver, peak, "does not fit", "", "", ""]
+        return [mark + candidate.solver, peak, "does not fit" if candidate.peak_bytes else "no plan", "", "", ""]
     slower = candidate.seconds / plan.plain_seconds - 1.0 if plan.plain_seconds else 0.0
     return [
         mark + candidate.solver,
@@ -63,6 +64,11 @@ def _row(candidate: Candidate, plan: Plan) -> list[str]:
         format_seconds(candidate.stall_seconds) if candidate.stall_seconds else "",
         format_bytes(candidate.moved_bytes) if candidate.moved_bytes else "",
     ]
+
+
+def _reasons(candidates: tuple[Candidate, ...]) -> list[RenderableType]:
+    """Why some have no plan at all, not even one that is too large."""
+    return [Text(f"  {c.solver}: {c.reason}") for c in candidates if c.peak_bytes is None and c.reason]
 
 
 def _plan_lines(plan: Plan) -> list[str]:

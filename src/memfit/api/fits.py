@@ -1,0 +1,213 @@
+"""How is a model brought into a budget: profiled, planned, applied, measured again?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memfit.api.predictions import predict_peak
+
+if TYPE_CHECKING:
+    from memfit.apply.torch_fitted import FittedModel
+    from memfit.apply.torch_segments import AppliedPlan
+    from memfit.records.fit import Fit
+    from memfit.records.plan import Candidate, Chain, Lever, Link, Plan, Stage
+    from memfit.records.prediction import Prediction
+
+
+def fit_to_budget(
+    model: Any,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    *,
+    budget: str | int,
+    disk: str | Path | None = None,
+    planner: str = "best",
+) -> FittedModel:
+    """Make one training step of a model fit into a budget such as '8GiB', prove that it computes the same, keep it so.
+
+    `batch` is (inputs, targets) or a dictionary of keyword arguments; the loss is loss(model(inputs), targets), or
+    what the model returns. `disk` is a folder to which a plan may move what the backward needs.
+    """
+    from memfit.apply.torch_job import job_of
+    from memfit.units import parse_bytes
+
+    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
+    return _fit_job(job_of(model, batch, loss, optimizer), budget_bytes, disk, planner)
+
+
+def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None) -> AppliedPlan:
+    """Make a model carry out a plan, or the plan in a file that `memfit fit` wrote; `.undo()` takes it away."""
+    from memfit.apply.torch_apply import apply_to
+    from memfit.records.plan import Plan, read_plan
+
+    found = plan if isinstance(plan, Plan) else read_plan(plan)
+    return apply_to(model, found, None if disk is None else str(disk))
+
+
+def fit_target(
+    target: str,
+    budget_bytes: int | None,
+    *,
+    settings: tuple[str, ...] = (),
+    device: str | None = None,
+    disk: str | None = None,
+    planner: str = "best",
+    output: str = "plan.json",
+    force: bool = False,
+    threads: int | None = None,
+) -> Fit:
+    """Fit what a target builds: on this machine with proof, for another device from prediction alone."""
+    import msgspec
+
+    from memfit.apply.torch_targets import build_job, check_output, set_threads
+    from memfit.records.plan import write_plan
+
+    check_output(output, force)
+    set_threads(threads)
+    if device is not None and not device.startswith("cpu"):
+        fit = _fit_prediction(target, settings, device, budget_bytes, planner)
+    else:
+        assert budget_bytes is not None
+        fit = _fit_job(build_job(_training_of(target, settings), target), budget_bytes, disk, planner).fit
+    write_plan(fit.plan, output)
+    return msgspec.structs.replace(fit, plan_file=output)
+
+
+def _training_of(target: str, settings: tuple[str, ...]) -> Any:
+    from memfit.job.description import describe_job, parse_settings
+    from memfit.job.load import arguments_for, load_function
+    from memfit.job.training import as_training
+
+    job = describe_job(target, parse_settings(settings))
+    if job.kind == "script":
+        from memfit.errors import UsageError
+
+        raise UsageError(
+            "a script cannot be fitted", found=target, hint=f"name a function that builds it: {target}:make"
+        )
+    function = load_function(job)
+    return as_training(function(**arguments_for(function, dict(job.settings), "cpu")), target)
+
+
+def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str) -> FittedModel:
+    """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
+    from memfit.apply.disk_link import measure_disk
+    from memfit.apply.torch_fit import check_budget, hold_to_budget
+    from memfit.apply.torch_fitted import FittedModel
+    from memfit.apply.torch_profile import profile_job
+    from memfit.records.fit import Fit
+
+    check_budget(job, budget_bytes)
+    link = None if disk is None else measure_disk(str(disk))
+    profile = profile_job(job)
+
+    def plan_for(chain: Chain, target_bytes: int) -> Plan:
+        return _plan_or_levers(chain, target_bytes, link, planner)
+
+    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, None if disk is None else str(disk))
+    fit = Fit(
+        target=held.plan.chain.target,
+        budget_bytes=budget_bytes,
+        plan=held.plan,
+        candidates=_candidates(held.plan.chain, held.plan.budget_bytes, link, held.plan.solver),
+        proof=held.proof,
+        num_rounds=held.num_rounds,
+        kept_blocks=held.kept_blocks,
+        notes=profile.notes,
+    )
+    return FittedModel(fit, held.applied)
+
+
+def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner: str) -> Plan:
+    """A plan, or an error that carries the levers that remain."""
+    from memfit.errors import DoesNotFit
+    from memfit.plan.planners import levers_for, make_plan
+
+    try:
+        return make_plan(chain, budget_bytes, link=link, planner=planner)
+    except DoesNotFit as error:
+        error.levers = levers_for(chain, budget_bytes, link=link)
+        raise
+
+
+def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str) -> tuple[Candidate, ...]:
+    from memfit.plan.planners import compare_planners
+
+    names = ["keep all", "every block", "sqrt(n)", "equal segments", "greedy segments", "revolve", "nested"]
+    if link is not None:
+        names += ["offload all", "offload prefix", "offload", "combined"]
+    return compare_planners(chain, budget_bytes, link=link, names=list(dict.fromkeys([*names, chosen])))
+
+
+def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_bytes: int | None, planner: str) -> Fit:
+    """Plan for a device that is not here, from a predicted timeline; nothing is run."""
+    from memfit.apply.predicted_chain import budget_of, host_link
+    from memfit.records.fit import Fit
+
+    chain, prediction, notes = foreseen_chain(target, settings, device)
+    limit_bytes = budget_of(budget_bytes, prediction, device)
+    link, more = host_link(prediction)
+    plan = _plan_or_levers(chain, limit_bytes, link, planner)
+    return Fit(
+        target=target,
+        budget_bytes=limit_bytes,
+        plan=plan,
+        candidates=_candidates(chain, limit_bytes, link, plan.solver),
+        unproven_because=f"{device} is not this machine; sizes are predicted, times are coarse",
+        notes=(*notes, *more),
+    )
+
+
+def foreseen_chain(target: str, settings: tuple[str, ...], device: str) -> tuple[Chain, Prediction, tuple[str, ...]]:
+    """A chain for a device that is not here, with what it was made from and what is to be said about it."""
+    from memfit.apply.predicted_chain import chain_from, split_device
+    from memfit.apply.torch_foresight import draft_of
+
+    def build() -> Any:
+        return _training_of(target, settings)
+
+    name, memory = split_device(device)
+    draft, notes = draft_of(build, target)
+    prediction = predict_peak(target, settings=settings, device=name, memory=memory)
+    return chain_from(prediction, draft, _stage_shares(build, draft, name)), prediction, notes
+
+
+def _stage_shares(build: Callable[[], Any], draft: tuple[Stage, ...], device: str) -> list[float] | None:
+    """The forward seconds of stages by the roofline of a device; None where its rates are not known."""
+    from memfit.apply.torch_stage_work import work_by_stage
+    from memfit.job.training import loss_of
+    from memfit.predict.devices import parse_device
+    from memfit.predict.step_time import gpu_step_time
+    from memfit.predict.torch_work import WorkCounter
+
+    spec = parse_device(device)
+    work = work_by_stage(build, loss_of, draft, WorkCounter)
+    seconds = [gpu_step_time(spec, w.half_flops, w.single_flops, w.moved_bytes).value for w in work]
+    known = [value for value in seconds if value is not None]
+    return known if len(known) == len(seconds) else None
+
+
+def print_fit(fit: Fit, *, as_json: bool = False) -> None:
+    """Write a fit to the standard output."""
+    import sys
+
+    import msgspec
+
+    from memfit.show.fit_view import fit_text
+    from memfit.show.paper import write_text
+
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(fit).decode() + "\n")
+    else:
+        write_text(lambda width, color: fit_text(fit, width=width, color=color))
+
+
+def print_levers(levers: tuple[Lever, ...]) -> None:
+    """Write what remains when no plan fits."""
+    from memfit.show.fit_view import levers_text
+    from memfit.show.paper import write_text
+
+    write_text(lambda width, color: levers_text(levers, width=width, color=color))

@@ -1,0 +1,127 @@
+"""How do all planners compare on one chain over budgets and links, and how do they rank over many of them?
+
+Budgets run in equal steps from the smallest that any plan fits into to the peak with everything kept. Every answer is
+the arbiter's replay. Planners that only recompute know no link, so they are asked once for each budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from memfit.errors import UsageError
+from memfit.plan.case import Case
+from memfit.plan.planners import PLANNERS, candidate_of, smallest_budget
+from memfit.records.experiment import Cell, Network, Panel, Standing
+from memfit.records.plan import Candidate, Chain, Link
+
+EQUALLY_FAST = 1.001
+
+
+def budgets_between(chain: Chain, link: Link, num_points: int) -> list[int]:
+    """Budgets in equal steps, from the smallest that a plan fits into to the plain peak; both ends are among them."""
+    if num_points < 2:
+        raise UsageError("a curve needs two points or more", found=str(num_points), hint="--points 7")
+    case = Case(chain, max(1, chain.fixed.total_bytes), link)
+    low, high = smallest_budget(case, PLANNERS["combined"]), case.nested.plain.peak_bytes
+    return sorted({low + (high - low) * k // (num_points - 1) for k in range(num_points)})
+
+
+def compare_networks(
+    chains: Mapping[str, Chain], links: Sequence[Link], *, num_points: int, show: Callable[[str, float], None]
+) -> tuple[Panel, ...]:
+    """Every planner on every chain; `show` is told what is at hand and which share of the work is over."""
+    all_work = sum(_work(chain) for chain in chains.values()) * len(links) * num_points
+    panels: list[Panel] = []
+    done = 0
+    for name, chain in chains.items():
+
+        def tick(link: Link, name: str = name, chain: Chain = chain) -> None:
+            nonlocal done
+            show(f"{name}, {link.out_bytes_per_second / 1e9:g} GB/s", done / all_work)
+            done += _work(chain)
+
+        panels += compare_links(name, chain, links, num_points=num_points, tick=tick)
+    return tuple(panels)
+
+
+def _work(chain: Chain) -> int:
+    """What all planners together cost at one budget, about: the square of the number of stages."""
+    return len(chain.stages) ** 2
+
+
+def compare_links(
+    name: str,
+    chain: Chain,
+    links: Sequence[Link],
+    *,
+    num_points: int,
+    planners: Sequence[str] = tuple(PLANNERS),
+    tick: Callable[[Link], None] = lambda link: None,
+) -> tuple[Panel, ...]:
+    """Every planner at every budget behind every link; `tick` is called before each budget."""
+    budgets = budgets_between(chain, links[0], num_points)
+    start = Case(chain, budgets[0])
+    alone: dict[int, list[Candidate]] = {}
+    panels = []
+    for link in links:
+        cells = []
+        for budget_bytes in budgets:
+            tick(link)
+            case = start.with_link(link, budget_bytes)
+            if budget_bytes not in alone:
+                alone[budget_bytes] = _ask(case, [p for p in planners if PLANNERS[p].family == "checkpoint"])
+            moving = _ask(case, [p for p in planners if PLANNERS[p].family != "checkpoint"])
+            cells.append(Cell(budget_bytes=budget_bytes, candidates=_fastest_first([*alone[budget_bytes], *moving])))
+        panels.append(Panel(network=name, link=link, cells=tuple(cells)))
+    return tuple(panels)
+
+
+def describe_network(
+    name: str, settings: tuple[str, ...], num_examples: int, chain: Chain, link: Link, notes: tuple[str, ...] = ()
+) -> Network:
+    """What a network takes before any planner has touched it, and what it takes at least."""
+    case = Case(chain, max(1, chain.fixed.total_bytes), link)
+    return Network(
+        name=name,
+        settings=settings,
+        num_examples=num_examples,
+        num_stages=len(chain.stages),
+        plain_peak_bytes=case.nested.plain.peak_bytes,
+        plain_seconds=case.nested.plain.seconds,
+        smallest_budget_bytes=smallest_budget(case, PLANNERS["combined"]),
+        notes=notes,
+    )
+
+
+def _ask(case: Case, planners: Sequence[str]) -> list[Candidate]:
+    return [candidate_of(case, PLANNERS[name]) for name in planners]
+
+
+def _fastest_first(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    return tuple(sorted(candidates, key=lambda c: (c.seconds is None, c.seconds or 0.0, c.peak_bytes or 0)))
+
+
+def rank_planners(panels: Sequence[Panel]) -> tuple[Standing, ...]:
+    """How often each planner fits, and its time over that of the fastest, over all panels and budgets."""
+    over_best: dict[str, list[float | None]] = {}
+    for cell in (cell for panel in panels for cell in panel.cells):
+        best = cell.candidates[0].seconds
+        for candidate in cell.candidates:
+            ratio = None if candidate.seconds is None or not best else candidate.seconds / best
+            over_best.setdefault(candidate.solver, []).append(ratio)
+    standings = [_standing(name, ratios) for name, ratios in over_best.items()]
+    return tuple(sorted(standings, key=lambda s: (-s.num_fits, s.mean_over_best or 0.0)))
+
+
+def _standing(name: str, ratios: list[float | None]) -> Standing:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return Standing(
+        planner=name,
+        family=PLANNERS[name].family,
+        num_cells=len(ratios),
+        num_fits=len(known),
+        num_best=sum(ratio <= EQUALLY_FAST for ratio in known),
+        mean_over_best=fmean(known) if known else None,
+        worst_over_best=max(known, default=None),
+    )

@@ -1,0 +1,29 @@
+"""Does the table of candidates say who fits, who needs how much, and who has no plan and why?"""
+
+from __future__ import annotations
+
+from memfit.plan.planners import compare_planners, make_plan
+from memfit.records.fit import Fit
+from memfit.records.plan import Link
+from memfit.show.fit_view import fit_text
+from memfit.testing.made_chains import even_chain
+from memfit.units import format_bytes
+
+LINK = Link(name="host memory", out_bytes_per_second=8e9, in_bytes_per_second=8e9)
+
+
+def test_a_planner_is_chosen_too_large_or_without_a_plan_for_a_reason():
+    chain = even_chain(8)
+    budget_bytes = make_plan(chain, 2**50).plain_peak_bytes * 3 // 4
+    plan = make_plan(chain, budget_bytes, link=LINK)
+    names = ["combined", "revolve", "keep all", "vDNN conv"]
+    candidates = compare_planners(chain, budget_bytes, link=LINK, names=names)
+    text = fit_text(
+        Fit(target="made", budget_bytes=budget_bytes, plan=plan, candidates=candidates), width=110, color=False
+    )
+    rows = {line.strip("* ").split("  ")[0]: " ".join(line.split()) for line in text.splitlines()}
+    assert f"* combined {format_bytes(plan.peak_bytes)}" in rows["combined"]
+    assert "does not fit" in rows["keep all"]
+    assert "fit" not in rows["revolve"]
+    assert rows["vDNN conv"] == "vDNN conv ? no plan"
+    assert "vDNN conv: no stage is a convolution with a stage before it" in text
