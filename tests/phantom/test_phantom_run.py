@@ -39,8 +39,8 @@ def convolve(device="cuda"):
     def step():
         model(torch.randn(1, 30, 256, 256, device=device, requires_grad=True)).sum().backward()
     return step
-def invert(device="cuda"):
-    return lambda: torch.linalg.inv(torch.ones(8, 8, device=device))
+def transform(device="cuda"):
+    return lambda: torch.fft.rfft(torch.ones(8, 8, device=device))
 def crash(device="cuda"):
     return lambda: os.abort()
 """
@@ -101,16 +101,16 @@ def test_what_does_not_fit_is_the_allocators_own_error(job: str):
     assert reserved(prediction) > 2**30 - 430 * 2**20
 
 
-def test_a_factorisation_is_refused_by_its_name(job: str):
-    with pytest.raises(PredictionFailed, match="cusolver") as error:
-        predict(f"{job}:invert")
+def test_a_fourier_transform_is_refused_by_its_name(job: str):
+    with pytest.raises(PredictionFailed, match="cufft") as error:
+        predict(f"{job}:transform")
     assert error.value.kind == "operator"
 
 
 def test_a_native_crash_is_reported_with_its_signal_and_stack(job: str):
     with pytest.raises(PredictionFailed) as error:
         predict(f"{job}:crash")
-    assert error.value.found == "SIGABRT"
+    assert error.value.found.startswith("SIGABRT at jobs.py:")
     assert "jobs.py" in error.value.traceback
 
 

@@ -13,7 +13,7 @@ from memfit.errors import MemfitError, MissingExtra, UsageError
 from memfit.predict.devices import GPUS, parse_device
 from memfit.predict.phantom import build
 from memfit.predict.phantom.elf_symbols import undefined_symbols
-from memfit.predict.phantom.gpus import FILE_VARIABLE, PRODUCTS, described_gpu, properties_of, read_gpu_file
+from memfit.predict.phantom.gpus import FILE_VARIABLE, PRODUCTS, described_gpu, properties_of, read_gpu_file, sources_of
 from memfit.predict.phantom.installed import InstalledTorch
 from memfit.predict.phantom.library import best_kernels
 from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, written_in_c
@@ -28,14 +28,28 @@ def test_a_name_that_nobody_reviewed_is_refused_by_its_name(name: str):
 
 
 def test_a_reviewed_name_does_what_the_list_says():
-    source = stub_source(["cudaEventRecord", "cudnnCreateTensorDescriptor", "cudnnRNNForward"], reviewed())
+    source = stub_source(["cudaEventRecord", "cusolverDnCreate", "cudnnFindConvolutionForwardAlgorithmEx"], reviewed())
     assert "long cudaEventRecord(void) { return 0; }" in source
     assert "*handle = phantom_handle()" in source
-    assert 'phantom_refuse("cudnnRNNForward", 3000)' in source
+    assert 'phantom_refuse("cudnnFindConvolutionForwardAlgorithmEx", 3000)' in source
+
+
+@pytest.mark.parametrize(("name", "with_handle"), [("cudnnCreateRNNDescriptor", 0), ("cusolverDnSgeqrf_bufferSize", 1)])
+def test_a_call_that_is_handed_on_says_its_name_and_whether_a_handle_is_put_in(name: str, with_handle: int):
+    source = stub_source([name], reviewed())
+    assert f"mov ${with_handle}, %r10d" in source
+    assert "jmp phantom_hand_on" in source
+    assert f'.string \\"{name}\\"' in source
 
 
 def test_no_size_query_is_ever_simply_done():
     assert [n for n, action in reviewed().items() if action == "done" and ("Size" in n or "_bufferSize" in n)] == []
+
+
+def test_a_handle_is_put_in_only_where_a_size_or_a_place_is_asked_for():
+    asked = [name for name, action in reviewed().items() if action == "asked"]
+    assert asked
+    assert [name for name in asked if not name.endswith(("Size", "_bufferSize", "Size_v8", "WeightParams"))] == []
 
 
 def test_nothing_written_in_c_is_also_generated():
@@ -53,10 +67,13 @@ def test_names_of_other_libraries_stay_real():
     }
 
 
-def test_every_gpu_of_the_table_has_its_properties():
+def test_every_gpu_of_the_table_has_its_properties_and_says_where_they_are_from():
     assert set(PRODUCTS) == set(GPUS)
     for spec in GPUS.values():
         assert properties_of(spec).capability == spec.capability
+        assert spec.source in sources_of(spec)
+        assert spec.source
+    assert "as asked for" in sources_of(parse_device("cuda:t4-16gb", "8GiB"))
 
 
 GPU_FILE = """

@@ -33,6 +33,17 @@ def test_a_named_gpu_has_a_size_and_an_unknown_one_gets_the_list():
     assert "rtx4090-24gb" in str(raised.value)
 
 
+@pytest.mark.parametrize("name", list(GPUS))
+def test_the_name_of_a_gpu_is_enough(name: str):
+    assert parse_device(name) == parse_device(f"cuda:{name}")
+    assert GPUS[name].source, "every size says where it was read"
+
+
+def test_half_a_name_is_answered_with_the_whole_ones():
+    with pytest.raises(UsageError, match="did you mean cuda:a100-40gb or cuda:a100-80gb"):
+        parse_device("a100")
+
+
 def test_a_size_of_ones_own_replaces_the_tables():
     assert parse_device("cuda", "24GiB").total_bytes == 24 * GIB
     assert parse_device("cuda:a100-40gb", "10GiB").total_bytes == 10 * GIB

@@ -59,9 +59,11 @@ def _gpu(
     )  # fmt: skip
 
 
-LOGS = "the same figure in several public training logs that name the card"
+PRINTED = "printed by torch.cuda.get_device_properties in public repositories: total_memory="
 UNNAMED = "the figure of several public training logs of cards of this size, which do not name the card"
-UNTRACED = "not traced to a published reading; the size of the card less what cards of its kind keep"
+LOGS = "the same figure in several public training logs that name the card; others print 45589MB"
+LIKE_A10G = PRINTED + "22587MB for the A10G; nvidia-smi says 23028 MiB of both cards"
+NEAR_4070 = "nominal: nvidia-smi says 12282 MiB, less 291 (256 are kept back on an RTX 4060, 327 on an RTX 4080)"
 XMEM = "total_gpu_memory in the evaluation files of github.com/Stone-ResearchLife/xMem"
 
 GPUS: dict[str, DeviceSpec] = {
@@ -70,24 +72,40 @@ GPUS: dict[str, DeviceSpec] = {
         _gpu("t4-16gb", 14.56, (7, 5), 65, 8.1, 320, "github.com/Zheng-Chong/CatVTON/issues/133"),
         _gpu("v100-16gb", 15.78, (7, 0), 125, 15.7, 900, "github.com/kchengiva/Shift-GCN/issues/34"),
         _gpu("v100-32gb", 31.74, (7, 0), 125, 15.7, 900, "github.com/liucongg/ChatGLM-Finetuning/issues/73"),
-        _gpu("a10-24gb", 22.19, (8, 6), 125, 31.2, 600, UNTRACED),
+        _gpu(
+            "a10-24gb",
+            22587 / 1024,
+            (8, 6),
+            125,
+            31.2,
+            600,
+            LIKE_A10G,
+        ),
         _gpu("a100-40gb", 39.50, (8, 0), 312, 19.5, 1555, "github.com/TianheWu/CoSeR/issues/10"),
         _gpu("a100-80gb", 79.25, (8, 0), 312, 19.5, 2039, "github.com/HiDream-ai/VAREdit/issues/6"),
-        _gpu("a40-48gb", 44.35, (8, 6), 150, 37.4, 696, UNTRACED),
-        _gpu("a6000-48gb", 47.53, (8, 6), 155, 38.7, 768, UNNAMED),
+        _gpu("a40-48gb", 45416 / 1024, (8, 6), 150, 37.4, 696, "github.com/pyscf/gpu4pyscf/issues/304"),
+        _gpu("a6000-48gb", 48676 / 1024, (8, 6), 155, 38.7, 768, PRINTED + "48676MB"),
         _gpu("l4-24gb", 22.05, (8, 9), 121, 30.3, 300, UNNAMED),
-        _gpu("l40s-48gb", 44.39, (8, 9), 362, 91.6, 864, LOGS),
-        _gpu("h100-80gb", 79.19, (9, 0), 989, 66.9, 3350, UNNAMED),
-        _gpu("h200-141gb", 139.80, (9, 0), 989, 66.9, 4800, LOGS),
-        _gpu("b200-180gb", 178.35, (10, 0), 2250, 75, 8000, LOGS),
+        _gpu(
+            "l40s-48gb",
+            44.39,
+            (8, 9),
+            362,
+            91.6,
+            864,
+            LOGS,
+        ),
+        _gpu("h100-80gb", 81089 / 1024, (9, 0), 989, 66.9, 3350, PRINTED + "81089MB (also 81082 and 81090)"),
+        _gpu("h200-141gb", 143156 / 1024, (9, 0), 989, 66.9, 4800, PRINTED + "143156MB"),
+        _gpu("b200-180gb", 182642 / 1024, (10, 0), 2250, 75, 8000, PRINTED + "182642MB (also 182631)"),
         _gpu("rtx2080ti-11gb", 10.76, (7, 5), 108, 13.4, 616, "github.com/JDAI-CV/image-captioning/issues/11"),
         _gpu("rtx3060-12gb", 12037 / 1024, (8, 6), 51, 12.7, 360, XMEM),
         _gpu("rtx3070-8gb", 7.78, (8, 6), 81, 20.3, 448, "github.com/akshitac8/OW-DETR/issues/46"),
         _gpu("rtx3080-10gb", 9.78, (8, 6), 119, 29.8, 760, "github.com/zai-org/CogVideo/issues/34"),
         _gpu("rtx3090-24gb", 23.70, (8, 6), 142, 35.6, 936, "github.com/GaoLii/DSP/issues/10"),
         _gpu("rtx4060-8gb", 7932 / 1024, (8, 9), 60, 15.1, 272, XMEM),
-        _gpu("rtx4070-12gb", 11.71, (8, 9), 117, 29.1, 504, UNTRACED),
-        _gpu("rtx4080-16gb", 15.61, (8, 9), 195, 48.7, 717, UNTRACED),
+        _gpu("rtx4070-12gb", 11991 / 1024, (8, 9), 117, 29.1, 504, NEAR_4070),
+        _gpu("rtx4080-16gb", 16049 / 1024, (8, 9), 195, 48.7, 717, PRINTED + "16049MB"),
         _gpu("rtx4090-24gb", 23.64, (8, 9), 330, 82.6, 1008, "github.com/3DTopia/Phidias-Diffusion/issues/8"),
         _gpu("rtx5090-32gb", 31.37, (12, 0), 419, 104.8, 1792, "github.com/Wan-Video/Wan2.1/issues/465"),
     )
@@ -95,18 +113,27 @@ GPUS: dict[str, DeviceSpec] = {
 
 
 def parse_device(text: str, memory: str | None = None) -> DeviceSpec:
-    """Read 'cpu', 'cuda', or 'cuda:NAME', with an own memory size on request."""
+    """Read 'cpu', 'cuda', 'cuda:NAME' or NAME alone, with an own memory size on request."""
     kind, _, name = text.strip().lower().partition(":")
+    if not name and _names_like(kind):
+        kind, name = "cuda", kind
     if kind == "cpu" and not name:
         return DeviceSpec(kind="cpu", name="cpu", total_bytes=parse_bytes(memory) if memory else None)
     if kind != "cuda":
-        raise UsageError(f"there is no device {text!r}", hint="cpu, cuda, or cuda:NAME such as cuda:a100-40gb")
+        raise UsageError(f"there is no device {text!r}", hint="cpu, cuda, or the name of a GPU such as a100-40gb")
     if not name or name.isdigit():
         return DeviceSpec(kind="cuda", name="cuda", total_bytes=parse_bytes(memory) if memory else None)
     if name not in GPUS:
-        near = [known for known in GPUS if known.startswith(name)] or difflib.get_close_matches(name, GPUS, n=1)
+        near = _names_like(name)
         meant = f"did you mean {' or '.join(f'cuda:{known}' for known in near)}? " if near else ""
         hint = f"{meant}a GPU that is not in the table is given by its size: --device cuda --memory 24GiB"
         raise UsageError(f"there is no GPU {name!r} in the table", found=f"it has {', '.join(GPUS)}", hint=hint)
     spec = GPUS[name]
     return msgspec.structs.replace(spec, total_bytes=parse_bytes(memory)) if memory else spec
+
+
+def _names_like(name: str) -> list[str]:
+    """GPUs that may be meant: the one of this name, those that begin with it, or the most alike."""
+    if name in GPUS:
+        return [name]
+    return [known for known in GPUS if known.startswith(name)] or difflib.get_close_matches(name, GPUS, n=1)

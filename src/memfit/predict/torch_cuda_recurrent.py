@@ -1,4 +1,4 @@
-"""How do recurrent layers run on a GPU that is not there: as one call of cuDNN, with its reserve by a named rule?
+"""How do recurrent layers run on a GPU that is not there: as one call of cuDNN, with its reserve by formula?
 
 Without CUDA, torch takes a recurrent layer apart into one small product per place. Here `lstm`, `gru` and the plain
 ones are registered for fake CUDA tensors as `_cudnn_rnn`, whose derivative torch knows; its fake kernel reports an
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from memfit.predict.cudnn_memory import RECURRENT_MODES, recurrent_reserve_bytes, recurrent_workspace_bytes
+from memfit.predict import recurrent_memory as memory
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default
@@ -28,13 +28,13 @@ def register_recurrent(note: Callable[[str, str], None]) -> None:
     if _registered:
         return
     library = torch.library.Library("aten", "IMPL")
-    for mode in RECURRENT_MODES:
+    for mode in memory.MODES:
         for key in ("AutogradCUDA", "CUDA"):
             library.impl(f"{mode}.input", _padded(mode), key)
     _registered.append(library)
 
 
-def _padded(mode: str) -> Callable[..., Any]:
+def _padded(mode: memory.Mode) -> Callable[..., Any]:
     """The layer over a padded batch: `hx` is one tensor, for an LSTM a pair."""
 
     def run(
@@ -42,14 +42,14 @@ def _padded(mode: str) -> Callable[..., Any]:
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         _asked["note"](
-            "kernels", f"the {mode} runs as one call of cuDNN; its reserve and workspace are assumed by rule"
+            "kernels", f"the {mode} runs as one call of cuDNN; its workspace is assumed by rule, its reserve by formula"
         )
         hidden, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
         per_layer = len(params) // (num_layers * (2 if bidirectional else 1))
         inner_size = cell.shape[-1] if cell is not None else hidden.shape[-1]
         projected = hidden.shape[-1] if hidden.shape[-1] != inner_size else 0
         output, last, last_cell, _, _ = FORWARD(
-            x, params, per_layer, x.new_empty(0), hidden, cell, RECURRENT_MODES.index(mode), inner_size, projected,
+            x, params, per_layer, x.new_empty(0), hidden, cell, memory.MODES.index(mode), inner_size, projected,
             num_layers, batch_first, dropout, train, bidirectional, [], None,
         )  # fmt: skip
         return (output, last, last_cell) if mode == "lstm" else (output, last)
@@ -58,11 +58,10 @@ def _padded(mode: str) -> Callable[..., Any]:
 
 
 def answer_forward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> tuple[Any, ...]:
-    """The fake kernel's results, with a reserve of an assumed size."""
+    """The fake kernel's results, with the reserve that cuDNN would keep."""
     output, last, last_cell, reserve, weights = func(*args, **kwargs)
     if args[12]:
-        _, taken, _ = recurrent_reserve_bytes(num_layers=args[9], **_sizes(args))
-        reserve = args[0].new_empty(taken, dtype=torch.uint8)
+        reserve = args[0].new_empty(memory.reserve_bytes(_call(args)), dtype=torch.uint8)
     return output, last, last_cell, reserve, weights
 
 
@@ -89,17 +88,21 @@ def workspace_bytes(args: tuple[Any, ...], *, backward: bool) -> int:
     copies = sum(
         tensor.nbytes for tensor in ((args[0], args[6], args[7]) if backward else args[:1]) if tensor is not None
     )
-    gates = recurrent_workspace_bytes(**_sizes(args, backward=backward))
-    return gates + (copies if args[first] else 0)
+    inner = memory.workspace_bytes(_call(args, backward=backward), torch.cuda.get_device_capability())
+    return inner + (copies if args[first] else 0)
 
 
-def _sizes(args: tuple[Any, ...], *, backward: bool = False) -> dict[str, Any]:
+def _call(args: tuple[Any, ...], *, backward: bool = False) -> memory.RecurrentCall:
     shift = 4 if backward else 0
-    x, mode, hidden_size = args[0], args[6 + shift], args[7 + shift]
-    return {
-        "mode": RECURRENT_MODES[mode],
-        "places": math.prod(x.shape[:-1]),
-        "hidden_size": hidden_size,
-        "directions": 2 if args[13 + shift] else 1,
-        "item_bytes": x.element_size(),
-    }
+    x, mode, hidden_size, projected_size, num_layers = args[0], *args[6 + shift : 10 + shift]
+    return memory.RecurrentCall(
+        mode=memory.MODES[mode],
+        places=math.prod(x.shape[:-1]),
+        input_size=x.shape[-1],
+        hidden_size=hidden_size,
+        projected_size=projected_size,
+        num_layers=num_layers,
+        directions=2 if args[13 + shift] else 1,
+        item_bytes=x.element_size(),
+        has_dropout=bool(args[11 + shift]),
+    )

@@ -20,7 +20,9 @@ from memfit.predict.phantom.elf_symbols import undefined_symbols
 from memfit.predict.phantom.installed import InstalledTorch
 from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, written_in_c
 
-PARTS = ("report.c", "memory.c", "device.c", "runtime.c", "driver.c", "blas.c", "cudnn.c")
+PARTS = (
+    "report.c", "memory.c", "device.c", "runtime.c", "driver.c", "blas.c", "cudnn.c", "cudnn_sizes.c", "handed_on.c",
+)  # fmt: skip
 DRIVER, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 KNOWN_MAJORS = (12, 13)
 FLAGS = ("-O1", "-fPIC", "-shared", "-fvisibility=default", "-w")

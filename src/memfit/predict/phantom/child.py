@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from memfit.predict.messages import Failure
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
 OUTPUT_TAIL_CHARACTERS = 3000
+NOT_THE_JOB = ("<frozen", "site-packages", f"{os.sep}memfit{os.sep}predict{os.sep}", os.path.dirname(os.__file__))
 
 
 def run_in_child(
@@ -53,7 +55,15 @@ def _environment() -> dict[str, str]:
 
 def _died(code: int, tail: str) -> PredictionFailed:
     return PredictionFailed(
-        "the process with the phantom GPU ended without an answer", kind="crash", found=name_of_end(code),
-        traceback=tail,
+        "the process with the phantom GPU ended without an answer", kind="crash",
+        found=name_of_end(code) + last_line(tail), traceback=tail,
         hint="the stack above is where it was; a kernel outside torch may have read device memory: --engine fake",
     )  # fmt: skip
+
+
+def last_line(tail: str) -> str:
+    """' at train.py:12': the innermost line of the job's own in the stack that a dying interpreter leaves."""
+    for path, number in re.findall(r'^  File "([^"]+)", line (\d+)', tail, re.MULTILINE):
+        if not any(part in path for part in NOT_THE_JOB):
+            return f" at {os.path.basename(path)}:{number}"
+    return ""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from memfit.predict.phantom.compiling_files import use_folder_for_compilers
 from memfit.predict.phantom.library import PhantomLibrary
 from memfit.predict.phantom.messages import PhantomRequest
 
@@ -22,6 +23,7 @@ def main() -> None:
     request_path, reply_path = sys.argv[1:3]  # the script will see other arguments
     faulthandler.enable()  # a native crash leaves the Python stack in the output
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=PhantomRequest)
+    use_folder_for_compilers(request.scratch_folder)
     if request.alloc_conf:
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.alloc_conf
     library = PhantomLibrary(Path(request.library_folder), request.gpu, request.total_bytes, request.context_bytes)

@@ -15,7 +15,7 @@ from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.phantom.build import built_library
 from memfit.predict.phantom.child import run_in_child
-from memfit.predict.phantom.gpus import UNLIMITED_BYTES, described_gpu
+from memfit.predict.phantom.gpus import PRODUCTS, UNLIMITED_BYTES, described_gpu, sources_of
 from memfit.predict.phantom.installed import find_torch
 from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import CUDA
@@ -151,6 +151,8 @@ def _own_assumptions(device: DeviceSpec, reply: PhantomReply) -> tuple[Assumptio
     ]
     if device.name == "cuda":
         found.append(Assumption(kind="device", text="no GPU was named: it answers as an A100 of the size asked for"))
+    elif device.name in PRODUCTS:
+        found.append(Assumption(kind="device", text=sources_of(device)))
     if reply.num_plans:
         found.append(
             Assumption(

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.predict.devices import DeviceSpec
-from memfit.units import GIB, KIB, parse_bytes
+from memfit.predict.devices import GPUS, DeviceSpec
+from memfit.units import GIB, KIB, format_bytes, parse_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,13 @@ def properties_of(device: DeviceSpec) -> GpuProperties:
     product, num_processors, l2_kib, bus_bits, _ = PRODUCTS[name]
     capability = device.capability if device.name in PRODUCTS else (8, 0)
     return _properties(product, capability, num_processors, l2_kib * KIB, bus_bits)
+
+
+def sources_of(device: DeviceSpec) -> str:
+    """Where the figures of a device of the table were read, in one line."""
+    size = f"{format_bytes(device.total_bytes)} of {device.name}" if device.total_bytes else device.name
+    asked = device.total_bytes != GPUS[device.name].total_bytes
+    return f"{size}: {'as asked for' if asked else device.source}; its other properties: {PRODUCTS[device.name][4]}"
 
 
 def _properties(product: str, capability: tuple[int, int], processors: int, l2_bytes: int, bits: int) -> GpuProperties:

@@ -44,6 +44,7 @@ class PhantomLibrary:
         self._capability = gpu.capability
         os.environ["TRITON_LIBCUDA_PATH"] = str(folder)  # what torch.compile links its launchers to
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        os.environ["USE_PYTORCH_KERNEL_CACHE"] = "0"  # nothing of ours into the user's cache
         ctypes.CDLL(str(folder / NVML), ctypes.RTLD_GLOBAL)
         self._library: Any = ctypes.CDLL(str(folder / DRIVER), ctypes.RTLD_GLOBAL)
         for name in ("refused", "assumed"):

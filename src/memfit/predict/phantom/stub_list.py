@@ -1,7 +1,7 @@
 """Which entry points does this torch need, and what does each generated one do?
 
-Every name falls into one of four classes: written in C, reviewed and done, reviewed and a handle, or refused. There is
-no class for "probably harmless": a function with a result that is never written would hand garbage to torch.
+Every name is written in C, or reviewed (done, a handle, handed on to the real library, asked of it), or refused. There
+is no class for "probably harmless": a function with a result that is never written would hand garbage to torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from memfit.errors import MemfitError
 
-Action = Literal["done", "handle", "refused"]
+Action = Literal["done", "handle", "real", "asked", "refused"]
 
 OURS = re.compile(
     r"(__cuda|cuda|cublas|cudnn|cusparse|cusolver|cufft)[A-Z]\w*|"
@@ -61,9 +61,20 @@ def stub_source(names: Iterable[str], actions: dict[str, Action]) -> str:
                 lines.append(f"long {name}(void) {{ return 0; }}")
             case "handle":
                 lines.append(f"long {name}(void **handle) {{ *handle = phantom_handle(); return 0; }}")
+            case "real" | "asked" as action:
+                lines.append(_handed_on(name, with_handle=action == "asked"))
             case _:
                 lines.append(f'long {name}(void) {{ return phantom_refuse("{name}", {_refusal(name)}); }}')
     return "\n".join(lines) + "\n"
+
+
+def _handed_on(name: str, *, with_handle: bool) -> str:
+    """An entry point that goes on to `phantom_hand_on` (csrc/handed_on.c) with its name, arguments untouched."""
+    return (
+        f'__asm__(".section .rodata\\n.Lname_{name}: .string \\"{name}\\"\\n.text\\n.globl {name}\\n'
+        f".type {name}, @function\\n{name}:\\n  lea .Lname_{name}(%rip), %r11\\n  mov ${int(with_handle)}, %r10d\\n"
+        '  jmp phantom_hand_on\\n");'
+    )
 
 
 def _refusal(name: str) -> int:

@@ -23,6 +23,7 @@ from memfit.predict.messages import Failure
 from memfit.predict.phantom.library import PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
+from memfit.predict.phantom.torch_compiling import compiling
 from memfit.predict.phantom.torch_group import one_of_ranks
 from memfit.predict.phantom.torch_script import run_script
 from memfit.predict.phantom.torch_values import Values
@@ -98,7 +99,7 @@ class PhantomRun:
 
     def _run(self) -> None:
         self.library.use_kernels_for(torch.cuda.get_arch_list())
-        with one_of_ranks(self.request.num_ranks, self.note):
+        with one_of_ranks(self.request.num_ranks, self.note), compiling(self.values, self.note):
             self._run_alone()
 
     def _run_alone(self) -> None:
@@ -215,13 +216,15 @@ def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
     made = max(run.watch.num_updates.values(), default=0)
     return Failure(
         kind="script", what=f"the job failed at {where} by itself after {made} optimizer steps",
-        found=f"{type(error).__name__}: {first}", traceback=text, hint=_hint(str(error)),
+        found=f"{type(error).__name__}: {first}", traceback=text, hint=_hint(f"{type(error).__module__} {error}"),
     )  # fmt: skip
 
 
 def _hint(text: str) -> str:
     if "invalid device ordinal" in text or "enough GPUs" in text:
         return "the phantom machine has one GPU: predict what one rank does, with --ranks for the size of the group"
+    if any(word in text for word in ("torch._dynamo", "torch._inductor", "BackendCompilerFailed", "TORCHDYNAMO")):
+        return "with TORCHDYNAMO_DISABLE=1 set, it is predicted as it runs without torch.compile"
     if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
         return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
     return "the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers"

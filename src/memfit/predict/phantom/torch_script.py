@@ -1,8 +1,7 @@
 """How is an unmodified script run on the phantom GPU until it has made enough optimizer steps?
 
 As `python script.py arguments` would run it, in this (child) process. Data loaders load in this process, files go to a
-scratch folder, `torch.compile` leaves the model as it is. The run ends by an exception that no `except Exception`
-catches.
+scratch folder. The run ends by an exception that no `except Exception` catches.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from unittest.mock import patch
 import torch
 import torch.utils.data
 
+from memfit.predict.phantom.compiling_files import CompilingFiles
 from memfit.predict.phantom.torch_watch import Watch, tensors_in
-from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_loading import loading_here
 
@@ -61,11 +60,11 @@ def run_script(
     path: str, arguments: tuple[str, ...], scratch_folder: str, num_steps: int, watch: Watch, note: Note
 ) -> None:
     """Run it; NeverStepped or ScriptLeft when it does not come to its steps."""
-    counter, files = StepCounter(watch, num_steps), ScratchFiles(scratch_folder)
+    counter, files = StepCounter(watch, num_steps), CompilingFiles(scratch_folder)
     watch.on_update = counter.stepped
     watch.step = 1
     loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True)
-    with counter.listening(), loading, left_out(note), files.guarding():
+    with counter.listening(), loading, unsaved(note), files.guarding():
         run_as_main(path, arguments, lambda: counter.is_done)
     made = max(watch.num_updates.values(), default=0)
     if not made:
@@ -84,19 +83,11 @@ def _claim_inputs(watch: Watch, batch: Any) -> None:
 
 
 @contextlib.contextmanager
-def left_out(note: Note) -> Iterator[None]:
-    """`torch.compile` starts compilers and `torch.save` writes from C++, past every guard: both are left out."""
+def unsaved(note: Note) -> Iterator[None]:
+    """`torch.save` writes from C++, past every guard: it is left out."""
 
-    def uncompiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        note("script", "torch.compile was left out: the model is predicted as it runs without it")
-        return model if model is not None else lambda function: function
-
-    def unsaved(*args: Any, **kwargs: Any) -> None:
+    def leave(*args: Any, **kwargs: Any) -> None:
         note("script", "a checkpoint was not written")
 
-    with (
-        patch.object(torch, "save", unsaved),
-        patch.object(torch, "compile", uncompiled),
-        patch.object(torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
-    ):
+    with patch.object(torch, "save", leave):
         yield

@@ -22,6 +22,7 @@ static struct {
   cudnnStatus_t (*get)(Descriptor const, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, int64_t *, void *);
 } real;
 static Descriptor device;
+static void *parts[16];
 static int is_ready;
 static size_t num_plans;
 static char folder[4096];
@@ -34,15 +35,16 @@ static const char *const PARTS[] = {
   "ops", "heuristic", "engines_precompiled", "engines_runtime_compiled", "engines_tensor_ir", "ext", "cnn", "adv", "graph",
 };
 
+enum { NUM_PARTS = sizeof PARTS / sizeof *PARTS };
+
 /* Each part in a scope of its own, so that it keeps its private runtime and does not find ours. */
 static void *open_parts(void) {
   char path[4200];
-  void *library = NULL;
-  for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
+  for (size_t i = 0; i < NUM_PARTS; i++) {
     snprintf(path, sizeof path, "%s/libcudnn_%s.so.9", folder, PARTS[i]);
-    library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
+    parts[i] = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_DEEPBIND);
   }
-  return library; /* the last one: graph */
+  return parts[NUM_PARTS - 1]; /* graph */
 }
 
 static int describe_device(char *text, size_t size) {
@@ -58,8 +60,8 @@ static int describe_device(char *text, size_t size) {
 }
 
 static void open_real(void) {
-#if CAN_DO_WITHOUT_DEVICE
   void *library = folder[0] ? open_parts() : NULL;
+#if CAN_DO_WITHOUT_DEVICE
   if (!library) return;
   real.create = dlsym(library, "cudnnBackendCreateDescriptor");
   real.destroy = dlsym(library, "cudnnBackendDestroyDescriptor");
@@ -78,6 +80,18 @@ static int ready(void) {
   pthread_once(&opened, open_real);
   if (!is_ready) refuse("cuDNN plans (needs cuDNN 9.8 or newer and a GPU it supports)", 0);
   return is_ready;
+}
+
+/* A function of the real library, and the description of the device in its own layout; NULL where there is none. */
+void *cudnn_function(const char *name) {
+  void *found = NULL;
+  pthread_once(&opened, open_real);
+  for (size_t i = 0; i < NUM_PARTS && !found; i++) found = parts[i] ? dlsym(parts[i], name) : NULL;
+  return found;
+}
+const void *cudnn_device(void) {
+  pthread_once(&opened, open_real);
+  return is_ready ? device : NULL;
 }
 
 /* ---- what kind each descriptor is: the device is set on three of them ---------------------------------------- */
@@ -165,30 +179,3 @@ EXPORT const char *cudnnGetErrorString(cudnnStatus_t status) {
 EXPORT void cudnnGetLastErrorString(char *text, size_t size) { if (size) *text = 0; }
 EXPORT cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) { *handle = new_handle(); return CUDNN_STATUS_SUCCESS; }
 EXPORT cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) { (void)handle; *stream = NULL; return CUDNN_STATUS_SUCCESS; }
-
-/* Batch normalisation asks for three sizes that cuDNN gives only with a device; zero is what the plain layout has. */
-EXPORT cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    cudnnHandle_t h, cudnnBatchNormMode_t m, cudnnBatchNormOps_t o, const cudnnTensorDescriptor_t a, const cudnnTensorDescriptor_t b,
-    const cudnnTensorDescriptor_t c, const cudnnTensorDescriptor_t d, const cudnnActivationDescriptor_t e, size_t *size) {
-  (void)h, (void)m, (void)o, (void)a, (void)b, (void)c, (void)d, (void)e;
-  note_assumption("batch normalisation of cuDNN needs no workspace");
-  *size = 0;
-  return CUDNN_STATUS_SUCCESS;
-}
-EXPORT cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-    cudnnHandle_t h, cudnnBatchNormMode_t m, cudnnBatchNormOps_t o, const cudnnTensorDescriptor_t a, const cudnnTensorDescriptor_t b,
-    const cudnnTensorDescriptor_t c, const cudnnTensorDescriptor_t d, const cudnnTensorDescriptor_t e, const cudnnTensorDescriptor_t f,
-    const cudnnActivationDescriptor_t g, size_t *size) {
-  (void)h, (void)m, (void)o, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)g;
-  note_assumption("batch normalisation of cuDNN needs no workspace");
-  *size = 0;
-  return CUDNN_STATUS_SUCCESS;
-}
-EXPORT cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-    cudnnHandle_t h, cudnnBatchNormMode_t m, cudnnBatchNormOps_t o, const cudnnActivationDescriptor_t a, const cudnnTensorDescriptor_t x,
-    size_t *size) {
-  (void)h, (void)m, (void)o, (void)a, (void)x;
-  note_assumption("batch normalisation of cuDNN reserves nothing for its backward");
-  *size = 0;
-  return CUDNN_STATUS_SUCCESS;
-}

@@ -35,6 +35,11 @@ void return_range(uintptr_t start, size_t num_bytes);
 /* values of properties, by the number of the attribute (device.c) */
 int attribute_value(int attribute);
 
+/* the real cuDNN (cudnn.c), and a handle for its questions (cudnn_sizes.c); NULL where there is none */
+void *cudnn_function(const char *name);
+const void *cudnn_device(void);
+void *cudnn_handle(void);
+
 /* opaque handles: never dereferenced, never the same (report.c) */
 void *new_handle(void);
 
