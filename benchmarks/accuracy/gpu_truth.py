@@ -18,6 +18,7 @@ import lzma
 import pickle
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,22 @@ def _traced_peak(snapshot: dict[str, Any]) -> int:
     return peak
 
 
-def operator_rows(folder: Path) -> list[Row]:
-    """Forward and backward of single operators."""
-    rows = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCase:
+    """One measured operator."""
+
+    name: str
+    size: int
+    config: str
+    mode: str
+    title: str
+    gpu: str
+    real_bytes: float
+
+
+def operator_cases(folder: Path) -> list[OperatorCase]:
+    """The rows whose operators are written out here."""
+    cases = []
     with open(folder / "liger" / "liger_memory.csv", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             name, mode = row["kernel_name"], row["kernel_operation_mode"]
@@ -76,12 +90,26 @@ def operator_rows(folder: Path) -> list[Row]:
                 or (name == "group_norm" and mode != "full")
             ):
                 continue
-            size, config = int(float(row["x_value"])), json.loads(row["extra_benchmark_config_str"])
-            gpu = "cuda:h100-80gb" if "H100" in row["gpu_name"] else "cuda:a100-80gb"
-            run = predict_on_gpu(lambda n=name, s=size, c=config, m=mode: build_operator(n, s, c, m), gpu, num_steps=3)
-            rows.append(
-                Row(f"{name} {mode} {row['x_name']}={size}", run.peak_allocated_bytes, float(row["y_value_50"]) * MIB)
-            )
+            size = int(float(row["x_value"]))
+            cases.append(
+                OperatorCase(
+                    name=name, size=size, config=row["extra_benchmark_config_str"], mode=mode,
+                    title=f"{name} {mode} {row['x_name']}={size}", real_bytes=float(row["y_value_50"]) * MIB,
+                    gpu="cuda:h100-80gb" if "H100" in row["gpu_name"] else "cuda:a100-80gb",
+                )
+            )  # fmt: skip
+    return cases
+
+
+def operator_rows(folder: Path) -> list[Row]:
+    """Forward and backward of single operators."""
+    rows = []
+    for case in operator_cases(folder):
+        config = json.loads(case.config)
+        run = predict_on_gpu(
+            lambda c=case, config=config: build_operator(c.name, c.size, config, c.mode), case.gpu, num_steps=3
+        )
+        rows.append(Row(case.title, run.peak_allocated_bytes, case.real_bytes))
     return rows
 
 

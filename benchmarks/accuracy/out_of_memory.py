@@ -1,25 +1,30 @@
-"""How well is "out of memory" foreseen on cards of 8 to 80 GB, beside xMem, DNNMem, SchedTune and LLMem?
+"""How well is "out of memory" foreseen on cards of 8 to 80 GB, beside xMem, DNNMem, SchedTune, LLMem and MemTracker?
 
   python -m benchmarks.accuracy.out_of_memory FOLDER [--networks 60]
 
 All truth with peaks is used: xMem's jobs (33, with the estimates of the other tools), fully connected networks on an
 A100, transformer steps and single operators. A job counts as out of memory on a card when its real peak is larger
 than the card; a job that really failed counts on cards up to its own. Others are judged only where their estimates
-were published. A peak that was reached with room to spare can be larger than what the job needs, because the
-allocator releases its cache before it gives up: so this judges peaks, not the last byte.
+were published; PyTorch's MemTracker is run here, on the same fake tensors, with the same constant. A peak that was
+reached with room to spare can be larger than what the job needs, because the allocator releases its cache before it
+gives up: so this judges peaks, not the last byte.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.accuracy.comparison import Row, Verdicts, verdicts_at
+from benchmarks.accuracy.comparison import Row, Verdicts, spread_of, verdicts_at
 from benchmarks.accuracy.gpu_truth import network_rows, operator_rows, snapshot_rows, with_constant
-from benchmarks.accuracy.xmem import HELD_OUT, TOOLS, Job, beside_allocator, read_jobs
+from benchmarks.accuracy.torch_mem_tracker import tracked_peak_bytes
+from benchmarks.accuracy.torch_xmem_loop import build
+from benchmarks.accuracy.xmem import HELD_OUT, TOOLS, Job, beside_allocator, on_fake_tensors, read_jobs, rows_of_tool
 
 LIMITS_GB = (8, 12, 16, 24, 40, 80)
 GB = 10**9
+MEM_TRACKER = "memtracker"
 ENDLESS = float("inf")
 
 
@@ -45,6 +50,16 @@ def pairs_of_tool(jobs: list[Job], tool: str, limit_bytes: float) -> list[tuple[
     return pairs
 
 
+def with_mem_tracker(job: Job, constant: float) -> Job:
+    """The job with MemTracker's peak among the estimates, where it can follow the job."""
+    try:
+        peak_bytes = tracked_peak_bytes(lambda: build(job.model, job.optimizer, job.batch_size))
+    except Exception as error:  # whatever stops that tool is its answer
+        print(f"MemTracker cannot follow {job.name}: {error}"[:160])
+        return job
+    return replace(job, others={**job.others, MEM_TRACKER: round(peak_bytes + constant)})
+
+
 def line(name: str, verdicts: Verdicts) -> str:
     """One line of the table."""
     shares = ["    -" if value is None else f"{value:5.0%}" for value in (verdicts.precision, verdicts.recall)]
@@ -68,16 +83,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", type=int, default=60, help="about how many networks; half of them are judged")
     options = parser.parse_args()
-    near = read_jobs(options.folder / "xmem" / "xmem_points.csv")
+    near = read_jobs(options.folder / "xmem" / "xmem_points.csv", on_fake_tensors)
     constant = beside_allocator(near)
-    jobs = [*near, *read_jobs(HELD_OUT)]
+    jobs = [with_mem_tracker(job, constant) for job in [*near, *read_jobs(HELD_OUT, on_fake_tensors)]]
+    print(f"memtracker, peaks of the jobs that ran: {spread_of(rows_of_tool(jobs, MEM_TRACKER))}")
     rest = [(row.predicted_bytes, row.real_bytes) for row in other_rows(options.folder, options.networks)]
     for limit_gb in LIMITS_GB:
         limit = limit_gb * GB
         print(f"{limit_gb} GB")
         ours = pairs_of(jobs, constant, limit)
         print("  " + line("memfit, xMem's jobs", verdicts_at(limit, ours)))
-        for tool in TOOLS:
+        for tool in (*TOOLS, MEM_TRACKER):
             print("  " + line(f"{tool}, xMem's jobs", verdicts_at(limit, pairs_of_tool(jobs, tool, limit))))
         print("  " + line("memfit, all truth", verdicts_at(limit, [*ours, *rest])))
 

@@ -1,133 +1,128 @@
 """Where do the two engines of `memfit predict` differ first? The phantom GPU as the oracle of the fake tensors.
 
-    python -m benchmarks.accuracy.phantom_grid [--fake-python PYTHON] [--only TEXT] [--device cuda:a100-40gb]
+    python -m benchmarks.accuracy.phantom_grid [--fake-python PYTHON] [--only TEXT] [--keep FOLDER]
 
 Run with a CUDA build of torch. Fake tensors need a torch that does not look for a driver: `--fake-python` names an
 interpreter with a CPU build and memfit (default: this one). For every job of the grid, allocations and releases of
 the last step are laid beside each other in order, rounded to the allocator's 512 bytes; the first that differs is named
-with the operator that the fake engine saw there and the module and line that the phantom saw.
+with the operator that the fake engine saw there and the module and line that the phantom saw. Where a job has
+convolutions, storages that live for one call of cuDNN (its workspaces, which only cuDNN knows) are set aside on the
+phantom's side, and counted. `--keep` leaves the phantom's answers in a folder, to be used again. `--write FILE` leaves
+the events of some jobs that agree for tests/predict/test_phantom_events.py, which needs no CUDA build.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import gzip
+import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from benchmarks.accuracy.grid_events import Event, events_of, first_difference, fleeting, peak_of, rounded, signed
+from benchmarks.accuracy.grid_fake_side import Failed
+from benchmarks.accuracy.grid_jobs import RECORDED, GridJob, grid
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
 from memfit.predict.devices import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.prediction import Prediction
-from memfit.records.timeline import Span, Timeline
 from memfit.units import MIB
 
 STEPS = 2
-ATTENTION = f"{Path(__file__).with_name('phantom_grid_job.py')}:attend"
-MODELS: dict[str, dict[str, list[str]]] = {
-    "mlp": {"optimizer": ["sgd", "adam", "adamw", "rmsprop"], "precision": ["fp32", "bf16"]},
-    "gpt": {"optimizer": ["adamw", "sgd"], "precision": ["fp32", "bf16"]},
-    ATTENTION: {"attention": ["flash", "efficient", "math", "eager"], "precision": ["bf16"], "optimizer": ["adamw"]},
-    "gan": {"optimizer": ["adam"]},
-    "cnn": {"optimizer": ["adam", "sgd"], "precision": ["fp32", "bf16"]},
-    "resnet18": {"optimizer": ["sgd"], "precision": ["fp32"]},
-}
-"""Workloads and the settings that are crossed."""
+Verdict = Literal["equal", "equal beside workspaces", "equal peak", "differ", "not compared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One allocation or release."""
+class Compared:
+    """One job on both engines."""
 
-    is_alloc: bool
-    num_bytes: int
-    span: Span
-
-    @property
-    def key(self) -> tuple[bool, int]:
-        """What two engines must agree on."""
-        return self.is_alloc, max(512, -(-self.num_bytes // 512) * 512)
-
-    def __str__(self) -> str:
-        """As a person reads it."""
-        by = ", ".join(part for part in (self.span.operator, self.span.module, self.span.line, self.span.phase) if part)
-        return f"{'alloc' if self.is_alloc else 'free'} {self.num_bytes} ({by})"
+    name: str
+    verdict: Verdict
+    text: str
+    phantom_events: tuple[int, ...] = ()
+    """Rounded bytes, releases negative."""
 
 
-def grid() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every job: a workload and its settings."""
-    for model, axes in MODELS.items():
-        for values in itertools.product(*axes.values()):
-            yield model, dict(zip(axes, values, strict=True))
+class FakeSide:
+    """The other interpreter, which answers one job after the other."""
+
+    def __init__(self, python: str) -> None:
+        command = [python, "-m", "benchmarks.accuracy.grid_fake_side"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def predict(self, job: GridJob) -> Prediction:
+        """The fake engine's record."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer or answer.startswith(b'{"failed":"'):
+            found = msgspec.json.decode(answer, type=Failed).failed if answer else "it ended"
+            raise MemfitError("the fake engine has no answer", found=found)
+        return msgspec.json.decode(answer, type=Prediction)
+
+    def close(self) -> None:
+        """Let it end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
 
 
-def events_of(timeline: Timeline, step: int) -> list[Event]:
-    """Allocations and releases of one step on the GPU, in order."""
-    start = next((mark.start for mark in timeline.phases if mark.step == step), 0)
-    found: dict[int, Event] = {}
-    for span in timeline.spans:
-        if not span.device.startswith("cuda") or not span.num_bytes:
-            continue  # nothing is allocated for an empty tensor
-        if span.start >= start:
-            found[span.start] = Event(is_alloc=True, num_bytes=span.num_bytes, span=span)
-        if span.end is not None and span.end >= start:
-            found[span.end] = Event(is_alloc=False, num_bytes=span.num_bytes, span=span)
-    return _settled([found[index] for index in sorted(found)])
+def phantom_of(job: GridJob, keep: Path | None) -> Prediction:
+    """The phantom's record, from the folder where it was kept."""
+    path = keep / f"{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.json" if keep else None
+    if path is not None and path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=Prediction)
+    described = describe_job(job.model, dict(job.settings))
+    prediction = predict_on_phantom(described, parse_device(job.device), num_steps=STEPS)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(prediction))
+    return prediction
 
 
-def _settled(events: list[Event]) -> list[Event]:
-    """Releases in a row by size: autocast empties its cache in the order of addresses, which means nothing."""
-    settled: list[Event] = []
-    for is_alloc, together in itertools.groupby(events, key=lambda event: event.is_alloc):
-        run = list(together)
-        settled += run if is_alloc else sorted(run, key=lambda event: event.num_bytes)
-    return settled
-
-
-def first_difference(fake: list[Event], phantom: list[Event]) -> tuple[int, Event | None, Event | None] | None:
-    """Where the two lists part, or None."""
-    for index, (left, right) in enumerate(itertools.zip_longest(fake, phantom)):
-        if left is None or right is None or left.key != right.key:
-            return index, left, right
-    return None
-
-
-def predict_fake(python: str, model: str, settings: dict[str, str], device: str) -> Prediction:
-    """The fake engine's record, from an interpreter of its own."""
-    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    command = [python, "-m", "memfit", "predict", model, *given, "--device", device, "--engine", "fake", "--json"]
-    done = subprocess.run([*command, "--steps", str(STEPS)], capture_output=True, text=True, check=False, timeout=600)
-    if not done.stdout.startswith("{"):
-        raise MemfitError("the fake engine has no answer", found=(done.stderr.strip().splitlines() or ["nothing"])[-1])
-    return msgspec.json.decode(done.stdout, type=Prediction)
-
-
-def line_of(python: str, model: str, settings: dict[str, str], device: str) -> tuple[bool, str]:
-    """Whether the engines agree on one job, and the words for it."""
-    name = " ".join([model.rpartition(":")[2], *settings.values()])
-    try:
-        phantom = predict_on_phantom(describe_job(model, dict(settings)), parse_device(device), num_steps=STEPS)
-        fake = predict_fake(python, model, settings, device)
-    except MemfitError as error:
-        return False, f"{name:28} not compared: {error.what}; {error.found}"[:220]
+def compare(job: GridJob, fake: Prediction, phantom: Prediction) -> Compared:
+    """Lay the last step of one job beside itself."""
     assert fake.timeline is not None
     assert phantom.timeline is not None
-    sides = events_of(fake.timeline, STEPS), events_of(phantom.timeline, STEPS)
-    peaks = [int((side.level("allocated") or side.levels[0].figure).value or 0) for side in (fake, phantom)]
-    head = (
-        f"{name:28} allocated {peaks[0] / MIB:9.2f} fake {peaks[1] / MIB:9.2f} phantom ({peaks[0] / peaks[1] - 1:+.3%})"
-    )
-    parted = first_difference(*sides)
+    own = events_of(fake.timeline, STEPS)
+    workspaces = fleeting(phantom.timeline, STEPS) if any(a.kind == "cudnn" for a in phantom.assumptions) else []
+    seen = {event.key[1] for event in own}
+    workspaces = [span for span in workspaces if rounded(span.num_bytes) not in seen]
+    other = events_of(phantom.timeline, STEPS, workspaces)
+    peaks = [int(side.levels[1].figure.value or 0) for side in (fake, phantom)]
+    head = f"allocated {peaks[0] / MIB:9.2f} fake {peaks[1] / MIB:9.2f} phantom ({peaks[0] / peaks[1] - 1:+.3%})"
+    if workspaces:
+        largest = max(span.num_bytes for span in workspaces)
+        head += f", {len(workspaces)} workspaces up to {largest / MIB:.1f} MiB set aside"
+    return _judged(job.name, head, own, other, bool(workspaces))
+
+
+def _judged(name: str, head: str, own: list[Event], other: list[Event], aside: bool) -> Compared:
+    parted = first_difference(own, other)
     if parted is None:
-        return True, f"{head}  all {len(sides[1])} events agree"
+        verdict: Verdict = "equal beside workspaces" if aside else "equal"
+        text = f"{head}  all {len(other)} events agree"
+        return Compared(name=name, verdict=verdict, text=text, phantom_events=tuple(signed(other)))
     index, left, right = parted
-    return False, f"{head}  differ at event {index} of {len(sides[1])}:\n    fake    {left}\n    phantom {right}"
+    verdict = "equal peak" if peak_of(own) == peak_of(other) else "differ"
+    text = f"{head}  {verdict}, differ at event {index} of {len(other)}:\n    fake    {left}\n    phantom {right}"
+    return Compared(name=name, verdict=verdict, text=text)
+
+
+def compared(job: GridJob, side: FakeSide, keep: Path | None) -> Compared:
+    """Both engines on one job."""
+    try:
+        return compare(job, side.predict(job), phantom_of(job, keep))
+    except MemfitError as error:
+        return Compared(name=job.name, verdict="not compared", text=f"not compared: {error.what}; {error.found}"[:200])
 
 
 def main() -> int:
@@ -135,17 +130,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fake-python", default=sys.executable)
     parser.add_argument("--only", default="")
-    parser.add_argument("--device", default="cuda:a100-40gb")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
-    agreed, total = 0, 0
-    for model, settings in grid():
-        if asked.only not in " ".join([model, *settings.values()]):
-            continue
-        agrees, text = line_of(asked.fake_python, model, settings, asked.device)
-        agreed, total = agreed + agrees, total + 1
-        print(text, flush=True)
-    print(f"{agreed} of {total} jobs agree in every event of the last step")
-    return 0 if agreed == total else 1
+    side = FakeSide(asked.fake_python)
+    counts: dict[str, int] = {}
+    written: dict[str, tuple[int, ...]] = {}
+    for job in grid():
+        if asked.only in job.name:
+            row = compared(job, side, asked.keep)
+            counts[row.verdict] = counts.get(row.verdict, 0) + 1
+            print(f"{row.name:44} {row.text}", flush=True)
+            if row.name in RECORDED and row.phantom_events:
+                written[row.name] = row.phantom_events
+    side.close()
+    if asked.write:
+        asked.write.write_bytes(gzip.compress(msgspec.json.encode(written), mtime=0))
+    print(f"{sum(counts.values())} jobs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return 0 if set(counts) <= {"equal", "equal beside workspaces"} else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """One fine-tuning of Llama-3.2-3B with a PEFT method, as the recorded runs were set up, on random weights.
 
-The shape of the model is its public configuration. Batches hold four texts, padded to the longest; the length changes
-from step to step, as it does in a bucketed data set. Adapters are kept in float32, as PEFT does by itself.
+The shape of the model is its public configuration. Batches hold four texts, padded to the longest. The recorded loop
+sorts every eighty texts by length, longest first, and empties the allocator's cache after every tenth step: so the
+longest batch of all meets an empty cache, and shorter ones follow it. `lengths` says the same: numbers are steps, `-`
+empties the cache. Adapters are kept in float32, as PEFT does by itself.
 """
 
 from __future__ import annotations
@@ -54,15 +56,18 @@ def batch_of(length: int) -> dict[str, Any]:
     return {"input_ids": tokens, "attention_mask": mask}
 
 
-def fine_tune(config: str, lengths: str = "300,768,600", device: str = "cuda") -> Training:
-    """The recorded loop: one step for each length."""
+def fine_tune(config: str, lengths: str = "300,-,768,600", device: str = "cuda") -> Training:
+    """The recorded loop: one step for each length, an empty cache for each dash."""
     model = adapted(base_model(), config)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1)
-    waiting = [int(length) for length in str(lengths).split(",")]
+    waiting = str(lengths).split(",")
 
     def step() -> None:
-        batch = {name: values.to(device) for name, values in batch_of(waiting.pop(0)).items()}
+        if waiting[0] == "-":
+            waiting.pop(0)
+            torch.cuda.empty_cache()
+        batch = {name: values.to(device) for name, values in batch_of(int(waiting.pop(0))).items()}
         labels = batch["input_ids"].clone()
         for row, used in enumerate(batch["attention_mask"].sum(-1).tolist()):
             labels[row, used + 1 :] = -100

@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import csv
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.accuracy.comparison import Row, spread_of
@@ -37,6 +39,8 @@ class Job:
 
     name: str
     model: str
+    optimizer: str
+    batch_size: int
     card_bytes: int
     real_bytes: int
     ran_out: bool
@@ -52,27 +56,39 @@ class Job:
         return self.model in LANGUAGE
 
 
-def read_jobs(path: Path, *, shifted: bool = False, every: int = 1) -> list[Job]:
+Predictor = Callable[[dict[str, str]], tuple[int, bool]]
+"""From a row to reserved bytes, and whether it runs out of memory."""
+
+
+def read_jobs(path: Path, predict: Predictor, *, every: int = 1) -> list[Job]:
     """Read a table and predict its rows."""
     with open(path, encoding="utf-8") as stream:
-        return [_predicted(row, shifted) for row in list(csv.DictReader(stream))[::every]]
+        return [_predicted(row, predict) for row in list(csv.DictReader(stream))[::every]]
 
 
-def _predicted(row: dict[str, str], shifted: bool) -> Job:
+def on_fake_tensors(row: dict[str, str], *, shifted: bool = False) -> tuple[int, bool]:
+    """The fake engine's answer."""
     model, optimizer, batch_size = row["model"], row["optimizer"], int(row["batch_size"])
     run = predict_on_gpu(
         lambda: build(model, optimizer, batch_size, shifts_scores=shifted), CARDS[row["gpu"]], 4, bounded=True
     )
+    return run.peak_reserved_bytes, run.failed is not None
+
+
+def _predicted(row: dict[str, str], predict: Predictor) -> Job:
+    reserved_bytes, says_out = predict(row)
     return Job(
-        name=f"{model} {optimizer} {batch_size} {row['gpu']}",
-        model=model,
+        name=f"{row['model']} {row['optimizer']} {row['batch_size']} {row['gpu']}",
+        model=row["model"],
+        optimizer=row["optimizer"],
+        batch_size=int(row["batch_size"]),
         card_bytes=int(row["total_gpu_memory"]),
         real_bytes=int(row["ground_nvml_delta_bytes"]),
         ran_out=row["real_oom"] == "True",
         others={tool: int(row[f"{tool}_est_bytes"]) for tool in TOOLS if row[f"{tool}_est_bytes"]},
         xmem_says_out=row.get("xmem_oom") == "True",
-        reserved_bytes=run.peak_reserved_bytes,
-        says_out=run.failed is not None,
+        reserved_bytes=reserved_bytes,
+        says_out=says_out,
     )
 
 
@@ -122,12 +138,13 @@ def main() -> None:
     )
     options = parser.parse_args()
     every = 3 if options.quick else 1
-    near = read_jobs(options.folder / "xmem" / "xmem_points.csv", shifted=options.shifted)
+    predict = partial(on_fake_tensors, shifted=options.shifted)
+    near = read_jobs(options.folder / "xmem" / "xmem_points.csv", predict)
     constant = beside_allocator(near)
     print(f"beside the allocator: {constant / MIB:.0f} MiB (median of the language models of FOLDER)\n")
     report("collected truth", near[::every], constant)
     print()
-    report("held out", read_jobs(HELD_OUT, shifted=options.shifted, every=every), constant)
+    report("held out", read_jobs(HELD_OUT, predict, every=every), constant)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from memfit.predict.child import reply_or_raise  # noqa: E402
 from memfit.predict.cuda_memory import moved_to_cuda  # noqa: E402
 from memfit.predict.devices import parse_device  # noqa: E402
 from memfit.predict.messages import Failure, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.process_memory import process_level  # noqa: E402
 from memfit.predict.torch_child import answer  # noqa: E402
 from memfit.predict.torch_cuda_attention import choose_backend  # noqa: E402
+from memfit.units import MIB  # noqa: E402
 
 SETTINGS = {"hidden": 64, "features": 32, "layers": 3, "batch_size": 4}
 
@@ -91,3 +93,23 @@ def test_attention_is_chosen_as_torch_chooses_it(
     query = torch.empty(1, 2, 4, head_size, dtype=dtype, device="meta")
     mask = torch.empty(4, 4, dtype=dtype, device="meta") if masked else None
     assert choose_backend(query, query, query, mask, capability) == backend
+
+
+def test_a_cuda_build_without_a_driver_is_answered_with_a_line_and_another_route(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    reply = answer(TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", with_probes=False))
+    assert isinstance(reply, Failure)
+    assert reply.kind == "route"
+    assert "phantom" in reply.found
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_data_set_is_part_of_the_process(pinned: bool):
+    plain, with_data = (
+        process_level(100 * MIB, 300 * MIB, pinned=pinned, data_bytes=data_bytes).figure
+        for data_bytes in (0, 180 * MIB)
+    )
+    assert plain.low is not None
+    assert with_data.low is not None
+    assert with_data.low - plain.low == 180 * MIB

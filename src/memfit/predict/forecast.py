@@ -17,6 +17,7 @@ from memfit.predict.cuda_memory import CUDA, cuda_levels, cudnn_range, find_fail
 from memfit.predict.devices import DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
+from memfit.predict.phantom.gpus import properties_of
 from memfit.predict.process_memory import process_level
 from memfit.predict.sharding import Sharding, shard
 from memfit.predict.step_time import cpu_step_time, gpu_step_time
@@ -88,6 +89,7 @@ def forecast(
     if options.on_phantom:
         return _on_phantom(job, device, options)
     started = time.perf_counter()
+    gpu = properties_of(device)
     request = TraceRequest(
         job=job,
         device=device.kind,
@@ -98,6 +100,8 @@ def forecast(
         gpu_name=device.name,
         gpu_bytes=device.total_bytes or 0,
         capability=device.capability,
+        num_processors=gpu.num_processors,
+        threads_per_processor=gpu.threads_per_processor,
         num_ranks=options.num_ranks,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
     )
@@ -201,7 +205,11 @@ def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) ->
     tensors = Figure(value=peak_bytes, unit="bytes", source="predicted", method=method)
     meaning = "bytes handed out by torch's CPU allocator: tensors and what kernels allocate inside"
     process = process_level(
-        peak_bytes, reply.baseline_bytes, pinned=options.pinned_malloc, num_operators=reply.num_operators
+        peak_bytes,
+        reply.baseline_bytes,
+        pinned=options.pinned_malloc,
+        num_operators=reply.num_operators,
+        data_bytes=reply.data_bytes,
     )
     return Level(name="tensors", figure=tensors, meaning=meaning), process
 
@@ -217,7 +225,7 @@ def _step_time(device: DeviceSpec, reply: TraceReply) -> Figure:
 
 def _too_large_for_cpu(peak_bytes: int, device: DeviceSpec, reply: TraceReply, event: int) -> FailedAllocation | None:
     """On a CPU there is no allocator that refuses; it does not fit when tensors and the bare process pass the limit."""
-    needed = peak_bytes + (reply.baseline_bytes or 0)
+    needed = peak_bytes + reply.data_bytes + (reply.baseline_bytes or 0)
     if device.total_bytes is None or needed <= device.total_bytes:
         return None
     alive = who_is_alive(reply.timeline, "cpu", event)

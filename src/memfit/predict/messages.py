@@ -28,6 +28,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpu_name: str = ""
     gpu_bytes: int = 0
     capability: tuple[int, int] = (8, 0)
+    num_processors: int = 108
+    threads_per_processor: int = 2048
     gemm_workspace_bytes: int = 0
     num_ranks: int = 1
     """The size of the process group a script finds when it asks for one; it is rank 0."""
@@ -62,6 +64,8 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     assumptions: tuple[Assumption, ...]
     optimizer: str = ""
     baseline_bytes: int | None = None
+    data_bytes: int = 0
+    """What the job's data set will hold in memory of the host."""
     num_probed: int = 0
     num_unprobed: int = 0
     half_flops: float = 0.0

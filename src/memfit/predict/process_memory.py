@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memfit.records.figure import Figure
 from memfit.records.prediction import Level
-from memfit.units import KIB, MIB
+from memfit.units import KIB, MIB, format_bytes
 
 PINNED_SLACK_BYTES = (0, 32 * MIB)
 FIXED_SLACK_BYTES, SLACK_RATIO, OPERATOR_BYTES = 4 * MIB, 0.010, 4 * KIB
@@ -21,14 +21,22 @@ DEFAULT_RATIO = (1.10, 2.15)
 MEANING = "resident memory of the process: interpreter, imports and libraries, tensors, slack of the C heap"
 
 
-def process_level(tensor_peak_bytes: int, baseline_bytes: int | None, *, pinned: bool, num_operators: int = 0) -> Level:
-    """The resident peak as a figure (pinned) or as a range (default glibc)."""
+def process_level(
+    tensor_peak_bytes: int,
+    baseline_bytes: int | None,
+    *,
+    pinned: bool,
+    num_operators: int = 0,
+    data_bytes: int = 0,
+) -> Level:
+    """The resident peak as a figure (pinned) or as a range (default glibc); a data set lies there for the whole run."""
     if baseline_bytes is None:
         figure = Figure(value=None, unit="bytes", reason="the bare process was not measured: leave out --no-probes")
         return Level(name="process", figure=figure, meaning=MEANING)
-    return Level(
-        name="process", figure=_figure(tensor_peak_bytes, baseline_bytes, pinned, num_operators), meaning=MEANING
-    )
+    floor_bytes = baseline_bytes + data_bytes
+    figure = _figure(tensor_peak_bytes, floor_bytes, pinned, num_operators)
+    meaning = MEANING + (f"; {format_bytes(data_bytes)} of it is the data set" if data_bytes else "")
+    return Level(name="process", figure=figure, meaning=meaning)
 
 
 def _figure(tensor_bytes: int, baseline_bytes: int, pinned: bool, num_operators: int) -> Figure:

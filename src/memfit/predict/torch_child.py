@@ -183,6 +183,7 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         assumptions=tuple(trace.assumptions + probed.assumptions(texts)),
         optimizer=trace.optimizer,
         baseline_bytes=probed.baseline_bytes,
+        data_bytes=trace.data_bytes,
         num_probed=len(probed.results),
         num_unprobed=len(probed.skipped),
         half_flops=trace.half_flops,

@@ -8,7 +8,8 @@ the dispatcher, so that recomputation in a backward takes it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -43,15 +44,41 @@ def register_attention(capability: tuple[int, int], note: Callable[[str, str], N
         if backend == "efficient":
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         mask = _as_numbers(attn_mask, query)
-        return aten._scaled_dot_product_attention_math.default(
-            query, key, value, mask, dropout_p, is_causal, scale=scale
-        )[0]
+        with _masks_added_in_place():
+            return aten._scaled_dot_product_attention_math.default(
+                query, key, value, mask, dropout_p, is_causal, scale=scale
+            )[0]
 
     library = torch.library.Library("aten", "IMPL")
     for name in ("AutogradCUDA", "CUDA"):
         library.impl("scaled_dot_product_attention", attend, name)
     _keep_whole(library)
     _registered.append(library)
+
+
+@contextlib.contextmanager
+def _masks_added_in_place() -> Iterator[None]:
+    """Within, the plain kernel's mask is added to the scores themselves; torch makes new ones of a fake tensor."""
+    _asked["in place"] = True
+    try:
+        yield
+    finally:
+        _asked["in place"] = False
+
+
+def answer_sum(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    """Scores and mask are the scores again; any other sum is a new tensor."""
+    if _asked.get("in place") and args[0].device.type == "cuda" and args[0].dim() >= 3:
+        return aten.alias.default(args[0])
+    return func(*args, **kwargs)
+
+
+def answer_efficient(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    """With dropout, the random state is kept on the host."""
+    result = func(*args, **kwargs)
+    if len(args) < 6 or not args[5]:
+        return result
+    return (*result[:2], *(torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2)))
 
 
 def _keep_whole(library: Any) -> None:

@@ -54,7 +54,7 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
     total_bytes = request.gpu_bytes or ROOMY_BYTES
     properties = types.SimpleNamespace(
         name=request.gpu_name, total_memory=total_bytes, major=request.capability[0], minor=request.capability[1],
-        multi_processor_count=108, is_integrated=False, warp_size=32, gcnArchName="", uuid="",
+        multi_processor_count=request.num_processors, is_integrated=False, warp_size=32, gcnArchName="", uuid="",
     )  # fmt: skip
     answers: dict[str, Any] = {
         "is_available": True,

@@ -1,4 +1,4 @@
-"""Which operators of a trace are calls of cuDNN on a GPU, and how large is what they work on?"""
+"""Where in a trace stands what kernels of a GPU take beside their results: torch's own by rule, cuDNN's as a guess?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from memfit.predict.cudnn_memory import Pass, Scratch, convolution_scratch
+from memfit.predict.torch_cuda_insides import Card, Inside, insides_of
 from memfit.predict.torch_cuda_recurrent import BACKWARD, FORWARD, workspace_bytes
 from memfit.predict.torch_tracker import Tracker
-from memfit.predict.trace import Entry
+from memfit.predict.trace import Birth, Entry
 
 aten = torch.ops.aten
 CONVOLUTION, CONVOLUTION_BACKWARD = aten.convolution.default, aten.convolution_backward.default
@@ -57,9 +58,11 @@ def batch_norm_reserve_bytes(func: Any, args: tuple[Any, ...]) -> int:
     return picture.numel() // 8 if last else 0
 
 
-def note_scratch(tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
-    """Put what a call of cuDNN could take where it takes it: after the result it is computed into."""
+def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
+    """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
     log = tracker.log
+    for inside in reversed(insides_of(func, args, result, card)):
+        _note_inside(tracker, inside, str(func), start)
     if func in BATCH_NORMS:
         step = tracker.places.step
         log.batch_norm_bytes[step] = log.batch_norm_bytes.get(step, 0) + batch_norm_reserve_bytes(func, args)
@@ -67,6 +70,28 @@ def note_scratch(tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any
         return
     for num_before, scratch in reversed(scratches_of_call(func, args, result)):
         log.scratch(scratch, _after_births(log.entries, start, num_before))
+
+
+def _note_inside(tracker: Tracker, inside: Inside, operator: str, start: int) -> None:
+    """Write requests into the log, and the releases of what they leave, from the last place to the first."""
+    log = tracker.log
+    phase, module, line = tracker.places.here()
+    written: list[Entry] = []
+    held: list[int] = []
+    for request in inside.requests:
+        if request < 0:
+            written.append(("free", held[-1 - request]))
+            continue
+        device = f"cuda:{torch.cuda.current_device()}"
+        birth = Birth(request, device, operator, phase, tracker.places.step, module, line, "workspace")
+        held.append(log.born(birth))
+        written.append(("alloc", held[-1]))
+    freed = {uid for kind, uid in written if kind == "free"}
+    left: list[Entry] = [("free", uid) for uid in reversed(held) if uid not in freed]
+    last = _after_births(log.entries, start, inside.num_before if inside.until is None else inside.until)
+    log.entries[last:last] = left
+    place = _after_births(log.entries, start, inside.num_before)
+    log.entries[place:place] = written
 
 
 def _after_births(entries: list[Entry], start: int, num_births: int) -> int:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 import torch.optim.optimizer as optimizers
+import torch.utils._foreach_utils as foreach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memfit.predict.torch_shadow import Shadow, shadow_of
@@ -62,13 +63,15 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _foreach_takes_fakes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
-    """Optimizers choose foreach by the exact type of their parameters."""
-    kinds = optimizers._foreach_supported_types
-    kinds.append(FakeTensor)
+    """Optimizers and the clipping of gradients choose foreach by the exact type of their tensors."""
+    lists: list[list[Any]] = [optimizers._foreach_supported_types, foreach._foreach_supported_types]
+    for kinds in lists:
+        kinds.append(FakeTensor)
     try:
         yield
     finally:
-        kinds.remove(FakeTensor)
+        for kinds in lists:
+            kinds.remove(FakeTensor)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from unittest.mock import patch
 
 import torch
 import torch.optim.optimizer as optimizers
 
+from memfit.predict.cuda_reduction import Processors
 from memfit.predict.messages import TraceRequest
 from memfit.predict.torch_cuda_attention import register_attention
+from memfit.predict.torch_cuda_insides import Card
 from memfit.predict.torch_cuda_patches import CannotPatch, patch_process, why_not
 from memfit.predict.torch_cuda_pretend import pretending_cuda
 from memfit.predict.torch_cuda_recurrent import register_recurrent
@@ -48,7 +51,8 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
     route = _make_cuda_work()
     register_attention(request.capability, recording.shadow.note)
     register_recurrent(recording.shadow.note)
-    recording.tracker.scratch = note_scratch
+    processors = Processors(count=request.num_processors, threads=request.threads_per_processor)
+    recording.tracker.scratch = partial(note_scratch, Card(capability=request.capability, processors=processors))
     with pretending_cuda(request, recording):
         yield route
 
@@ -57,8 +61,9 @@ def _make_cuda_work() -> str:
     if torch.version.cuda is None:
         patch_process()
         return "fake cuda on a CPU-only build"
-    if torch.cuda.is_available():
-        torch.zeros(1, device="cuda")  # wakes the engine's device thread before fake tensors reach it
+    if not torch.cuda.is_available():
+        raise CannotPatch("a CUDA build of torch that finds no driver; --engine phantom needs none")
+    torch.zeros(1, device="cuda")  # wakes the engine's device thread before fake tensors reach it
     return "fake cuda"
 
 

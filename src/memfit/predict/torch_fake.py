@@ -45,6 +45,8 @@ class Trace:
     moved_bytes: float = 0.0
     num_calls: int = 0
     """Work of the last whole step."""
+    data_bytes: int = 0
+    """What the job's data set will hold in memory of the host."""
 
 
 class Recording:
@@ -77,6 +79,7 @@ class Recording:
             for mode in (self.mode, self.shadow, self.tracker):
                 stack.enter_context(mode)
             yield
+            self.tracker.let_go()
 
     def finish(self, seconds: float) -> Trace:
         """Close the log."""
@@ -185,7 +188,7 @@ def trace_training(
             places.forced = "other"
         _claim_rest(training, tracker)
     trace = recording.finish(time.perf_counter() - started)
-    trace.num_steps = num_steps
+    trace.num_steps, trace.data_bytes = num_steps, training.data_bytes
     return trace
 
 

@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict import torch_cuda_attention as attention
 from memfit.predict import torch_cuda_convolution as convolution
 from memfit.predict import torch_cuda_recurrent as recurrent
 from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
@@ -57,6 +58,8 @@ class Shadow(LeanMode):
             aten.equal.default: self._equal,
             convolution.FORWARD: convolution.answer_convolution,
             convolution.BACKWARD: convolution.answer_convolution,
+            aten.add.Tensor: attention.answer_sum,
+            aten._scaled_dot_product_efficient_attention.default: attention.answer_efficient,
             recurrent.FORWARD: recurrent.answer_forward,
             recurrent.BACKWARD: recurrent.answer_backward,
         }

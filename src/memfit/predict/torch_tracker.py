@@ -32,6 +32,13 @@ ENGINE_ACCUMULATES = {
     aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
     aten.index_add.default,
 }  # fmt: skip
+BORN_IN_ORDER = {
+    aten._scaled_dot_product_efficient_attention.default: (2, 3, 0, 1),
+    aten.native_dropout.default: (1, 0),
+}
+"""Results that are not made in the order they are returned in: random state and masks come first."""
+CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
+"""Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 
 MULTIPLIES = {
@@ -73,6 +80,14 @@ def device_of(tensor: Any) -> torch.device:
 def is_distributed(types: tuple[type, ...]) -> bool:
     """Whether a sharded tensor is among the arguments: it turns the call into calls on its local part, seen then."""
     return any(kind.__name__ == "DTensor" for kind in types)
+
+
+def _changes_in_place(func: Any) -> bool:
+    """Whether this step of a backward is taken in place where there are no fake tensors."""
+    if not any(func in steps for steps in CHANGED_IN_PLACE.values()):
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and func in CHANGED_IN_PLACE.get(node.name(), ())
 
 
 class LeanMode(TorchDispatchMode):
@@ -141,7 +156,7 @@ class Tracker(LeanMode):
             return []
         old = self._accumulated_into(func, args)
         uids = []
-        for tensor in tensors_in(result):
+        for tensor in tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result):
             uid, is_new = self.see(tensor, str(func))
             uids.append(uid if is_new else -1)
             if is_new and old is not None and self.log.births[old].num_bytes == self.log.births[uid].num_bytes:
@@ -213,6 +228,10 @@ class Tracker(LeanMode):
         else:
             self.log.free(uid)
 
+    def let_go(self) -> None:
+        """The run is over: what dies from now on dies because the job is taken down."""
+        self._keep.clear()
+
     def _inherit(self, new: int, old: int, key: int) -> None:
         """The new storage is the old buffer, added to in place: forget the birth, keep the old number."""
         self._takeover = None
@@ -224,7 +243,9 @@ class Tracker(LeanMode):
 
     def _accumulated_into(self, func: Any, args: tuple[Any, ...]) -> int | None:
         """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""
-        if self._task == -1 or func not in ENGINE_ACCUMULATES or not isinstance(args[0], torch.Tensor):
+        if self._task == -1 or not isinstance(args[0], torch.Tensor):
+            return None
+        if func not in ENGINE_ACCUMULATES and not _changes_in_place(func):
             return None
         return None if args[0]._is_view() else self.uid_of(args[0])
 

@@ -74,8 +74,13 @@ class TraceLog:
 
     def alloc(self, birth: Birth) -> int:
         """A storage came to life; its number is returned."""
+        uid = self.born(birth)
+        self.entries.append(("alloc", uid))
+        return uid
+
+    def born(self, birth: Birth) -> int:
+        """Number a storage whose place among the entries is given by someone else."""
         self.births.append(birth)
-        self.entries.append(("alloc", len(self.births) - 1))
         return len(self.births) - 1
 
     def free(self, uid: int) -> None:

@@ -1,0 +1,48 @@
+"""Fake tensors on a CPU build ask for the same bytes in the same order as a CUDA build does on the phantom GPU.
+
+`phantom_events.json.gz` holds one training step of each job as torch 2.14.1 made it on the phantom GPU (allocations
+rounded to 512 bytes, releases in a row sorted by size, cuDNN's workspaces left out). It is written by
+`python -m benchmarks.accuracy.phantom_grid --write`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.accuracy.grid_events import events_of, signed
+from benchmarks.accuracy.grid_jobs import RECORDED, grid
+
+from memfit.job.description import describe_job
+from memfit.predict.child import Nursery
+from memfit.predict.devices import parse_device
+from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.torch_cuda_patches import why_not
+
+RECORDS = json.loads(gzip.decompress(Path(__file__).with_name("phantom_events.json.gz").read_bytes()))
+JOBS = {job.name: job for job in grid()}
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no fake CUDA tensors here: {why_not()}")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One process that has torch loaded."""
+    with Nursery(300) as process:
+        yield process
+
+
+def test_every_job_that_should_be_recorded_is() -> None:
+    assert set(RECORDS) == set(RECORDED)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_fake_tensors_allocate_as_the_phantom_gpu_does(nursery: Nursery, name: str) -> None:
+    job = JOBS[name]
+    options = ForecastOptions(nursery=nursery, with_smallest=False)
+    prediction = forecast(describe_job(job.model, dict(job.settings)), parse_device(job.device), options)
+    assert prediction.timeline is not None
+    assert signed(events_of(prediction.timeline, 2)) == RECORDS[name]
