@@ -1,132 +1,172 @@
 """Do plans keep their promises when they are carried out, and are they faster than the baselines at the same peak?
 
-    python -m benchmarks.plans.execution [NAME ...] [--compile] [--threads 1]
+    python -m benchmarks.plans.execution [NAME ...] [--rounds 9] [--compile] [--threads 1] [--publish docs/fit.md]
 
 For each job: budgets from the plain peak down to the smallest feasible; measured peak against budget, calls as
 planned, bit equality, measured slowdown against the promised one. Then every baseline as it is, beside our plan for
-the baseline's own measured peak.
+the baseline's own measured peak. Results are kept by model in benchmark-results/execution; `--publish` puts all that
+are there into a page.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from benchmarks.plans.execution_results import (
+    PeerRow,
+    PlanRow,
+    Results,
+    dropout_table,
+    publish,
+    read_dropout,
+    read_results,
+    summary,
+    tables,
+    write_dropout,
+    write_results,
+)
 from memfit.errors import DoesNotFit
 from memfit.plan.case import Case
 from memfit.plan.checkpoint_rules import equal_segments, every_block, sqrt_segments
-from memfit.plan.planners import make_plan, planner_called, smallest_budget
-from memfit.records.plan import Node
-from memfit.units import format_bytes
+from memfit.plan.planners import planner_called, smallest_budget
+from memfit.records.plan import Plan
 
-SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
-WITHIN = 0.10
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+SEGMENTS = (2, 4)
+KEPT = Path("benchmark-results/execution")
 
 
 def main() -> None:
-    """Print the tables."""
+    """Run, print, keep, publish."""
     options = _options()
     import torch
 
     torch.set_num_threads(options.threads)
     from benchmarks.plans import execution_torch as lab
 
-    for name in options.names or lab.NAMES:
-        subject = lab.prepare(name)
-        print(
-            f"\n## {name}: plain peak {format_bytes(subject.plain_peak_bytes)}, {len(subject.chain.stages)} stages\n",
-            flush=True,
-        )
-        _promises(lab, subject)
-        _baselines(lab, subject)
-        if options.compile:
-            _knob(lab, subject)
+    for name in options.names if options.names is not None else lab.NAMES:
+        results = _run(lab, name, options)
+        write_results(KEPT, results)
+        print("\n" + tables(results), flush=True)
     if options.compile:
-        for budget in (1.0, 0.5, 0.0):
-            print(f"dropout under activation_memory_budget={budget}: {lab.dropout_gradients_agree(budget)}", flush=True)
+        from benchmarks.plans.execution_compile_torch import dropout_rows
+
+        write_dropout(KEPT, dropout_rows())
+    page = _page(lab.NAMES)
+    if options.names == []:
+        print(page)
+    if options.publish is not None:
+        publish(options.publish, page)
 
 
-def _promises(lab: Any, subject: Any) -> None:
-    print("| budget | of plain | promised | measured | within | calls as planned | bit-equal | slower | measured |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for budget_bytes in _budgets(subject):
-        plan = make_plan(subject.chain, budget_bytes)
-        seen = lab.run_plan(subject, plan)
-        cells = [
-            format_bytes(budget_bytes), f"{budget_bytes / subject.plain_peak_bytes:.2f}", format_bytes(plan.peak_bytes),
-            format_bytes(seen.peak_bytes), _yes(seen.peak_bytes <= budget_bytes), _yes(seen.calls_as_planned),
-            _yes(seen.bit_equal), f"{plan.slowdown:.2f}", f"{seen.slowdown:.2f}",
-        ]  # fmt: skip
-        print("| " + " | ".join(cells) + " |", flush=True)
+def _page(names: tuple[str, ...]) -> str:
+    """Everything that is kept, as it stands in the docs."""
+    found = [results for name in names if (results := read_results(KEPT, name)) is not None]
+    parts = [summary(found), *(tables(results) for results in found)]
+    dropout = read_dropout(KEPT)
+    return "\n".join([*parts, *([dropout_table(dropout)] if dropout else [])])
 
 
-def _budgets(subject: Any) -> Iterator[int]:
+def _run(lab: Any, name: str, options: argparse.Namespace) -> Results:
+    subject = lab.prepare(name)
+    before = read_results(KEPT, name)
+    if options.compile and before is not None:
+        from benchmarks.plans.execution_compile_torch import knob_rows
+
+        return msgspec.structs.replace(before, knob=knob_rows(subject, options.rounds))
+    return _examine(lab, subject, options.rounds)
+
+
+def _examine(lab: Any, subject: Any, num_rounds: int) -> Results:
+    asked = {f"plan for {budget}": budget for budget in budgets(subject)}
+    plans = {name: lab.plan_within(subject, budget) for name, budget in asked.items()}
+    peers = dict(_peer_ways(lab, subject))
+    peaks = {name: lab.measured_peak(subject, way) for name, way in peers.items()}
+    ours = {f"ours at {name}": plan_or_not(lab, subject, peak) for name, peak in peaks.items()}
+    fitting = {name: plan for name, plan in ours.items() if isinstance(plan, Plan)}
+    ways = {name: lab.planned_way(subject, plan) for name, plan in {**plans, **fitting}.items()}
+    seen, seconds = lab.examine(subject, {**ways, **peers}, num_rounds)
+    return Results(
+        name=subject.name,
+        what=subject.what,
+        plain_peak_bytes=subject.plain_peak_bytes,
+        plain_seconds=min(seconds[lab.PLAIN]),
+        num_stages=len(subject.chain.stages),
+        control=_ratio(seconds[lab.AGAIN], seconds[lab.PLAIN]),
+        num_rounds=num_rounds,
+        plans=tuple(_plan_row(asked[name], plan, seen[name]) for name, plan in plans.items()),
+        peers=tuple(peer_row(name, peaks[name], ours[f"ours at {name}"], seen, seconds) for name in peers),
+    )
+
+
+def plan_or_not(lab: Any, subject: Any, budget_bytes: int) -> Plan | DoesNotFit:
+    """Our plan for a budget, or the error that says there is none."""
+    try:
+        return lab.plan_within(subject, budget_bytes)
+    except DoesNotFit as error:
+        return error
+
+
+def _plan_row(budget_bytes: int, plan: Plan, seen: Any) -> PlanRow:
+    return PlanRow(
+        budget_bytes=budget_bytes, promised_bytes=plan.peak_bytes, promised_slowdown=plan.slowdown, seen=seen
+    )
+
+
+def peer_row(
+    name: str, peak_bytes: int, plan: Plan | DoesNotFit, seen: Any, seconds: dict[str, list[float]]
+) -> PeerRow:
+    """A baseline beside our plan for its peak."""
+    if isinstance(plan, DoesNotFit):
+        return PeerRow(name=name, seen=seen[name], needed_bytes=plan.needed_bytes)
+    mine = f"ours at {name}"
+    return PeerRow(
+        name=name,
+        seen=seen[name],
+        ours=_plan_row(peak_bytes, plan, seen[mine]),
+        ratio=_ratio(seconds[mine], seconds[name]),
+    )
+
+
+def _ratio(these: list[float], those: list[float]) -> float:
+    return min(these) / min(those)
+
+
+def budgets(subject: Any) -> list[int]:
     """From what everything kept takes down to the smallest feasible."""
     case = Case(subject.chain, subject.plain_peak_bytes)
     smallest = smallest_budget(case, planner_called("nested", None))
     most = max(case.nested.plain.peak_bytes, smallest)
-    yield from sorted({round(smallest + share * (most - smallest)) for share in SHARES}, reverse=True)
+    return sorted({round(smallest + share * (most - smallest)) for share in SHARES}, reverse=True)
 
 
-def _baselines(lab: Any, subject: Any) -> None:
-    print("\n| baseline | its measured peak | slower | ours at that peak | slower | faster or equal |")
-    print("|---|---|---|---|---|---|")
-    for name, nodes in _baseline_nodes(subject):
-        theirs = lab.run_nodes(subject, nodes)
-        try:
-            ours = lab.run_plan(subject, make_plan(subject.chain, theirs.peak_bytes))
-        except DoesNotFit as error:
-            needed = format_bytes(error.needed_bytes or 0)
-            print(
-                f"| {name} | {format_bytes(theirs.peak_bytes)} | {theirs.slowdown:.2f} | needs {needed} | | |",
-                flush=True,
-            )
-            continue
-        verdict = _yes(ours.slowdown <= theirs.slowdown * (1 + WITHIN / 2))
-        cells = [
-            name,
-            format_bytes(theirs.peak_bytes),
-            f"{theirs.slowdown:.2f}",
-            format_bytes(ours.peak_bytes),
-            f"{ours.slowdown:.2f}",
-            verdict,
-        ]
-        print("| " + " | ".join(cells) + " |", flush=True)
-
-
-def _baseline_nodes(subject: Any) -> Iterator[tuple[str, tuple[Node, ...]]]:
+def _peer_ways(lab: Any, subject: Any) -> Iterator[tuple[str, Any]]:
     case = Case(subject.chain, subject.plain_peak_bytes)
-    yield "every block", every_block(case).nodes
-    yield "sqrt(n)", sqrt_segments(case).nodes
-    for segments in (2, 4):
-        yield f"checkpoint_sequential, {segments} segments", equal_segments(subject.chain, segments)
-
-
-def _knob(lab: Any, subject: Any) -> None:
-    print("\n| activation_memory_budget (aot_eager) | measured peak | slower | bit-equal |")
-    print("|---|---|---|---|")
-    for budget in (1.0, 0.5, 0.0):
-        seen = lab.run_compiled(subject, budget)
-        if isinstance(seen, str):
-            print(f"| {budget} | {seen} | | |", flush=True)
+    yield "every block", lab.nodes_way(subject, every_block(case).nodes)
+    yield "sqrt(n)", lab.nodes_way(subject, sqrt_segments(case).nodes)
+    for segments in SEGMENTS:
+        real = lab.sequential_way(subject, segments)
+        if real is not None:
+            yield f"checkpoint_sequential, {segments} segments", real
         else:
-            print(
-                f"| {budget} | {format_bytes(seen.peak_bytes)} | {seen.slowdown:.2f} | {_yes(seen.bit_equal)} |",
-                flush=True,
-            )
-
-
-def _yes(truth: bool) -> str:
-    return "yes" if truth else "**no**"
+            yield f"{segments} equal segments", lab.nodes_way(subject, equal_segments(subject.chain, segments))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="jobs; all by default")
-    parser.add_argument("--compile", action="store_true", help="also torch.compile with activation_memory_budget")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="jobs; all by default, none with '-'")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--compile", action="store_true", help="torch.compile with activation_memory_budget, added")
     parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args()
+    parser.add_argument("--publish", type=Path, metavar="PAGE", help="put all results that are kept into this page")
+    options = parser.parse_args()
+    options.names = [] if options.names == ["-"] else options.names or None
+    return options
 
 
 if __name__ == "__main__":

@@ -1,32 +1,45 @@
-"""How long does a step take and how much does it hold: plain, planned, under a baseline? Real runs."""
+"""How long does a step take and how much does it hold: plain, planned, under a baseline? Real runs.
+
+Bytes, calls and equality come from one watched step each. Seconds come from rounds: in each round every way of
+running the step is run once, in an order that turns from round to round, the plain step among them twice. Of each way
+the least time counts, as in the profile: whatever else runs on the machine only adds.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
+from benchmarks.plans.execution_results import Seen
 from memfit.apply.torch_apply import apply_to
+from memfit.apply.torch_fit import hold_to_budget
 from memfit.apply.torch_job import Job, RandomState, job_of, job_of_step, leaving_no_trace
 from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_proof import Reference, base_bytes_of, prove, reference_of
+from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
 from memfit.apply.torch_segments import apply_nodes
 from memfit.job.workloads import build_workload
+from memfit.plan.planners import make_plan
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Keep, Node, Plan
 
-REPEATS = 3
+PLAIN, AGAIN = "plain", "plain again"
 
 
 @dataclass(slots=True)
 class Subject:
     """A job with its chain and its plain step."""
 
+    name: str
+    what: str
     job: Job
     chain: Chain
     reference: Reference
@@ -35,40 +48,27 @@ class Subject:
     plain_peak_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One way of running a step, measured."""
-
-    peak_bytes: int
-    seconds: float
-    plain_seconds: float
-    """Of plain steps run in between."""
-    bit_equal: bool
-    calls_as_planned: bool
-
-    @property
-    def slowdown(self) -> float:
-        """Against the plain step."""
-        return self.seconds / self.plain_seconds
-
-
-def build(name: str) -> Job:
-    """One of the benchmark's jobs."""
-    torch.manual_seed(0)
-    if name == "BatchNorm + dropout":
-        return _normed()
-    workload, settings = JOBS[name]
-    return job_of_step(build_workload(workload, dict(settings)), name)
-
+# ---- the models --------------------------------------------------------------------------------------------------
 
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
-    "MLP": ("mlp", {"batch_size": 4096, "hidden": 512, "layers": 12, "optimizer": "sgd"}),
-    "ResNet-18": ("resnet18", {"batch_size": 16, "size": 128}),
-    "ResNet-50": ("resnet50", {"batch_size": 8, "size": 160}),
-    "DistilBERT": ("distilbert", {"batch_size": 8, "length": 256, "layers": 6, "optimizer": "sgd"}),
-    "small GPT": ("gpt", {"batch_size": 8, "length": 256, "words": 2000, "width": 256, "layers": 8, "dropout": 0.1}),
+    "MLP": ("mlp", {"batch_size": 2048, "hidden": 512, "layers": 12, "optimizer": "sgd"}),
+    "ResNet-18": ("resnet18", {"batch_size": 8, "size": 128, "optimizer": "sgd"}),
+    "ResNet-50": ("resnet50", {"batch_size": 4, "size": 160, "optimizer": "sgd"}),
+    "DistilBERT": ("distilbert", {"batch_size": 6, "length": 128, "layers": 6, "optimizer": "sgd"}),
+    "small GPT": ("gpt", {"batch_size": 4, "length": 256, "words": 2000, "width": 256, "layers": 8, "dropout": 0.1}),
 }
-NAMES = ("MLP", "ResNet-18", "ResNet-50", "DistilBERT", "small GPT", "BatchNorm + dropout")
+NORMED = "BatchNorm + dropout"
+NAMES = (*JOBS, NORMED)
+
+
+def build(name: str) -> tuple[Job, str]:
+    """One of the benchmark's jobs, and what it is."""
+    torch.manual_seed(0)
+    if name == NORMED:
+        return _normed(), "8 images of 64x64, 16 blocks of convolution, BatchNorm, GELU and dropout"
+    workload, settings = JOBS[name]
+    what = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return job_of_step(build_workload(workload, dict(settings)), name), what
 
 
 def _normed() -> Job:
@@ -79,43 +79,120 @@ def _normed() -> Job:
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
     )
-    batch = (torch.randn(16, 3, 64, 64), torch.randint(0, 10, (16,)))
-    return job_of(model, batch, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), "normed")
+    batch = (torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,)))
+    return job_of(model, batch, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), NORMED)
 
 
 def prepare(name: str) -> Subject:
     """Profile a job and run its plain step."""
-    job = build(name)
+    job, what = build(name)
     profile = profile_job(job)
     state = RandomState.now()
     base = base_bytes_of(job, profile.chain.fixed.optimizer_state_bytes)
-    return Subject(job, profile.chain, reference_of(job, state), state, base, base + profile.plain_record_peak_bytes)
+    assert profile.plain_record_peak_bytes is not None
+    reference = reference_of(job, state)
+    return Subject(name, what, job, profile.chain, reference, state, base, base + profile.plain_record_peak_bytes)
 
 
-def run_plan(subject: Subject, plan: Plan) -> Seen:
-    """A plan, applied and measured."""
-    return _seen(subject, plan.nodes, lambda: apply_to(subject.job.model, plan))
+# ---- ways to run its step ----------------------------------------------------------------------------------------
 
 
-def run_nodes(subject: Subject, nodes: tuple[Node, ...]) -> Seen:
-    """Nodes of a baseline, applied and measured."""
-    return _seen(subject, nodes, lambda: apply_nodes(subject.job.model, subject.chain.stages, nodes))
+@dataclass(slots=True)
+class Way:
+    """One way of running a step: what to enter around it, and the nodes whose calls can be counted."""
+
+    attach: Callable[[], Any]
+    nodes: tuple[Node, ...] | None = None
 
 
-def _seen(subject: Subject, nodes: tuple[Node, ...], attach: Callable[[], Any]) -> Seen:
-    with attach():
+def plan_within(subject: Subject, budget_bytes: int) -> Plan:
+    """The plan that `memfit fit` takes for a budget: planned, measured, and planned again where that is better."""
+
+    def plan_for(chain: Chain, target_bytes: int) -> Plan:
+        return make_plan(chain, target_bytes)
+
+    held = hold_to_budget(subject.job, subject.chain, budget_bytes, plan_for)
+    held.applied.undo()
+    return held.plan
+
+
+def planned_way(subject: Subject, plan: Plan) -> Way:
+    """A plan of ours."""
+    return Way(lambda: apply_to(subject.job.model, plan), plan.nodes)
+
+
+def nodes_way(subject: Subject, nodes: tuple[Node, ...]) -> Way:
+    """A published rule, carried out by the same code as our plans."""
+    return Way(lambda: apply_nodes(subject.job.model, subject.chain.stages, nodes), nodes)
+
+
+def sequential_way(subject: Subject, segments: int) -> Way | None:
+    """`torch.utils.checkpoint.checkpoint_sequential` itself; None where the model is no Sequential."""
+    model = subject.job.model
+    if not isinstance(model, nn.Sequential):
+        return None
+
+    @contextlib.contextmanager
+    def attach() -> Any:
+        model.forward = lambda input: checkpoint_sequential(list(model), segments, input, use_reentrant=False)
+        try:
+            yield
+        finally:
+            del model.__dict__["forward"]
+
+    return Way(attach)
+
+
+# ---- looking -----------------------------------------------------------------------------------------------------
+
+
+def examine(subject: Subject, ways: dict[str, Way], num_rounds: int) -> tuple[dict[str, Seen], dict[str, list[float]]]:
+    """Bytes, equality, calls and seconds of each way; seconds also of the plain step, twice."""
+    nothing = Way(contextlib.nullcontext)
+    seconds = _rounds(subject, {PLAIN: nothing, AGAIN: nothing, **ways}, num_rounds)
+    update = subject.chain.update_seconds
+    seen = {}
+    for name, way in ways.items():
+        plain_seconds = min(*seconds[PLAIN], *seconds[AGAIN]) + update
+        seen[name] = _seen(subject, way, [(mine + update) / plain_seconds for mine in seconds[name]])
+    return seen, seconds
+
+
+def _seen(subject: Subject, way: Way, ratios: Sequence[float]) -> Seen:
+    with way.attach():
         proof: Proof = prove(subject.job, subject.reference, subject.state, subject.base_bytes, 0)
-    planned, plain = [], []
-    for _ in range(REPEATS):  # in turns, so that other programs on this machine disturb both alike
-        plain.append(_time(subject.job))
-        with attach():
-            planned.append(_time(subject.job))
     return Seen(
-        proof.measured_peak_bytes or 0, min(planned), min(plain), proof.bit_equal, _counts_agree(subject, nodes)
+        peak_bytes=proof.measured_peak_bytes or 0,
+        slowdown=min(ratios),
+        median=statistics.median(ratios),
+        bit_equal=proof.bit_equal,
+        differing=proof.failure or names_of(proof.differing, most=1),
+        calls_as_planned=None if way.nodes is None else _counts_agree(subject, way.nodes),
     )
 
 
-def _time(job: Job) -> float:
+def measured_peak(subject: Subject, way: Way) -> int:
+    """The most alive in one step."""
+    with way.attach():
+        return prove(subject.job, subject.reference, subject.state, subject.base_bytes, 0).measured_peak_bytes or 0
+
+
+def _rounds(subject: Subject, ways: dict[str, Way], num_rounds: int) -> dict[str, list[float]]:
+    """Seconds of every way in every round; the order turns, so that nobody always follows the same one."""
+    names = list(ways)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(num_rounds + 1):
+        at = number % len(names)
+        for name in names[at:] + names[:at]:
+            with ways[name].attach():
+                taken = time_of(subject.job)
+            if number:  # the first round warms up
+                seconds[name].append(taken)
+    return seconds
+
+
+def time_of(job: Job) -> float:
+    """Seconds of one forward and backward."""
     with leaving_no_trace(job):
         start = time.perf_counter()
         job.run()
@@ -123,6 +200,7 @@ def _time(job: Job) -> float:
 
 
 def _counts_agree(subject: Subject, nodes: tuple[Node, ...]) -> bool:
+    """Whether every module within a checkpoint runs exactly as often as the plan says."""
     counts: Counter[str] = Counter()
     counted = apply_nodes(subject.job.model, subject.chain.stages, nodes, lambda name: counts.update([name]))
     with counted, leaving_no_trace(subject.job):
@@ -145,58 +223,3 @@ def planned_calls(nodes: tuple[Node, ...], runs: int = 1) -> Counter[int]:
         counts += planned_calls(tuple(inner), runs + 1)
         counts += planned_calls((last,), runs + 1 if isinstance(last, Keep) else runs)
     return counts
-
-
-# ---- torch's own knob --------------------------------------------------------------------------------------------
-
-
-def run_compiled(subject: Subject, budget: float) -> Seen | str:
-    """`activation_memory_budget` of torch.compile, with the backend that runs everywhere; or why it does not run."""
-    from torch._functorch import config
-
-    job, model = subject.job, subject.job.model
-    before, plain = config.activation_memory_budget, model.forward
-    config.activation_memory_budget = budget
-    torch._dynamo.reset()
-    try:
-        model.forward = torch.compile(plain, backend="aot_eager")
-        for _ in range(2):
-            _time(job)
-        proof = prove(job, subject.reference, subject.state, subject.base_bytes, 0)
-        seconds = min(_time(job) for _ in range(REPEATS))
-    except Exception as error:  # whatever the compiler says is the answer
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
-    finally:
-        config.activation_memory_budget = before
-        model.__dict__.pop("forward", None)
-        torch._dynamo.reset()
-    if proof.failure:
-        return proof.failure[:60]
-    return Seen(proof.measured_peak_bytes or 0, seconds, _time(job), proof.bit_equal, True)
-
-
-def dropout_gradients_agree(budget: float) -> str:
-    """Does a compiled dropout drop the same positions forward and backward?"""
-    from torch._functorch import config
-
-    before = config.activation_memory_budget
-    config.activation_memory_budget = budget
-    torch._dynamo.reset()
-    try:
-        return _dropout_answer()
-    except Exception as error:  # whatever the compiler says is the answer
-        return f"{type(error).__name__}"
-    finally:
-        config.activation_memory_budget = before
-        torch._dynamo.reset()
-
-
-def _dropout_answer() -> str:
-    x = torch.randn(1000, requires_grad=True)
-    f = torch.compile(lambda v: nn.functional.dropout(torch.sin(v), 0.5), backend="aot_eager")
-    y = f(x)
-    y.sum().backward()
-    assert x.grad is not None
-    dropped = y == 0
-    wrong = int((x.grad[dropped] != 0).sum())
-    return f"{wrong} of {int(dropped.sum())} dropped positions got a gradient"

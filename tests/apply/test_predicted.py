@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memfit import api
+from memfit.api.fits import _training_of
 from memfit.apply.predicted_chain import budget_of, chain_from, split_device
 from memfit.apply.torch_foresight import draft_of
 from memfit.apply.torch_profile import profile_job
@@ -16,10 +17,10 @@ SETTINGS = ("batch_size=8", "length=64", "words=500", "layers=4", "width=128", "
 
 
 def test_a_foreseen_chain_has_the_stages_and_nearly_the_bytes_of_a_measured_one():
-    draft, _ = draft_of(lambda: api._training_of("gpt", SETTINGS), "gpt")
+    draft, _ = draft_of(lambda: _training_of("gpt", SETTINGS), "gpt")
     prediction = api.predict_peak("gpt", settings=SETTINGS, device="cpu", probes=False)
     foreseen = chain_from(prediction, draft)
-    measured = profile_job(build_job(api._training_of("gpt", SETTINGS), "gpt"), timed_runs=1).chain
+    measured = profile_job(build_job(_training_of("gpt", SETTINGS), "gpt"), timed_runs=1).chain
     seen = {stage.name: stage for stage in measured.stages}
     blocks = [stage for stage in foreseen.stages if stage.name.startswith("blocks.")]
     assert len(blocks) == 4

@@ -99,7 +99,7 @@ def test_a_block_whose_output_depends_on_a_buffer_it_changes_is_bit_equal():
 
 
 def test_without_restoring_buffers_the_comparison_would_notice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.apply.torch_segments.buffers_of", lambda modules: [])
+    monkeypatch.setattr("memfit.apply.torch_segments.buffers_on", lambda shelves: [])
     found = gaps(normed_stack(3), WHOLE + REST)
     assert any(name.startswith("buffer") for name in found)
     found = gaps(Stack([Remembering(16) for _ in range(3)]), WHOLE + REST)

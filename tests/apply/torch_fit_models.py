@@ -114,6 +114,19 @@ class Drifting(nn.Module):
         return torch._C._current_graph_task_id() != -1
 
 
+class Jittery(nn.Module):
+    """Never twice the same, and never far from itself: multiples of the golden ratio fall evenly between two whole."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.turn = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.turn += 1
+        return torch.tanh(self.linear(x)) * (1.0 + 1e-4 * (self.turn * 0.618034 % 1.0))
+
+
 def normed_stack(num_blocks: int = 5, width: int = 16) -> Stack:
     torch.manual_seed(0)
     return Stack([NormedBlock(width) for _ in range(num_blocks)], width)

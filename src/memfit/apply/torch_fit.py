@@ -1,8 +1,11 @@
 """How does a plan come to hold on a live model: planned, applied, proven, and planned again where it did not?
 
-The planner is handed in. A plan whose step measures more than the budget is planned again for the excess less, at
-most three times. A block that computes something else the second time is found, named and kept. Whatever fails, the
-model is left as it was.
+The planner is handed in. What counts is what is measured. A plan whose step measures more than the budget is planned
+again for the excess less, at most three times. A plan whose step measures less than it promised leaves room: it is
+planned again for as much more, and the faster plan is taken if its step is measured within the budget. So is the
+smallest plan there is when it promises only a little too much. Plans that move bytes are held to their promise: what
+such a step measures depends on how fast the link was. A block that computes something else the second time
+is found, named and kept. Whatever fails, the model is left as it was.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
 from memfit.units import format_bytes
 
 MOST_ROUNDS = 3
+NEARLY = 0.1
+"""A smallest plan that promises this much more than the budget is measured before it is refused."""
+WORTHWHILE = 0.005
+"""A plan that promises to be faster by less is not tried."""
 PlanFor = Callable[[Chain, int], Plan]
 """The best plan for a chain within a budget; raises DoesNotFit when there is none."""
 
@@ -47,27 +54,93 @@ class _Attempt:
     kept: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Bench:
+    """Where plans are tried: the job, its plain step, and the budget that a measured step must keep."""
+
+    job: Job
+    reference: Reference
+    state: RandomState
+    base_bytes: int
+    budget_bytes: int
+    disk: str | None
+
+    def try_plan(self, plan: Plan) -> Proof:
+        """Run one step under a plan; the model is as before."""
+        with apply_to(self.job.model, plan, self.disk):
+            return prove(self.job, self.reference, self.state, self.base_bytes, plan.peak_bytes)
+
+    def holds(self, proof: Proof) -> bool:
+        """Whether a step is the same and within the budget."""
+        return proof.same and proof.measured_peak_bytes is not None and proof.measured_peak_bytes <= self.budget_bytes
+
+
 def hold_to_budget(job: Job, chain: Chain, budget_bytes: int, plan_for: PlanFor, disk: str | None = None) -> Held:
-    """Plan, apply and prove until the step is the same and within the budget."""
+    """Plan, apply and prove until the step is the same and within the budget, and no faster one is."""
     state = RandomState.now()
-    reference = reference_of(job, state)
     base_bytes = base_bytes_of(job, chain.fixed.optimizer_state_bytes)
+    bench = _Bench(job, reference_of(job, state), state, base_bytes, budget_bytes, disk)
     attempt = _Attempt(chain, budget_bytes)
+    plan, proof = _first_that_holds(bench, attempt, plan_for)
+    plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
+    applied = apply_to(job.model, plan, disk)
+    return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
+
+
+def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, Proof]:
     while True:
-        plan = plan_for(attempt.chain, attempt.target_bytes)
-        applied = apply_to(job.model, plan, disk)
-        try:
-            proof = prove(job, reference, state, base_bytes, plan.peak_bytes)
-            if proof.same and (proof.measured_peak_bytes or 0) <= budget_bytes:
-                return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
-        except BaseException:
-            applied.undo()
-            raise
-        applied.undo()
+        plan, unless = _plan_or_nearly(attempt, plan_for)
+        proof = bench.try_plan(plan)
+        if bench.holds(proof):
+            return plan, proof
         if not proof.same:
-            _keep_what_drifts(job, reference, state, attempt, plan, proof)
+            _keep_what_drifts(bench, attempt, plan, proof)
+        elif unless is not None:
+            raise unless
         else:
-            _aim_lower(attempt, budget_bytes, proof)
+            _aim_lower(attempt, bench.budget_bytes, proof)
+
+
+def _plan_or_nearly(attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNotFit | None]:
+    """A plan for the target, or the smallest one with the error to raise unless it measures less than it promises."""
+    try:
+        return plan_for(attempt.chain, attempt.target_bytes), None
+    except DoesNotFit as error:
+        needed = error.needed_bytes
+        if needed is None or not attempt.target_bytes < needed <= (1.0 + NEARLY) * attempt.target_bytes:
+            raise
+        smallest = plan_for(attempt.chain, needed)
+        if smallest.moves:
+            raise
+        return smallest, error
+
+
+def _use_the_room_left(bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof) -> tuple[Plan, Proof]:
+    """A promise counts some bytes twice: plan for about as many more, and take the first that is faster and holds."""
+    tried = {plan.nodes}
+    for target_bytes in _higher_targets(bench.budget_bytes, plan, proof):
+        faster = plan_for(chain, target_bytes)
+        if faster.moves or faster.seconds > (1.0 - WORTHWHILE) * plan.seconds:
+            break
+        if faster.nodes not in tried and bench.holds(found := bench.try_plan(faster)):
+            return faster, found
+        tried.add(faster.nodes)
+    return plan, proof
+
+
+def _higher_targets(budget_bytes: int, plan: Plan, proof: Proof) -> list[int]:
+    """What to plan for, highest first; plans differ a little in how much they promise too much."""
+    spare_bytes = plan.peak_bytes - (proof.measured_peak_bytes or plan.peak_bytes)
+    if plan.moves or spare_bytes <= 0:
+        return []
+    more = (
+        max(2.0 * spare_bytes, 0.02 * budget_bytes),
+        max(1.25 * spare_bytes, 0.01 * budget_bytes),
+        spare_bytes,
+        0.5 * spare_bytes,
+    )
+    targets = {budget_bytes + int(each) for each in more}
+    return sorted((target for target in targets if target > plan.budget_bytes), reverse=True)
 
 
 def _aim_lower(attempt: _Attempt, budget_bytes: int, proof: Proof) -> None:
@@ -85,11 +158,10 @@ def _aim_lower(attempt: _Attempt, budget_bytes: int, proof: Proof) -> None:
     attempt.target_bytes -= measured - budget_bytes
 
 
-def _keep_what_drifts(
-    job: Job, reference: Reference, state: RandomState, attempt: _Attempt, plan: Plan, proof: Proof
-) -> None:
+def _keep_what_drifts(bench: _Bench, attempt: _Attempt, plan: Plan, proof: Proof) -> None:
     """Name the blocks that compute something else when they are run again, and let the next plan keep them."""
-    drifting = _drifting(job, reference, state, attempt.chain, plan.nodes)
+    # Where the plain step is too large, every block was compared with itself while it was profiled.
+    drifting = [] if bench.job.spared is not None else _drifting(bench, attempt.chain, plan.nodes)
     if not drifting:
         what = proof.failure or f"these differ: {names_of(proof.differing)}"
         raise ProofFailed(
@@ -104,7 +176,7 @@ def _keep_what_drifts(
     attempt.chain = msgspec.structs.replace(attempt.chain, stages=tuple(stages))
 
 
-def _drifting(job: Job, reference: Reference, state: RandomState, chain: Chain, nodes: tuple[Node, ...]) -> list[int]:
+def _drifting(bench: _Bench, chain: Chain, nodes: tuple[Node, ...]) -> list[int]:
     """The stages that a plan recomputes and that are not the same when each alone is recomputed."""
     recomputed = [i for node in nodes if isinstance(node, Checkpoint) for i in stages_of((node,))]
     found = []
@@ -112,17 +184,21 @@ def _drifting(job: Job, reference: Reference, state: RandomState, chain: Chain, 
         alone = tuple(
             Checkpoint(inside=(Keep(stage=i),)) if i == index else Keep(stage=i) for i in range(len(chain.stages))
         )
-        with apply_nodes(job.model, chain.stages, alone):
-            if not prove(job, reference, state, 0, 0).same:
+        with apply_nodes(bench.job.model, chain.stages, alone):
+            if not prove(bench.job, bench.reference, bench.state, 0, 0).same:
                 found.append(index)
     return found
 
 
 def check_budget(job: Job, budget_bytes: int) -> None:
-    """Refuse a budget that is none, or a model that carries a plan; answer at once when not even parameters fit."""
+    """Refuse a budget that is none, or a model that carries a plan; answer at once when not even parameters fit.
+
+    From here on the job knows its budget: a profile may choose to run no step that is far above it.
+    """
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int) or budget_bytes <= 0:
         raise UsageError("a budget must be above zero", found=repr(budget_bytes), hint="a size with a unit, as '8GiB'")
     refuse_planned(job.model)
+    job.limit_bytes = budget_bytes
     fixed_bytes = base_bytes_of(job, 0)
     if budget_bytes < fixed_bytes:
         raise DoesNotFit(

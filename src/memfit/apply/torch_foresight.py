@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memfit.apply.torch_calls import watch_calls
+from memfit.apply.torch_calls import storage_key, watch_calls
+from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes, tensors_of
 from memfit.apply.torch_stages import Layout, find_stages
 from memfit.apply.torch_targets import build_job
 from memfit.errors import PredictionFailed
@@ -74,3 +76,120 @@ def _output_bytes(layout: Layout, index: int) -> int:
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+
+# ---- a live model ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Foreseen:
+    """A live job's plain step as fake tensors tell it: nothing of it was allocated."""
+
+    layout: Layout
+    draft: tuple[Stage, ...]
+    """With the bytes that each stage returns."""
+    passing: frozenset[int]
+    """Stages whose output nobody keeps, and which keep less than it."""
+    plain_bytes: int
+    """Parameters, gradients, buffers, the batch, and everything that autograd keeps; optimizer state is not in it."""
+
+
+def foresee(job: Job) -> Foreseen:
+    """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched."""
+    with leaving_no_trace(job):
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.model, mode):
+                layout = find_stages(watch_calls(job))
+                draft = tuple(_draft(layout, index) for index in range(len(layout.stages)))
+                kept = _watch_kept(job, layout)
+        finally:
+            job.seen.pop("loss", None)
+    fixed = storage_bytes([*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)])
+    gradients = storage_bytes([p for p in job.model.parameters() if p.requires_grad])
+    return Foreseen(layout, draft, kept.passing(), fixed + gradients + sum(kept.saved.values()))
+
+
+@contextlib.contextmanager
+def _faking(model: torch.nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Put a fake on the place of every parameter and buffer of a model, the same one for the same tensor."""
+    made: dict[int, torch.Tensor] = {}
+    before: list[tuple[Any, str, torch.Tensor]] = []
+    for module in model.modules():
+        for shelf in (module._parameters, module._buffers):
+            for key, tensor in shelf.items():
+                if tensor is not None:
+                    before.append((shelf, key, tensor))
+                    made.setdefault(id(tensor), mode.from_tensor(tensor))
+    try:
+        for shelf, key, tensor in before:
+            shelf[key] = made[id(tensor)]
+        yield
+    finally:
+        for shelf, key, tensor in before:
+            shelf[key] = tensor
+
+
+class _Kept:
+    """Which storages autograd keeps, and in which stage each was made; all fake, so that holding them costs nothing."""
+
+    def __init__(self, fixed: set[int]) -> None:
+        self.fixed = fixed
+        self.stage = -1
+        self.held: list[torch.Tensor] = []
+        self.saved: dict[int, int] = {}
+        self.maker: dict[int, int] = {}
+        self.outputs: dict[int, dict[int, int]] = {}
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note one tensor that autograd keeps."""
+        key = storage_key(tensor)
+        if key not in self.fixed:
+            self.held.append(tensor)
+            self.saved[key] = tensor.untyped_storage().nbytes()
+            self.maker.setdefault(key, self.stage)
+        return tensor
+
+    def ended(self, stage: int, output: Any) -> None:
+        """Note what a stage returned."""
+        tensors = tensors_of(output)
+        self.held += tensors
+        self.outputs[stage] = {storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
+        for key in self.outputs[stage]:
+            self.maker.setdefault(key, stage)
+        self.stage = stage + 1  # what follows is glue, or says itself that it starts
+
+    def passing(self) -> frozenset[int]:
+        """The stages that return more than they leave, for nobody keeps what they return."""
+        found = set()
+        for stage, outputs in self.outputs.items():
+            passing = sum(size for key, size in outputs.items() if key not in self.saved)
+            if passing > sum(size for key, size in self.saved.items() if self.maker[key] == stage):
+                found.add(stage)
+        return frozenset(found)
+
+
+def _watch_kept(job: Job, layout: Layout) -> _Kept:
+    tensors = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
+    kept = _Kept({storage_key(tensor) for tensor in tensors})
+    handles = []
+
+    def starting(index: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            kept.stage = index
+
+        return hook
+
+    def ending(index: int) -> Callable[..., None]:
+        return lambda _module, _given, output: kept.ended(index, output)
+
+    for index, stage in enumerate(layout.stages):
+        if stage.calls:
+            handles.append(stage.calls[0].module.register_forward_pre_hook(starting(index)))
+            handles.append(stage.calls[-1].module.register_forward_hook(ending(index)))
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+            job.run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return kept

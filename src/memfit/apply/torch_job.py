@@ -32,6 +32,10 @@ class Job:
     name: str = ""
     seen: dict[str, Any] = field(default_factory=dict)
     """What the last run returned beside gradients; filled by `run`."""
+    limit_bytes: int | None = None
+    """The budget that the step is to keep; None while nobody has named one."""
+    spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
     @property
     def device(self) -> torch.device:

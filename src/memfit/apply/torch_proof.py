@@ -3,10 +3,16 @@
 One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by
 bit. The plain step is run twice first. Where it does not agree with itself, its kernels are not deterministic, and
 there the largest difference between the two plain runs is the tolerance; the proof says so.
+
+Where this machine cannot hold the plain step, its place is taken by the step with every block recomputed alone, each
+of whose blocks was compared with itself, saved tensor by saved tensor (`torch_spared.py`). Then digests are kept in
+place of gradients, and there is no tolerance.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +24,7 @@ from memfit.apply.torch_meter import record_events
 from memfit.errors import UsageError
 from memfit.records.fit import Proof
 
+Compared = torch.Tensor | bytes | None
 TOLERANCE_FACTOR = 4.0
 MOST_DRIFT = 0.01
 
@@ -27,7 +34,8 @@ class Outcome:
     """What one run computed."""
 
     loss: torch.Tensor | None
-    gradients: dict[str, torch.Tensor | None]
+    gradients: dict[str, torch.Tensor | bytes | None]
+    """A digest in place of a tensor where memory is short."""
     buffers: dict[str, torch.Tensor]
     random: RandomState
     peak_bytes: int | None = None
@@ -36,7 +44,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Reference:
-    """The plain step, run twice."""
+    """The plain step, or what stands for it, run twice."""
 
     outcome: Outcome
     tolerance: dict[str, float]
@@ -44,7 +52,7 @@ class Reference:
 
 
 def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
-    """Run from one random state and keep what came out."""
+    """Run from one random state and keep what came out; of gradients the digests where memory is short."""
     with leaving_no_trace(job):
         state.put_back()
         job.seen.pop("loss", None)
@@ -52,24 +60,43 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
         loss = job.seen.get("loss")
         return Outcome(
             loss=None if loss is None else loss.clone(),
-            gradients={name: p.grad for name, p in job.model.named_parameters()},
+            gradients={
+                name: p.grad if job.spared is None or p.grad is None else digest_of(p.grad)
+                for name, p in job.model.named_parameters()
+            },
             buffers={name: b.detach().clone() for name, b in job.model.named_buffers()},
             random=RandomState.now(),
             peak_bytes=record.peak_bytes if watched and record is not None else None,
         )
 
 
+def digest_of(tensor: torch.Tensor) -> bytes:
+    """A digest of the bits of a tensor, its shape and its type."""
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
+    flat = tensor.detach().to("cpu").contiguous().view(-1)
+    found.update(flat.view(torch.uint8).numpy().data)
+    return found.digest()
+
+
 def reference_of(job: Job, state: RandomState) -> Reference:
-    """Run the plain step twice; refuse a model that does not come near itself."""
+    """Run the plain step twice, or what stands for it; refuse a model that does not come near itself."""
     given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
-    first, second = run_once(job, state), run_once(job, state)
+    with contextlib.nullcontext() if job.spared is None else job.spared():
+        first, second = run_once(job, state), run_once(job, state)
     if any(tensor._version != version for tensor, version in given):
         raise UsageError(
             "the model writes into its batch, so that it cannot be run twice",
             hint="let it work on a copy: inputs.clone()",
         )
     _refuse_another_loss(first, second)
-    return Reference(first, differences(first, second))
+    apart = differences(first, second)
+    if apart and job.spared is not None:
+        raise UsageError(
+            "two runs of the step differ, and this machine cannot hold what a tolerance would need",
+            found=names_of(sorted(apart)),
+            hint="torch.use_deterministic_algorithms(True), or fit on a larger machine and load the plan here",
+        )
+    return Reference(first, apart)
 
 
 def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
@@ -99,10 +126,13 @@ def differences(one: Outcome, other: Outcome) -> dict[str, float]:
     return found
 
 
-def _compare(found: dict[str, float], name: str, mine: torch.Tensor | None, theirs: torch.Tensor | None) -> None:
+def _compare(found: dict[str, float], name: str, mine: Compared, theirs: Compared) -> None:
     if mine is None and theirs is None:
         return
-    if mine is None or theirs is None or mine.shape != theirs.shape:
+    if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        if mine != theirs:
+            found[name] = float("inf")
+    elif mine.shape != theirs.shape:
         found[name] = float("inf")
     elif not _bit_equal(mine, theirs):
         gap = (mine.detach().double() - theirs.detach().double()).abs().max()

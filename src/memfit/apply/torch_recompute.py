@@ -15,9 +15,15 @@ from typing import Any
 import torch
 
 
-def buffers_of(modules: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
-    """All buffers below some modules, each once."""
-    found = {id(buffer): buffer for module in modules for buffer in module.buffers()}
+def shelves_of(modules: Sequence[torch.nn.Module]) -> list[dict[str, torch.Tensor | None]]:
+    """Where the buffers below some modules lie; walking the tree of modules in every step would take its time."""
+    found = {id(below): below for module in modules for below in module.modules() if below._buffers}
+    return [below._buffers for below in found.values()]
+
+
+def buffers_on(shelves: Sequence[dict[str, torch.Tensor | None]]) -> list[torch.Tensor]:
+    """The buffers that lie there now, each once."""
+    found = {id(buffer): buffer for shelf in shelves for buffer in shelf.values() if buffer is not None}
     return list(found.values())
 
 

@@ -17,10 +17,12 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from memfit.apply.torch_recompute import buffers_of, contexts_for
+from memfit.apply.torch_recompute import buffers_on, contexts_for, shelves_of
 from memfit.apply.torch_stages import GLUE, same_argument
 from memfit.errors import MemfitError, PlanBroken
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
+
+Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -84,15 +86,19 @@ def plain_forward(module: torch.nn.Module) -> Any:
 class Run:
     """One checkpointed run of stages: what its first module does, and what the others hand through."""
 
-    def __init__(self, node: Checkpoint, stages: Sequence[LiveStage], on_call: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, node: Checkpoint, stages: Sequence[LiveStage], on_call: Tell | None, on_stage: Tell | None
+    ) -> None:
         self.node = node
         self.stages = stages
         self.modules = [m for index in stages_of((node,)) for m in stages[index].modules]
         self.plain = {id(module): module.forward for module in self.modules}
         names = [n for index in stages_of((node,)) for n in stages[index].names]
         self.names = {id(module): name for module, name in zip(self.modules, names, strict=True)}
-        self.on_call = on_call
+        self.on_call, self.on_stage = on_call, on_stage
         self.expected: list[tuple[list[Any], int, dict[int, Any], Any]] = []
+        self._shelves: dict[int, Any] = {}
+        """By the id of a node, which lives as long as the run."""
 
     def forward_of(self, position: int) -> Callable[..., Any]:
         """What the module at this place does when it is called."""
@@ -112,23 +118,38 @@ class Run:
 
     def _checkpointed(self, node: Checkpoint, call: _Caller, value: Any) -> Any:
         """Run a checkpoint; only the tensor that comes in is given to it, so that hooks outside may move it."""
-        modules = [m for index in stages_of((node,)) for m in self.stages[index].modules]
-        buffers = buffers_of(modules)
+        buffers = buffers_on(self._shelves_of(node))
 
         def inside(x: torch.Tensor) -> Any:
             return self._nodes(node.inside, call, x)
 
-        return checkpoint(
-            inside, value, use_reentrant=False, context_fn=lambda: contexts_for(buffers), preserve_rng_state=True
-        )
+        def contexts() -> tuple[Any, Any]:
+            first, again = contexts_for(buffers)
+            return first, again if self.on_stage is None else _Telling(again, self.on_stage, _name_of(node))
+
+        return checkpoint(inside, value, use_reentrant=False, context_fn=contexts, preserve_rng_state=True)
+
+    def _shelves_of(self, node: Checkpoint) -> Any:
+        if id(node) not in self._shelves:
+            modules = [m for index in stages_of((node,)) for m in self.stages[index].modules]
+            self._shelves[id(node)] = shelves_of(modules)
+        return self._shelves[id(node)]
 
     def _nodes(self, nodes: Sequence[Node], call: _Caller, value: Any) -> Any:
         for node in nodes:
             if isinstance(node, Keep):
-                for module in self.stages[node.stage].modules:
-                    value = call(module, value)
+                value = self._stage(node.stage, call, value)
             else:
                 value = self._checkpointed(node, call, value)
+        return value
+
+    def _stage(self, index: int, call: _Caller, value: Any) -> Any:
+        if self.on_stage is not None:
+            self.on_stage(f"start {index}")
+        for module in self.stages[index].modules:
+            value = call(module, value)
+        if self.on_stage is not None:
+            self.on_stage(f"end {index}")
         return value
 
     def _hand_through(self, position: int) -> Callable[..., Any]:
@@ -176,6 +197,29 @@ class _Caller:
         return out[at[0]]
 
 
+class _Telling:
+    """The context of a second run that tells when it begins and when it is over."""
+
+    def __init__(self, inner: Any, tell: Tell, name: str) -> None:
+        self.inner, self.tell, self.name = inner, tell, name
+
+    def __enter__(self) -> None:
+        self.inner.__enter__()
+        self.tell(f"again {self.name}")
+
+    def __exit__(self, *failure: Any) -> Any:
+        try:
+            return self.inner.__exit__(*failure)
+        finally:
+            self.tell(f"ready {self.name}")
+
+
+def _name_of(node: Checkpoint) -> str:
+    """'3' for a checkpoint around stage 3 alone, '3-7' for one around several."""
+    covered = list(stages_of((node,)))
+    return str(covered[0]) if isinstance(node.inside[0], Keep) and len(covered) == 1 else f"{covered[0]}-{covered[-1]}"
+
+
 def _in_shape(shape: tuple[list[Any], Any, int], value: Any) -> Any:
     """A tensor in the containers that a module returns."""
     leaves, spec, at = shape
@@ -220,15 +264,20 @@ def apply_nodes(
     model: torch.nn.Module,
     stages: Sequence[Stage],
     nodes: tuple[Node, ...],
-    on_call: Callable[[str], None] | None = None,
+    on_call: Tell | None = None,
+    on_stage: Tell | None = None,
 ) -> AppliedPlan:
-    """Make a model carry out the checkpoints of a plan; `on_call` is told the name of every module run within one."""
+    """Make a model carry out the checkpoints of a plan.
+
+    Within checkpoints, `on_call` is told the name of every module that runs, and `on_stage` is told 'start 3', 'end 3'
+    for every run of stage 3, 'again 3' and 'ready 3' around the second run of a checkpoint.
+    """
     live = live_stages(model, stages)
     applied = AppliedPlan(model, live, nodes)
     try:
         for node in nodes:
             if isinstance(node, Checkpoint):
-                run = Run(node, live, on_call)
+                run = Run(node, live, on_call, on_stage)
                 for position, module in enumerate(run.modules):
                     applied.set_forward(module, run.forward_of(position))
     except BaseException:

@@ -1,0 +1,236 @@
+"""What does each stage of a live model take: bytes kept, bytes in passing, gradients, seconds?
+
+Three kinds of runs of the user's own step, none of which leaves a trace: one plain under the allocator's eyes, one
+with every block checkpointed (what a block holds in passing while nothing is kept), and some under a clock alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from memfit.apply.events import Record
+from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
+from memfit.apply.torch_calls import at_backward, watch_calls
+from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes, tensors_of
+from memfit.apply.torch_meter import put_mark, record_events
+from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
+from memfit.apply.torch_segments import LiveStage, apply_nodes, live_stages
+from memfit.apply.torch_stages import FUSED, GLUE, find_stages
+from memfit.apply.torch_update import Update, measure_update
+from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
+
+TIMED_RUNS = 3
+NOTES_BYTES = 8192
+"""For each checkpoint, the state of the random generator; buffers are noted twice besides."""
+
+
+@dataclass(slots=True)
+class Profile:
+    """A chain with the notes that were made while it was found."""
+
+    chain: Chain
+    notes: tuple[str, ...]
+    plain_record_peak_bytes: int | None
+    """The most alive in the plain step above what was there before it; None when it was too large to be run."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What hooks noted in one run."""
+
+    outputs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+
+def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
+    """Measure the chain of a job by plain steps and one with every block checkpointed."""
+    layout = find_stages(watch_calls(job))
+    draft = _fused(job, tuple(_draft(stage) for stage in layout.stages))
+    live = live_stages(job.model, draft)
+    seen = _Seen()
+    plain = _record(job, live, seen)
+    swept = _record_swept(job, draft, live)
+    seconds = _seconds(job, live, timed_runs)
+    update = measure_update(job)
+    stages = _stages(draft, plain, swept, seen, seconds)
+    return Profile(chain_of(job, stages, update), tuple(layout.notes), plain.peak_bytes)
+
+
+def _draft(stage: Any) -> Stage:
+    return Stage(
+        name=stage.name, forward_seconds=0.0, backward_seconds=0.0, output_bytes=0, saved_bytes=0,
+        kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next,
+    )  # fmt: skip
+
+
+def every_block(stages: Sequence[Stage]) -> tuple[Node, ...]:
+    """Each stage that may be recomputed, by itself."""
+    return tuple(
+        Checkpoint(inside=(Keep(stage=i),)) if stage.recomputable else Keep(stage=i) for i, stage in enumerate(stages)
+    )
+
+
+# ---- stages whose output nobody keeps --------------------------------------------------------------------------
+
+
+def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Put a stage together with the next one where the plain step does not keep the boundary between them.
+
+    A chain counts every output among the bytes that are kept. A linear layer before a ReLU would be counted with an
+    output that is gone as soon as the ReLU has run.
+    """
+    live, seen = live_stages(job.model, draft), _Seen()
+    record = _record(job, live, seen)
+    windows = windows_of(record, len(draft))
+    return fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
+
+
+def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> tuple[Stage, ...]:
+    """Put stages together with the next where nobody keeps what they return."""
+    stages: list[Stage] = []
+    for index, stage in enumerate(draft):
+        together = _together(stages[-1], stage) if stages and passes_away(index - 1) else None
+        if together is None:
+            stages.append(stage)
+        else:
+            stages[-1] = together
+    return tuple(stages)
+
+
+def _passes_away(record: Record, window: Window, outputs: list[tuple[int, int]]) -> bool:
+    """Whether a stage's output is gone when the backward begins, and is most of what the stage makes."""
+    turn = record.at("turn") or 0
+    made = record.made_between(*window.forward)
+    addresses = {address for address, _ in outputs}
+    outputs_here = [b for b in made if b.address in addresses and b.alive_at(window.forward[1])]
+    passing = sum(b.num_bytes for b in outputs_here if not b.alive_at(turn))
+    return passing > sum(b.num_bytes for b in made if b.alive_at(turn))
+
+
+def _together(before: Stage, stage: Stage) -> Stage | None:
+    """Two stages as one; None where glue comes first, for glue cannot be run again."""
+    if before.kind == GLUE or (before.joins_next != (stage.kind != GLUE)):
+        return None
+    if stage.kind == GLUE:
+        return msgspec.structs.replace(stage, name=f"{before.name} and {stage.name}")
+    return msgspec.structs.replace(
+        stage, name=before.name + FUSED + stage.name, kind=before.kind or stage.kind,
+        recomputable=before.recomputable and stage.recomputable,
+    )  # fmt: skip
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------
+
+
+def _record(job: Job, live: list[LiveStage], seen: _Seen) -> Record:
+    def run() -> None:
+        with stage_hooks(live, put_mark, seen.outputs), at_backward(lambda: put_mark("turn"), lambda: put_mark("done")):
+            put_mark("begin")
+            job.run()
+
+    with leaving_no_trace(job):
+        return record_events(run, job.device)
+
+
+def _record_swept(job: Job, draft: Sequence[Stage], live: list[LiveStage]) -> Record:
+    with apply_nodes(job.model, draft, every_block(draft)):
+        return _record(job, live, _Seen())
+
+
+def _stages(
+    draft: Sequence[Stage], plain: Record, swept: Record, seen: _Seen, seconds: list[tuple[float, float]]
+) -> tuple[Stage, ...]:
+    outputs = [_output_bytes(seen, index) for index in range(len(draft))]
+    windows = windows_of(plain, len(draft))
+    sizes = [measure_stage(plain, window, seen.outputs.get(i, [])) for i, window in enumerate(windows)]
+    passing = _passing_bytes(swept, len(draft), outputs)
+    return tuple(
+        stage_of(stage, sizes[i], outputs[i], outputs[i - 1] if i else 0, passing[i], seconds[i])
+        for i, stage in enumerate(draft)
+    )
+
+
+def _output_bytes(seen: _Seen, index: int) -> int:
+    return sum(dict(seen.outputs.get(index, [])).values())
+
+
+def _passing_bytes(swept: Record, num_stages: int, outputs: list[int]) -> list[int]:
+    """What each stage holds in passing when it keeps only its output."""
+    windows = windows_of(swept, num_stages)
+    return [
+        max(0, swept.peak_between(*window.forward) - swept.alive[window.forward[0]] - outputs[index])
+        for index, window in enumerate(windows)
+    ]
+
+
+def stage_of(
+    stage: Stage, size: Measured, output_bytes: int, input_bytes: int, passing_bytes: int, seconds: tuple[float, float]
+) -> Stage:
+    """One stage of the chain.
+
+    What it holds in passing is counted with everything kept. While nothing is kept it may hold more beside its output,
+    but every stage that is swept is recomputed later, with everything kept and with at least as much around it: that
+    moment is the higher one, as long as keeping a stage takes no less than sweeping it.
+    """
+    backward = size.backward_extra_bytes - input_bytes - size.gradient_bytes
+    saved = max(size.saved_bytes, output_bytes)
+    swept = passing_bytes - (saved - output_bytes) if stage.recomputable else 0
+    return Stage(
+        name=stage.name,
+        kind=stage.kind,
+        recomputable=stage.recomputable,
+        joins_next=stage.joins_next,
+        forward_seconds=seconds[0],
+        backward_seconds=seconds[1],
+        output_bytes=output_bytes,
+        saved_bytes=saved,
+        forward_transient_bytes=max(size.forward_transient_bytes, swept),
+        backward_transient_bytes=max(0, backward),
+        gradient_bytes=size.gradient_bytes,
+    )
+
+
+def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
+    """The chain of a measured job."""
+    model = job.model
+    return Chain(
+        stages=stages,
+        input_bytes=storage_bytes(tensors_of(job.batch)),
+        fixed=Fixed(
+            parameter_bytes=storage_bytes(list(model.parameters())),
+            optimizer_state_bytes=update.state_bytes,
+            other_bytes=3 * storage_bytes(list(model.buffers())) + NOTES_BYTES * len(stages),
+        ),
+        update_transient_bytes=update.transient_bytes,
+        update_seconds=update.seconds,
+        target=job.name or type(model).__name__,
+        device=str(job.device),
+        source="measured",
+        time_source="measured",
+    )
+
+
+# ---- seconds ---------------------------------------------------------------------------------------------------
+
+
+def _seconds(job: Job, live: list[LiveStage], timed_runs: int) -> list[tuple[float, float]]:
+    """The least forward and backward time of each stage over some runs."""
+    runs = [_timed(job, live) for _ in range(timed_runs)]
+    return [
+        (min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(live))
+    ]  # the least: whatever else runs on the machine only adds
+
+
+def _timed(job: Job, live: list[LiveStage]) -> list[tuple[float, float]]:
+    moments: dict[str, float] = {}
+    tell = clock_into(moments, job.device)
+    with leaving_no_trace(job), stage_hooks(live, tell, {}), at_backward(lambda: tell("turn"), lambda: tell("done")):
+        tell("begin")
+        job.run()
+    record = ClockRecord(moments)
+    return [
+        (record.seconds(window.forward), record.seconds(window.backward)) for window in windows_of(record, len(live))
+    ]
