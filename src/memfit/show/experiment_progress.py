@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
 
+from memfit.show.progress_line import ProgressLine
 from memfit.units import format_seconds
 
 
@@ -16,21 +14,17 @@ class ExperimentProgress:
     """Draws the line on a terminal; nothing elsewhere."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream or sys.stderr
-        self._enabled = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._line = ProgressLine(stream)
         self._clock = clock
         self._start_seconds = clock()
         self._zero_seconds = 0.0
-        self._drawn = False
 
     def show(self, what: str, share_done: float) -> None:
         """Say what is at hand; `share_done` is the part of all work that is over, from 0 to 1."""
         if not share_done:
             self._zero_seconds = self.took_seconds  # what came before says nothing about the speed of the rest
-        if self._enabled:
-            line = progress_line(what, share_done, self.took_seconds, self.took_seconds - self._zero_seconds)
-            self._write(f"\r\x1b[2K\x1b[2m{line[: self._columns() - 1]}\x1b[0m")
-            self._drawn = True
+        share_seconds = self.took_seconds - self._zero_seconds
+        self._line.draw(progress_line(what, share_done, self.took_seconds, share_seconds))
 
     @property
     def took_seconds(self) -> float:
@@ -39,19 +33,7 @@ class ExperimentProgress:
 
     def close(self) -> None:
         """Take the line away."""
-        if self._drawn:
-            self._write("\r\x1b[2K")
-            self._drawn = False
-
-    def _columns(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(self._stream.fileno()).columns
-        return 80
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
+        self._line.clear()
 
 
 def progress_line(what: str, share_done: float, took_seconds: float, share_seconds: float) -> str:

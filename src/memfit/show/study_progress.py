@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from typing import TextIO
 
 from memfit.records.study import TrialRecord
 from memfit.records.study_standing import Standing
+from memfit.show.progress_line import ProgressLine
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_seconds
 
@@ -50,10 +48,9 @@ class StudyProgress:
     """Tells the terminal; the line at the bottom only where there is one."""
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
-        self._stream = stream or sys.stderr
+        self._line = ProgressLine(stream)
         self._quiet = quiet
-        self.has_line = not quiet and self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._shown = ""
+        self.has_line = not quiet and self._line.is_drawable
 
     def ended(self, trial: TrialRecord, standing: Standing) -> None:
         if not self._quiet:
@@ -65,26 +62,12 @@ class StudyProgress:
 
     def tick(self, standing: Standing) -> None:
         if self.has_line:
-            columns = self._columns()
-            self._write(f"\r\x1b[2K\x1b[2m{standing_line(standing)[: columns - 1]}\x1b[0m")
-            self._shown = "line"
+            self._line.draw(standing_line(standing))
 
     def close(self) -> None:
         """Take the line away."""
-        if self._shown:
-            self._write("\r\x1b[2K")
-            self._shown = ""
+        self._line.clear()
 
     def _print(self, line: str) -> None:
-        self.close()
-        self._write(line.replace("\n", " ") + "\n")
-
-    def _columns(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return os.get_terminal_size(self._stream.fileno()).columns
-        return 80
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
+        self._line.clear()
+        self._line.write(line.replace("\n", " ") + "\n")
