@@ -174,7 +174,8 @@ class TorchHooks:
 
     def _before_update(self, optimizer, _args, _kwargs):
         """An update begins, unless an optimizer that wraps others is at work and this is one of them."""
-        if _is_compiling() or (self._stepping is not None and self._is_nested(optimizer)):
+        stepping = self._stepping
+        if _is_compiling() or (stepping is not None and self._is_nested(optimizer, stepping)):
             return
         known, number = self._last_optimizer
         if known() is not optimizer:
@@ -185,9 +186,9 @@ class TorchHooks:
         if self._tracing is not None:
             self._tracing.update_begins(optimizer)
 
-    def _is_nested(self, optimizer):
+    def _is_nested(self, optimizer, stepping):
         """Whether another update is running around this one; one left by an exception is over when a new pass began."""
-        outer, _, thread, num_passes = self._stepping
+        outer, _, thread, num_passes = stepping
         return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
 
     def _after_update(self, optimizer, _args, _kwargs):

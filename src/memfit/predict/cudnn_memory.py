@@ -7,10 +7,6 @@ output's gradient for the input's gradient); all three operands copied in every 
 gradients. A workspace can also lower the reserved bytes, because the block it leaves is used again. Depthwise
 convolutions in single precision are torch's own kernels, without a workspace.
 
-Recurrent layers. One call keeps a reserve for the backward: gates, cell and hidden values of every place, layer and
-direction. cuDNN publishes no formula; one value per gate and two more are taken, one per gate at least, and four more
-at most. The workspace is assumed to be the gates of one layer.
-
 Batch normalisation keeps a reserve only in channels-last order, assumed to be up to one bit per element.
 """
 
@@ -24,12 +20,6 @@ import msgspec
 Pass = Literal["forward", "input gradient", "weight gradient", "recurrent"]
 Story = Literal["one copied", "all copied", "all copied for weight gradients"]
 STORIES: tuple[Story, ...] = ("one copied", "all copied", "all copied for weight gradients")
-
-RECURRENT_MODES = ("rnn_relu", "rnn_tanh", "lstm", "gru")
-"""In the order of cuDNN's own numbers."""
-GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
-EXTRA_VALUES = (0, 2, 4)
-"""Beside the gates, per place: least, taken, most."""
 
 
 class Scratch(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +80,3 @@ def convolution_scratch(
         return None
     one = {"forward": picture_bytes, "input gradient": result_bytes}.get(kind, 0)
     return Scratch(event=event, kind=kind, one_bytes=one, all_bytes=picture_bytes + weight_bytes + result_bytes)
-
-
-def recurrent_reserve_bytes(
-    mode: str, *, places: int, hidden_size: int, num_layers: int, directions: int, item_bytes: int
-) -> tuple[int, int, int]:
-    """What a recurrent call keeps for its backward: least, taken, most; `places` is batch times length."""
-    least, taken, most = (
-        (GATES[mode] + extra) * places * hidden_size * num_layers * directions * item_bytes for extra in EXTRA_VALUES
-    )
-    return least, taken, most
-
-
-def recurrent_workspace_bytes(mode: str, *, places: int, hidden_size: int, directions: int, item_bytes: int) -> int:
-    """What a recurrent call takes while it runs: the gates of one layer."""
-    return GATES[mode] * places * hidden_size * directions * item_bytes

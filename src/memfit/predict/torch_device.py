@@ -62,7 +62,7 @@ def _make_cuda_work() -> str:
         patch_process()
         return "fake cuda on a CPU-only build"
     if not torch.cuda.is_available():
-        raise CannotPatch("a CUDA build of torch that finds no driver; --engine phantom needs none")
+        raise CannotPatch("a CUDA build of torch that finds no driver; --engine phantom needs none, only a C compiler")
     torch.zeros(1, device="cuda")  # wakes the engine's device thread before fake tensors reach it
     return "fake cuda"
 

@@ -72,7 +72,7 @@ def compiler() -> str:
             return name
     raise MissingExtra(
         "the phantom GPU is compiled on first use, and there is no C compiler", found="no cc, gcc or clang on PATH",
-        hint="apt install gcc (or set CC); without it, memfit predicts with fake tensors",
+        hint="apt install gcc (or set CC); a CPU build of torch predicts with fake tensors and needs none",
     )  # fmt: skip
 
 
