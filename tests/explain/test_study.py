@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_studies import SETTINGS, drawn, made_study, made_trial
 
@@ -232,6 +232,7 @@ VALUES = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
+@example([({}, 0.0), ({}, 0.0), ({}, 0.0), ({}, 0.0), ({}, 1.0)])
 @given(st.lists(st.tuples(st.dictionaries(st.sampled_from("abc"), VALUES), st.floats(0, 1e5) | st.none()), max_size=14))
 def test_any_table_gets_an_answer(rows: list[tuple[dict[str, Any], float | None]]):
     trials = tuple(made_trial(i, row, memory, hours=float(i)) for i, (row, memory) in enumerate(rows))

@@ -88,6 +88,9 @@ def find_effects(encodings: list[list[Factor]], covariates: np.ndarray, memory_b
     if n - num_columns < MIN_DF:
         reason = f"{n} trials vary {_counted(len(encodings))} at once: too few to tell one from the other"
         return Effects(reason=reason)
+    untold = [_untold(options[0], together[options[0].name]) for options in encodings if options[0].name in together]
+    if not chosen:
+        return Effects(effects=tuple(untold), reason="no hyperparameter varies by itself")
     by_name = {options[0].name: options for options in encodings}
     names = [factor.name for factor in chosen]
     y = shuffled(memory_bytes, fixed)
@@ -98,7 +101,7 @@ def find_effects(encodings: list[list[Factor]], covariates: np.ndarray, memory_b
     chosen = _best_scales(chosen, by_name, fixed, memory_bytes)
     largest = np.max([value[1:] for value in (*mains.values(), *joints.values())], axis=0)
     effects = [_effect(by_name[f.name], f, chosen, fixed, memory_bytes, mains[f.name], largest) for f in chosen]
-    effects += [_untold(options[0], together[options[0].name]) for options in encodings if options[0].name in together]
+    effects += untold
     whole = _beside(scales, None, fixed)
     found = [_joint(pair, by_name, whole, memory_bytes, value, largest) for pair, value in joints.items()]
     return Effects(effects=tuple(effects), joint=tuple(found), num_tests=len(mains) + len(joints), df=n - num_columns)
