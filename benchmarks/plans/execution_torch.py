@@ -68,6 +68,7 @@ def build(name: str) -> tuple[Job, str]:
         return _normed(), "8 images of 64x64, 16 blocks of convolution, BatchNorm, GELU and dropout"
     workload, settings = JOBS[name]
     what = ", ".join(f"{key} {value}" for key, value in settings.items())
+    what += f", {torch.get_num_threads()} threads" if torch.get_num_threads() > 1 else ""
     return job_of_step(build_workload(workload, dict(settings)), name), what
 
 
