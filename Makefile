@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo postgres test gpu-environment test-gpu test-slow bench check clean
+.PHONY: help demo postgres test gpu-torch test-gpu test-slow bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -32,13 +32,18 @@ test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two 
 GPU_VENV := .venv-gpu
 GPU_STAMP := $(GPU_VENV)/.installed
 
-$(GPU_STAMP): pyproject.toml
+GPU_TORCH := $(GPU_VENV)/.torch-installed
+
+$(GPU_TORCH):
 	test -x $(GPU_VENV)/bin/python || $(PYTHON) -m venv $(GPU_VENV)
 	$(GPU_VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check torch==2.14.1
+	touch $@
+
+$(GPU_STAMP): $(GPU_TORCH) pyproject.toml
 	$(GPU_VENV)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check -e . pytest pytest-xdist pytest-timeout hypothesis
 	touch $@
 
-gpu-environment: $(GPU_STAMP)  ## only install that CUDA build
+gpu-torch: $(GPU_TORCH)  ## only fetch that CUDA build
 
 test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
 	PYTHONPATH=. $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2

@@ -54,6 +54,19 @@ class Marks(Off):
         return []
 
 
+class KeptMarks(Off):
+    """The same as it is in the middle of a run: between blocks only the hooks are taken out, and put back in."""
+
+    def start(self) -> None:
+        inside = load_inside()
+        if not inside.start_marks(self.folder):
+            inside.this_process._torch_hooks.install()
+
+    def stop(self) -> list[int]:
+        load_inside().this_process._torch_hooks.remove()
+        return []
+
+
 class Ledger(Marks):
     """memfit's marks and its ledger, at the default of one traced step in 50."""
 
@@ -147,6 +160,7 @@ class MemTracker(Off):
 INSIDE: dict[str, Callable[[Training, str], Off]] = {
     "off": Off,
     "marks": Marks,
+    "kept marks": KeptMarks,
     "ledger": Ledger,
     "ledger 10": OftenLedger,
     "ledger probe": LedgerProbe,

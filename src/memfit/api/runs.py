@@ -42,11 +42,11 @@ def measure_command(
     """Run a command unchanged and measure its whole process tree; `.read()` gives the record."""
     from memfit.measure.run_folder import default_folder
     from memfit.measure.session import check_command, run_command
-    from memfit.records.run import Settings
+    from memfit.records.run import settings_for
 
     check_command(command)
     folder = Path(output) if output is not None else default_folder(command)
-    settings = settings or Settings(interval_seconds=0.01)
+    settings = settings or settings_for(None)
     end = run_command(command, folder, settings, overwrite=overwrite, grace_seconds=grace_seconds, on_live=on_live)
     return CommandResult(folder=folder, exit_code=end.exit_code, signal=end.signal, storage_problem=end.storage_problem)
 
@@ -77,12 +77,15 @@ def attach_process(
 def measure_run(
     output: str | Path | None = None,
     *,
-    interval_seconds: float = 0.01,
+    interval_seconds: float | None = None,
     marks: bool = True,
     ledger_every: int | None = None,
     overwrite: bool = False,
 ) -> MeasuredRun:
-    """Measure this process: a context manager and a decorator; the finished record is in `.record`."""
+    """Measure this process: a context manager and a decorator; the finished record is in `.record`.
+
+    Samples are taken every 10 ms, and every 100 ms beside short steps; an interval that is given is kept everywhere.
+    """
     from memfit.measure.in_process import measure_this_process
 
     return measure_this_process(

@@ -24,7 +24,9 @@ The exit code is the command's own; 3 when --limit ended it.
 @click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
 @click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
-@click.option("--interval", type=SECONDS, default="10ms", show_default=True, help="Time between samples, 1ms to 1h.")
+@click.option(
+    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h. [default: 10ms; 100ms beside steps below 50ms]"
+)
 @click.option("--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th.")
 @click.option("--ledger-every", type=click.IntRange(min=1), metavar="K", help="The same, tracing every K-th step.")
 @click.option("--limit", type=BYTES, help="End the job's whole group when its tree passes this size; exit code 3.")
@@ -41,18 +43,18 @@ The exit code is the command's own; 3 when --limit ended it.
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def command(
-    output: str | None, force: bool, interval: float, ledger: bool, ledger_every: int | None, limit: int | None,
+    output: str | None, force: bool, interval: float | None, ledger: bool, ledger_every: int | None, limit: int | None,
     grace: float, stable: bool, assume_watts: float | None, no_marks: bool, no_report: bool, quiet: bool, as_json: bool,
     command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND unchanged and measure the memory of its whole process tree."""
     from memfit import api
-    from memfit.records.run import Settings
+    from memfit.records.run import settings_for
 
     if (ledger or ledger_every) and no_marks:
         raise UsageError("--ledger needs the marks that --no-marks switches off", hint="leave one of them out")
-    settings = Settings(
-        interval_seconds=checked_interval(interval),
+    settings = settings_for(
+        None if interval is None else checked_interval(interval),
         marks=not no_marks,
         ledger_every=ledger_every or (50 if ledger else None),
         limit_bytes=limit,

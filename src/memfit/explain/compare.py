@@ -83,8 +83,9 @@ def _quantities(subject: Subject) -> dict[str, _Quantity]:
 
 def _memory(run: RunRecord) -> list[_Quantity]:
     rows = [_Quantity(group="memory", name="peak", figure=run.peak, noise=noise.peak_noise(run), grows=True)]
-    if len(run.tree.tree_bytes):
-        mean = measured(float(run.tree.tree_bytes.mean()), "bytes", f"mean of {len(run.tree.tree_bytes)} samples")
+    mean_bytes = run.tree.mean_bytes()
+    if mean_bytes is not None:
+        mean = measured(mean_bytes, "bytes", f"mean over time of {len(run.tree.tree_bytes)} samples")
         rows.append(_Quantity(group="memory", name="mean", figure=mean, noise=_resident_noise(run, mean.value or 0)))
     for device in sorted({reading.device for reading in run.gpus}):
         used = [sum(p.num_bytes or 0 for p in r.processes) for r in run.gpus if r.device == device]

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from memfit.measure.run_folder import default_folder
 from memfit.measure.session import Attachment
-from memfit.records.run import RunRecord, Settings
+from memfit.records.run import RunRecord, Settings, settings_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +82,8 @@ class MeasuredRun:
         return measured
 
 
-def measure_this_process(folder: str | Path | None, *, overwrite: bool, **settings: Any) -> MeasuredRun:
+def measure_this_process(
+    folder: str | Path | None, *, overwrite: bool, interval_seconds: float | None = None, **settings: Any
+) -> MeasuredRun:
     """A measurement of this process, not yet started."""
-    return MeasuredRun(folder, Settings(attached=True, **settings), overwrite=overwrite)
+    return MeasuredRun(folder, settings_for(interval_seconds, attached=True, **settings), overwrite=overwrite)

@@ -13,6 +13,7 @@ passes its exit code on.
     watch_marks    what the job says of its steps  launch         how the job begins
     tree_walks     when proportional size is read  guard          when the job is ended
     ticks          the steady beat, and the sleep in between
+    pace           how often that is
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from memfit.measure import read_proc
 from memfit.measure.counters import EnergyAndGpu
 from memfit.measure.guard import Guard
 from memfit.measure.launch import start_job
+from memfit.measure.pace import Pace
 from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
 from memfit.measure.ticks import Reading, Ticks
 from memfit.measure.tree_walks import TreeWalks
@@ -53,6 +55,8 @@ class Sampler:
     def __init__(self, orders: dict[str, Any]) -> None:
         self.orders = orders
         self.ticks = Ticks(max(1, round(orders["interval_seconds"] * 1e9)))
+        eased_seconds = None if orders.get("limit_bytes") else orders.get("eased_interval_seconds")
+        self.pace = Pace(self.ticks.interval_ns, round(eased_seconds * 1e9) if eased_seconds else None)
         self.start_ns: int = orders["clock_start_ns"]
         self.writer = RunWriter(orders["folder"])
         self.launched = "command" in orders
@@ -145,6 +149,13 @@ class Sampler:
             self._look(now_us)
             self.walks.consider(self.tree, now_us, self.tree_bytes)
             self._slow_work(now_us)
+            self._choose_pace(now_us)
+
+    def _choose_pace(self, now_us: int) -> None:
+        if self.pace.is_due(now_us):
+            step, _ = self.marks.where(now_us)
+            self.pace.judge(now_us, step or 0, len(self.tree.processes))
+            self.ticks.interval_ns = self.pace.interval_ns
 
     def _understand(self, readings: list[Reading]) -> None:
         """Write down what was read at the last ticks, and what it means for the tree."""

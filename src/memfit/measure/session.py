@@ -104,6 +104,7 @@ def common_orders(folder: Path, settings: Settings, clock_start_ns: int) -> dict
         "folder": str(folder.resolve()),
         "clock_start_ns": clock_start_ns,
         "interval_seconds": settings.interval_seconds,
+        "eased_interval_seconds": settings.eased_interval_seconds,
         "ledger": settings.ledger_every is not None,
         "assume_watts": settings.assume_watts,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -35,10 +35,16 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Environment variables that change allocation: MALLOC_*, PYTORCH_*ALLOC_CONF, OMP_NUM_THREADS and the like."""
 
 
+USUAL_INTERVAL_SECONDS = 0.01
+EASED_INTERVAL_SECONDS = 0.1
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the run was measured."""
 
     interval_seconds: float
+    eased_interval_seconds: float | None = None
+    """Time between samples beside short steps, whose exact peaks the marks tell; None: as everywhere."""
     marks: bool = True
     ledger_every: int | None = None
     """Trace every k-th step; None when no ledger was asked for."""
@@ -46,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stable: bool = False
     assume_watts: float | None = None
     attached: bool = False
+
+
+def settings_for(interval_seconds: float | None, **others: Any) -> Settings:
+    """The settings for an interval that a user asked for, or the usual ones, which spare short steps, for None."""
+    if interval_seconds is not None:
+        return Settings(interval_seconds=interval_seconds, **others)
+    return Settings(interval_seconds=USUAL_INTERVAL_SECONDS, eased_interval_seconds=EASED_INTERVAL_SECONDS, **others)
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -73,3 +73,10 @@ class TreeCurve:
     """Upper bound: pages shared between the processes are counted once per process."""
     tree_bytes: np.ndarray
     """Summed resident bytes minus the overlap seen at the nearest earlier reading of proportional set size."""
+
+    def mean_bytes(self) -> float | None:
+        """The mean of the tree over time, however uneven the samples lie; None with fewer than two."""
+        times, sizes = self.time_seconds, self.tree_bytes
+        if len(times) < 2 or times[-1] <= times[0]:
+            return None
+        return float(np.sum(np.diff(times) * (sizes[1:] + sizes[:-1]) / 2) / (times[-1] - times[0]))

@@ -58,7 +58,7 @@ class RunOptions:
     profile: bool = False
     predict: bool = True
     live: bool = False
-    interval_seconds: float = 0.01
+    interval_seconds: float | None = None
 
 
 @dataclass(slots=True)

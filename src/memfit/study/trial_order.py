@@ -15,7 +15,6 @@ from memfit.study.trial_files import NniRoute
 
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
-USUAL_INTERVAL_SECONDS = 0.01
 
 
 class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +32,8 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit_bytes: int | None = None
     max_seconds: float | None = None
     grace_seconds: float = GRACE_SECONDS
-    interval_seconds: float = USUAL_INTERVAL_SECONDS
+    interval_seconds: float | None = None
+    """Time between samples; None for the usual, which spares short steps."""
     gpu_indices: tuple[int, ...] | None = None
     num_gpus: int | None = None
     """What a worker of a cluster should have free; the indices are then the worker's own business."""

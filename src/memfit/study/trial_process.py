@@ -26,7 +26,7 @@ from memfit.errors import MemfitError, StorageError
 from memfit.measure import run_folder
 from memfit.measure.session import INSIDE_START, PACKAGE_PARENT, common_orders, job_environment
 from memfit.records.files import read_run
-from memfit.records.run import RunRecord, Settings
+from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.study.trial_descendants import end_all, is_running, living, start_ticks
 from memfit.study.trial_files import Report, ReportReader, trial_environment, write_parameters
@@ -84,7 +84,7 @@ class TrialProcess:
 
     def _start_sampler(self) -> None:
         order, run = self.order, self.folder / "run"
-        settings = Settings(interval_seconds=order.interval_seconds, limit_bytes=order.limit_bytes)
+        settings = settings_for(order.interval_seconds, limit_bytes=order.limit_bytes)
         clock_start_ns = time.monotonic_ns()
         run_folder.create(run, list(order.command), settings, clock_start_ns, overwrite=True)
         self._pipe, status_write = os.pipe()

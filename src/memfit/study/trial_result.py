@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.run import RunRecord
@@ -101,11 +100,10 @@ def report_notes(reports: Sequence[Report]) -> list[str]:
 
 def average_of(run: RunRecord) -> Figure:
     """The mean of the job's memory over time."""
-    times, sizes = run.tree.time_seconds, run.tree.tree_bytes
-    if len(times) < 2 or times[-1] <= times[0]:
+    mean_bytes = run.tree.mean_bytes()
+    if mean_bytes is None:
         return unknown("bytes", "the job ended before it was sampled twice")
-    mean = float(np.sum(np.diff(times) * (sizes[1:] + sizes[:-1]) / 2) / (times[-1] - times[0]))
-    return measured(mean, "bytes", f"mean over time of {len(times)} samples")
+    return measured(mean_bytes, "bytes", f"mean over time of {len(run.tree.time_seconds)} samples")
 
 
 def background_of(run: RunRecord) -> Figure:
