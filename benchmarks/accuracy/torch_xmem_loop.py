@@ -7,6 +7,7 @@ Gradients are zeroed at the start of an iteration, before the batch is moved to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,10 +31,25 @@ LANGUAGE: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(model: str, optimizer: str, batch_size: int, *, shifts_scores: bool = False) -> Training:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What a loop over pictures may do otherwise."""
+
+    frees_batch: bool = False
+    """The last batch is gone before the next one is moved."""
+    zeroes_late: bool = False
+    """Gradients are zeroed between forward and backward."""
+
+
+AS_DESCRIBED = Habits()
+
+
+def build(
+    model: str, optimizer: str, batch_size: int, *, shifts_scores: bool = False, habits: Habits = AS_DESCRIBED
+) -> Training:
     """One job by the names of the table."""
     if model in VISION:
-        return _pictures(VISION[model](), optimizer, batch_size)
+        return _pictures(VISION[model](), optimizer, batch_size, habits)
     return _texts(LANGUAGE[model](shifts_scores=shifts_scores), optimizer, batch_size)
 
 
@@ -41,7 +57,7 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     return getattr(torch.optim, name)(model.parameters(), lr=1e-3)
 
 
-def _pictures(model: nn.Module, optimizer_name: str, batch_size: int) -> Training:
+def _pictures(model: nn.Module, optimizer_name: str, batch_size: int, habits: Habits) -> Training:
     model = model.to("cuda").train()
     optimizer, criterion = _optimizer(optimizer_name, model), nn.CrossEntropyLoss()
     kept: dict[str, Any] = {}
@@ -49,11 +65,16 @@ def _pictures(model: nn.Module, optimizer_name: str, batch_size: int) -> Trainin
     def step() -> None:
         images = torch.empty(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
         labels = torch.zeros(batch_size, dtype=torch.int64)
-        optimizer.zero_grad()
+        if habits.frees_batch:
+            kept["inputs"] = kept["targets"] = None
+        if not habits.zeroes_late:
+            optimizer.zero_grad()
         inputs, targets = images.to("cuda"), labels.to("cuda")
         kept["inputs"], kept["targets"] = inputs, targets
         kept["outputs"] = model(inputs)
         kept["loss"] = criterion(kept["outputs"], targets)
+        if habits.zeroes_late:
+            optimizer.zero_grad()
         kept["loss"].backward()
         optimizer.step()
         kept["best"] = torch.max(kept["outputs"], 1)

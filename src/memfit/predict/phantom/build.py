@@ -98,6 +98,7 @@ def _key(torch: InstalledTorch, sources: Path, names: set[str]) -> str:
     for path in sorted(sources.rglob("*.[ch]")):
         digest.update(path.read_bytes())
     digest.update(stub_source(names, reviewed()).encode())
+    digest.update(torch.header("cudnn_version.h").read_bytes())  # which may be newer than torch's own
     return f"torch-{torch.version}-cuda-{torch.cuda}-{digest.hexdigest()[:16]}"
 
 

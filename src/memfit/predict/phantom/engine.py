@@ -48,18 +48,9 @@ def predict_on_phantom(
     `answers` says, by place ('train.py:33'), what a read of an unknown value gives; without it MEMFIT_ANSWERS does.
     """
     started = time.perf_counter()
-    if device.kind != "cuda":
-        raise UsageError("the phantom GPU predicts for GPUs", found=device.name, hint="--device cuda:NAME")
-    torch = find_torch()
-    device, gpu = described_gpu(device)
-    request = PhantomRequest(
-        job=job,
-        gpu=gpu,
-        total_bytes=device.total_bytes or UNLIMITED_BYTES,
-        context_bytes=CONTEXT_MIB[1] * MIB,
-        library_folder=str(built_library(torch)),
-        cudnn_folder=str(torch.cudnn_folder or ""),
-        num_steps=num_steps,
+    device, request = request_for(job, device, num_steps=num_steps)
+    request = msgspec.structs.replace(
+        request,
         num_ranks=num_ranks,
         alloc_conf=alloc_conf,
         snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
@@ -71,6 +62,23 @@ def predict_on_phantom(
         roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
         whole = run_in_child(roomy, show_output=False, most_seconds=most_seconds)
     return _assemble(job, device, reply, whole, started, num_ranks)
+
+
+def request_for(job: JobDescription, device: DeviceSpec, *, num_steps: int) -> tuple[DeviceSpec, PhantomRequest]:
+    """The device with all that is known of it, and what its child is asked; builds the library where it is missing."""
+    if device.kind != "cuda":
+        raise UsageError("the phantom GPU predicts for GPUs", found=device.name, hint="--device cuda:NAME")
+    torch = find_torch()
+    device, gpu = described_gpu(device)
+    return device, PhantomRequest(
+        job=job,
+        gpu=gpu,
+        total_bytes=device.total_bytes or UNLIMITED_BYTES,
+        context_bytes=CONTEXT_MIB[1] * MIB,
+        library_folder=str(built_library(torch)),
+        cudnn_folder=str(torch.cudnn_folder or ""),
+        num_steps=num_steps,
+    )
 
 
 def _assemble(

@@ -51,7 +51,11 @@ class PhantomReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     num_launches: int
     num_plans: int
     run_seconds: float
+    explain_seconds: float
+    """From the end of the run to the timeline."""
     step_seconds: tuple[float, ...]
+    step_processor_seconds: tuple[float, ...]
+    """Of each step with its recording, by the clock and of all threads."""
     host_peak_bytes: int
     assumptions: tuple[Assumption, ...]
     failed: FailedAllocation | None = None

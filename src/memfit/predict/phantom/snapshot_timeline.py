@@ -97,7 +97,7 @@ def _number(event: Mapping[str, Any]) -> int:
 
 def _enter(walk: _Walk, places: list[Place], before: int, number: int) -> None:
     place = places[number]
-    if place.phase == "backward":
+    if place.phase == "backward" and (before < 0 or places[before].phase != "backward"):
         _keep_for_backward(walk.live.values())
     last = walk.marks[-1] if walk.marks else None
     if last is None or (last.step, last.phase) != (place.step, place.phase):

@@ -27,7 +27,7 @@ from memfit.predict.phantom.torch_compiling import compiling
 from memfit.predict.phantom.torch_group import one_of_ranks
 from memfit.predict.phantom.torch_script import run_script
 from memfit.predict.phantom.torch_values import Values
-from memfit.predict.phantom.torch_watch import Watch
+from memfit.predict.phantom.torch_watch import Watch, can_note_places
 from memfit.predict.phantom.torch_weights import SkippedWeights
 from memfit.predict.phantom.value_reads import ReadLog
 from memfit.predict.script_ends import own_part, script_failure
@@ -143,8 +143,10 @@ class PhantomRun:
     def _reply(self, text: str) -> PhantomReply:
         statistics = torch.cuda.memory_stats()
         num_steps = max(self.watch.num_updates.values(), default=0) or (0 if text else self.request.num_steps)
+        started = time.perf_counter()
+        timeline = self._timeline()
         return PhantomReply(
-            timeline=self._timeline(),
+            timeline=timeline,
             torch_version=str(torch.__version__),
             cuda_version=str(torch.version.cuda),
             num_steps=num_steps,
@@ -155,7 +157,9 @@ class PhantomRun:
             num_launches=self.library.num_launches,
             num_plans=self.library.num_plans,
             run_seconds=self.seconds,
+            explain_seconds=time.perf_counter() - started,
             step_seconds=tuple(self.watch.step_seconds),
+            step_processor_seconds=tuple(self.watch.step_processor_seconds),
             host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             assumptions=tuple(self._assumptions()),
             failed=self.out_of_memory if text else None,
@@ -177,6 +181,9 @@ class PhantomRun:
         yield from self.reads.assumptions()
         for name in self.library.assumed():
             yield Assumption(kind="assumed", text=name)
+        if not can_note_places:
+            text = "this torch keeps no note with an allocation: phases and modules are unknown, all is set-up"
+            yield Assumption(kind="phases", text=text)
         for name in self.library.refused():
             yield Assumption(kind="refused", text=f"{name} was refused and the job went on without it")
         if self.weights.count:

@@ -24,6 +24,7 @@ from memfit.predict.torch_places import kind_of_file, phase_now
 from memfit.records.timeline import Category, Phase
 
 _set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+can_note_places = _set_metadata is not None
 
 
 class Watch:
@@ -34,6 +35,7 @@ class Watch:
         self.claims: list[Claim] = []
         self.num_updates: dict[int, int] = {}
         self.step_seconds: list[float] = []
+        self.step_processor_seconds: list[float] = []
         self.on_update: Callable[[Optimizer], None] | None = None
         self.step = 0
         self._forced: Phase | None = "setup"
@@ -42,8 +44,9 @@ class Watch:
         self._roots: list[Any] = []
         self._names: list[dict[int, str]] = []
         self._kinds: dict[str, int] = {}
+        self._frames: dict[int, tuple[int, str, Any]] = {}
         self._owners: dict[int, str] = {}
-        self._since = time.perf_counter()
+        self._since = time.perf_counter(), time.process_time()
         self._unfollowed: Any = None
 
     @contextlib.contextmanager
@@ -117,12 +120,21 @@ class Watch:
         """The same for the frames of an event; a library's line when none is the user's own."""
         fallback = ""
         for frame in frames:
-            kind = self._kind(frame["filename"])
-            if kind == 0 and frame["filename"].endswith(".py"):
-                return f"{os.path.basename(frame['filename'])}:{frame['line']}"
-            if kind == 1 and not fallback:
-                fallback = f"{os.path.basename(frame['filename'])}:{frame['line']}"
+            known = self._frames.get(id(frame))  # one object stands for a line in all stacks of a record
+            if known is None:
+                known = (*self._place_of_frame(frame), frame)
+                self._frames[id(frame)] = known  # with the frame, so that its identity stays its own
+            kind, line, _ = known
+            if line and kind == 0:
+                return line
+            fallback = fallback or line
         return fallback
+
+    def _place_of_frame(self, frame: Any) -> tuple[int, str]:
+        """Whose file it is and, unless it is torch's, 'file.py:12'."""
+        name, kind = frame["filename"], self._kind(frame["filename"])
+        has_line = kind == 1 or (kind == 0 and name.endswith(".py"))
+        return kind, f"{os.path.basename(name)}:{frame['line']}" if has_line else ""
 
     def _kind(self, filename: str) -> int:
         kind = self._kinds.get(filename)
@@ -229,8 +241,9 @@ class Watch:
                 for tensor in tensors_in(state):
                     self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
         self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
-        now = time.perf_counter()
-        self.step_seconds.append(now - self._since)
+        now, before = (time.perf_counter(), time.process_time()), self._since
+        self.step_seconds.append(now[0] - before[0])
+        self.step_processor_seconds.append(now[1] - before[1])
         self._since = now
         if self.on_update is not None:
             self.on_update(optimizer)

@@ -2,7 +2,8 @@
  *
  * From 9.8 on, cuDNN has a documented mode in which heuristics, engines and plans are made for a device that is
  * described in JSON. Calls of the backend interface are handed on to the real library with that description set and
- * the handle withheld; only running a plan does nothing. Workspaces are therefore those of the real heuristics. */
+ * the handle withheld; only running a plan does nothing. Workspaces are therefore those of the real heuristics.
+ * An older cuDNN reads the device's properties from the handle: it is given the one that cudnn_sizes.c makes. */
 #define _GNU_SOURCE
 #include "phantom.h"
 #include <dlfcn.h>
@@ -11,7 +12,9 @@
 #include <string.h>
 #include <cudnn.h>
 
+#ifndef CAN_DO_WITHOUT_DEVICE /* a test builds it without, to compare both ways */
 #define CAN_DO_WITHOUT_DEVICE (CUDNN_VERSION >= 90800)
+#endif
 
 typedef cudnnBackendDescriptor_t Descriptor;
 static struct {
@@ -23,7 +26,7 @@ static struct {
 } real;
 static Descriptor device;
 static void *parts[16];
-static int is_ready;
+static int has_interface, is_described;
 static size_t num_plans;
 static char folder[4096];
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
@@ -61,24 +64,26 @@ static int describe_device(char *text, size_t size) {
 
 static void open_real(void) {
   void *library = folder[0] ? open_parts() : NULL;
-#if CAN_DO_WITHOUT_DEVICE
   if (!library) return;
   real.create = dlsym(library, "cudnnBackendCreateDescriptor");
   real.destroy = dlsym(library, "cudnnBackendDestroyDescriptor");
   real.finalize = dlsym(library, "cudnnBackendFinalize");
   real.set = dlsym(library, "cudnnBackendSetAttribute");
   real.get = dlsym(library, "cudnnBackendGetAttribute");
-  if (!real.create || !real.destroy || !real.finalize || !real.set || !real.get) return;
+  has_interface = real.create && real.destroy && real.finalize && real.set && real.get;
+#if CAN_DO_WITHOUT_DEVICE
+  if (!has_interface) return;
   char text[2048];
   int length = describe_device(text, sizeof text);
   if (real.create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &device)) return;
   if (real.set(device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, text)) return;
-  is_ready = !real.finalize(device);
+  is_described = !real.finalize(device);
 #endif
 }
 static int ready(void) {
   pthread_once(&opened, open_real);
-  if (!is_ready) refuse("cuDNN plans (needs cuDNN 9.8 or newer and a GPU it supports)", 0);
+  int is_ready = has_interface && (CAN_DO_WITHOUT_DEVICE ? is_described : cudnn_handle() != NULL);
+  if (!is_ready) refuse("cuDNN plans (needs cuDNN 9.1 or newer and a GPU it supports)", 0);
   return is_ready;
 }
 
@@ -91,7 +96,7 @@ void *cudnn_function(const char *name) {
 }
 const void *cudnn_device(void) {
   pthread_once(&opened, open_real);
-  return is_ready ? device : NULL;
+  return is_described ? device : NULL;
 }
 
 /* ---- what kind each descriptor is: the device is set on three of them ---------------------------------------- */
@@ -136,16 +141,20 @@ EXPORT cudnnStatus_t cudnnBackendDestroyDescriptor(Descriptor descriptor) {
 EXPORT cudnnStatus_t cudnnBackendSetAttribute(Descriptor descriptor, cudnnBackendAttributeName_t name,
                                               cudnnBackendAttributeType_t type, int64_t count, const void *values) {
   if (!ready()) return CUDNN_STATUS_NOT_SUPPORTED;
-  return type == CUDNN_TYPE_HANDLE ? CUDNN_STATUS_SUCCESS : real.set(descriptor, name, type, count, values);
+  if (type != CUDNN_TYPE_HANDLE) return real.set(descriptor, name, type, count, values);
+  void *handle = cudnn_handle();
+  return CAN_DO_WITHOUT_DEVICE ? CUDNN_STATUS_SUCCESS : real.set(descriptor, name, type, 1, &handle);
 }
 EXPORT cudnnStatus_t cudnnBackendFinalize(Descriptor descriptor) {
   if (!ready()) return CUDNN_STATUS_NOT_SUPPORTED;
+  int kind = kind_of(descriptor, 0);
+  num_plans += kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR;
 #if CAN_DO_WITHOUT_DEVICE
   int name = 0;
-  switch (kind_of(descriptor, 0)) {
+  switch (kind) {
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: name = CUDNN_ATTR_ENGINEHEUR_DEVICEPROP; break;
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR: name = CUDNN_ATTR_ENGINE_DEVICEPROP; break;
-    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: name = CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP; num_plans++; break;
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: name = CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP; break;
     default: break;
   }
   if (name) {

@@ -2,7 +2,7 @@
  *
  * Its questions about sizes read only the properties of the device, which stand at the beginning of a handle, in the same
  * layout as in a finished description of a device (compared in cuDNN 9.10, 9.20 and 9.24). So a handle is made by
- * copying them from the description; a size that follows from two of them is asked for first, as a check. */
+ * copying them from the description, or by writing them; a size that follows from two of them is asked for first, as a check. */
 #define _GNU_SOURCE
 #include "phantom.h"
 #include <malloc.h>
@@ -17,15 +17,48 @@ static _Alignas(16) char made[HANDLE_BYTES];
 static int is_made;
 static pthread_once_t tried = PTHREAD_ONCE_INIT;
 
+/* The size of the generators of dropout follows from two of the properties. */
+static int is_understood(void) {
+  cudnnStatus_t (*ask)(void *, size_t *) = cudnn_function("cudnnDropoutGetStatesSize");
+  size_t found = 0, expected = (size_t)gpu.num_processors * gpu.threads_per_processor / 2 * GENERATOR_BYTES;
+  return ask && !ask(made, &found) && found == expected;
+}
+
+static void copy_from_description(const char *description) {
+  size_t size = malloc_usable_size((void *)description), start = 0;
+  while (start + 4 <= size && memcmp(description + start, &WIDEST_GRID, 4)) start += 4;
+  if (start + 4 <= size) memcpy(made, description + start, size - start);
+}
+
+/* Without a description (before 9.8) they are written one by one, at the places where cudnnCreate keeps the answers of the
+ * device (read in 9.1 and 9.5; the latter has the reserved shared memory as well). In 9.8 the plans are the same this way. */
+enum { AT_MEMORY = 0x48, AT_CLOCKS = 0x50, AT_CACHE = 0x58, AT_VERSIONS = 0x60, RESERVED_SHARED = 1024 };
+
+static void write_one_by_one(int has_reserved) {
+  const int32_t clocks[] = {1410000, 1215000}, versions[] = {gpu.major * 100 + gpu.minor * 10, CUDA_VERSION_NUMBER};
+  const int32_t first[] = {
+    WIDEST_GRID, 65535, 65535, 1024, 1024, 64, 65536, gpu.num_processors, 32, 49152, (int32_t)gpu.shared_per_block_bytes,
+  };
+  const int32_t then[] = {RESERVED_SHARED, 65536, gpu.blocks_per_processor, gpu.threads_per_processor, 0, 0, 1};
+  size_t left_out = has_reserved ? 0 : 1;
+  memset(made, 0, sizeof made);
+  memcpy(made, first, sizeof first);
+  memcpy(made + sizeof first, then + left_out, sizeof then - left_out * sizeof *then);
+  memcpy(made + AT_MEMORY, &gpu.total_bytes, 8);
+  memcpy(made + AT_CLOCKS, clocks, sizeof clocks);
+  memcpy(made + AT_CACHE, &gpu.l2_bytes, 4);
+  memcpy(made + AT_VERSIONS, versions, sizeof versions);
+  note_assumption("cuDNN older than 9.8 is asked with a handle of memfit's making: its engines that need cuBLASLt are missing");
+}
+
 static void make_handle(void) {
   const char *description = cudnn_device();
-  size_t size = description ? malloc_usable_size((void *)description) : 0, start = 0;
-  while (start + 4 <= size && memcmp(description + start, &WIDEST_GRID, 4)) start += 4;
-  cudnnStatus_t (*ask)(void *, size_t *) = cudnn_function("cudnnDropoutGetStatesSize");
-  if (start + 4 > size || !ask) return;
-  memcpy(made, description + start, size - start);
-  size_t found = 0;
-  is_made = !ask(made, &found) && found == (size_t)gpu.num_processors * gpu.threads_per_processor / 2 * GENERATOR_BYTES;
+  if (description) copy_from_description(description);
+  else write_one_by_one(0);
+  is_made = is_understood();
+  if (is_made || description) return;
+  write_one_by_one(1);
+  is_made = is_understood();
 }
 void *cudnn_handle(void) {
   pthread_once(&tried, make_handle);

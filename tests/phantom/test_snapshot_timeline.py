@@ -1,0 +1,35 @@
+"""Does the allocator's record become the timeline it stands for? Pure; the record is made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memfit.predict.phantom.snapshot_timeline import Place, timeline_of_record
+
+PHASES = ("setup", "forward", "backward", "recompute", "update")
+Happening = tuple[str, bool]
+"""A phase, and whether what is allocated in it is released at once."""
+
+
+def recorded(happenings: list[Happening]) -> tuple[list[dict[str, Any]], list[Place]]:
+    """One place for each happening, one storage in each place."""
+    events: list[dict[str, Any]] = []
+    for index, (_, is_short) in enumerate(happenings):
+        event = {"addr": index, "size": 512 * (index + 1), "user_metadata": str(index)}
+        events.append({**event, "action": "alloc"})
+        if is_short:
+            events.append({**event, "action": "free_completed"})
+    return events, [Place(1, phase) for phase, _ in happenings]  # pyright: ignore[reportArgumentType]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PHASES), st.booleans()), max_size=30))
+def test_what_a_forward_leaves_to_a_backward_is_an_activation_and_nothing_else_is(happenings: list[Happening]) -> None:
+    events, places = recorded(happenings)
+    timeline = timeline_of_record(events, places, [], lambda frames: "")
+    for index, (span, (phase, is_short)) in enumerate(zip(timeline.spans, happenings, strict=True)):
+        waits = not is_short and any(later == "backward" for later, _ in happenings[index + 1 :])
+        expected = "activation" if waits and phase in ("forward", "recompute") else "temporary"
+        assert (span.num_bytes, span.phase, span.category) == (512 * (index + 1), phase, expected)
