@@ -1,6 +1,6 @@
 """Is the predicted CPU peak the real one: tensors to the byte, the process within its promise?
 
-  python -m benchmarks.accuracy.cpu [--quick]
+  python -m benchmarks.accuracy.cpu [--quick] [--only WORKLOAD]
 
 Every case runs in processes of its own: one traces it on fake tensors with probes and runs it for real under the
 allocator's own log; another runs it for real with malloc's mmap threshold pinned and reads the kernel's high-water
@@ -53,7 +53,13 @@ def compare(case: Case) -> tuple[int, float]:
     """Print one line; returns the tensor error in bytes and the process error as a ratio."""
     tensors, process = in_child("tensors", case), in_child("resident", case)
     predicted, real = tensors["predicted_bytes"], tensors["real_bytes"]
-    level = process_level(predicted, process["baseline_bytes"], pinned=True, num_operators=tensors["num_operators"])
+    level = process_level(
+        predicted,
+        process["baseline_bytes"],
+        pinned=True,
+        num_operators=tensors["num_operators"],
+        untouched_bytes=tensors["untouched_bytes"],
+    )
     foreseen = level.figure.value or 0
     ratio = foreseen / process["resident_bytes"] - 1
     name = f"{case[0]} " + " ".join(f"{key}={value}" for key, value in case[1].items())
@@ -71,6 +77,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="every fourth case")
     parser.add_argument("--part", choices=["tensors", "resident"])
     parser.add_argument("--case")
+    parser.add_argument("--only", default="", help="cases of this workload")
     options = parser.parse_args()
     if options.part:
         name, settings = json.loads(options.case)
@@ -78,7 +85,8 @@ def main() -> None:
         print(json.dumps(work(name, settings)))
         return
     print(f"{'case':<58} {'tensors':>9} {'real':>9} {'off':>11}   {'process':>8} {'real':>8}  MiB")
-    results = [compare(case) for case in CASES[:: 4 if options.quick else 1]]
+    chosen = [case for case in CASES[:: 4 if options.quick else 1] if options.only in case[0]]
+    results = [compare(case) for case in chosen]
     exact = sum(off == 0 for off, _ in results)
     within = sum(abs(ratio) <= 0.03 for _, ratio in results)
     print(f"tensors equal to the byte: {exact} of {len(results)}; process within 3 %: {within} of {len(results)}")

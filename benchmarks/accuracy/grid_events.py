@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from memfit.records.timeline import Span, Timeline
 
+NEAR = 0.35
+"""How far a workspace by rule may be from the library's own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -21,6 +24,18 @@ class Event:
     def key(self) -> tuple[bool, int]:
         """What two engines must agree on."""
         return self.is_alloc, rounded(self.num_bytes)
+
+    @property
+    def is_by_rule(self) -> bool:
+        """Whether its size is a rule's, close to what a library takes."""
+        return "by rule" in self.span.operator
+
+    def agrees(self, other: tuple[bool, int]) -> bool:
+        """Whether the event of the other engine with this key is this one."""
+        is_alloc, rounded_bytes = other
+        if self.is_by_rule:
+            return self.is_alloc == is_alloc and abs(self.num_bytes - rounded_bytes) <= NEAR * rounded_bytes
+        return self.key == other
 
     def __str__(self) -> str:
         """As a person reads it."""
@@ -80,6 +95,14 @@ def peak_of(events: Sequence[Event]) -> int:
 def first_difference(fake: list[Event], phantom: list[Event]) -> tuple[int, Event | None, Event | None] | None:
     """Where the two lists part, or None."""
     for index, (left, right) in enumerate(itertools.zip_longest(fake, phantom)):
-        if left is None or right is None or left.key != right.key:
+        if left is None or right is None or not left.agrees(right.key):
             return index, left, right
     return None
+
+
+def differs_from(fake: Sequence[Event], recorded: Sequence[int]) -> str:
+    """Where the fake engine parts from a recorded list of rounded bytes (releases negative); empty when it does not."""
+    for index, (event, size) in enumerate(itertools.zip_longest(fake, recorded)):
+        if event is None or size is None or not event.agrees((size > 0, abs(size))):
+            return f"event {index} of {len(recorded)}: {event} instead of {size}"
+    return ""

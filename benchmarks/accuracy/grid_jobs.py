@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ATTENTION = f"{Path(__file__).with_name('phantom_grid_job.py')}:attend"
+LAYERS = Path(__file__).with_name("torch_grid_layers.py")
 OPTIMIZERS = [
     "sgd", "sgd-momentum", "adam", "adamw", "adamw-fused", "adamw-forloop", "adam-amsgrad", "rmsprop", "adagrad",
     "adadelta", "adamax", "nadam", "radam", "asgd", "rprop", "adafactor",
@@ -63,6 +64,13 @@ GROUPS = (
     Group("cnn", {"precision": ["fp32"]}, (H100, RTX_3060)),
     Group("resnet18", {"optimizer": ["sgd"], "precision": ["fp32", "bf16"]}),
     Group("resnet50", {"optimizer": ["sgd-momentum"], "batch_size": [4], "size": [96]}),
+    Group(f"{LAYERS}:padded", {"kind": ["LSTM"]}),
+    Group(f"{LAYERS}:packed", {"kind": ["LSTM"]}),
+    Group(f"{LAYERS}:packed", {"kind": ["GRU"], "layers": [2]}),
+    Group(f"{LAYERS}:packed", {"kind": ["LSTM"], "layers": [2], "both_ways": [True], "dropout": [0.2]}),
+    Group(f"{LAYERS}:embedded", {"tokens": [1024, 4096]}),
+    Group(f"{LAYERS}:embedded", {"tokens": [65536], "words": [20000]}),
+    Group(f"{LAYERS}:shared_heads", {"precision": ["bf16", "fp32"]}),
 )
 
 RECORDED = (
@@ -78,6 +86,14 @@ RECORDED = (
     "attend math fp32 sgd a100-40gb",
     "gan adam a100-40gb",
     "cnn fp32 channels_last True a100-40gb",
+    "padded LSTM a100-40gb",
+    "packed LSTM a100-40gb",
+    "packed GRU layers 2 a100-40gb",
+    "packed LSTM layers 2 both_ways True dropout 0.2 a100-40gb",
+    "embedded tokens 1024 a100-40gb",
+    "embedded tokens 4096 a100-40gb",
+    "embedded tokens 65536 words 20000 a100-40gb",
+    "shared_heads bf16 a100-40gb",
 )
 """Jobs whose events are kept beside the tests: one for every rule of what kernels allocate inside."""
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from memfit.job.training import as_training, plain_step
 from memfit.job.workloads import build_workload
 from memfit.predict.liveness import peak_of
+from memfit.predict.probing import result_of, untouched_bytes
 from memfit.predict.torch_fake import Recording, trace_training
 from memfit.predict.torch_probe import attempt, baseline_bytes
 from memfit.predict.torch_signatures import Signatures
 from memfit.predict.torch_truth import real_tensor_peak
-from memfit.predict.trace import ProbeResult, timeline_of
-
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+from memfit.predict.touched_pages import pin_mmap_threshold
+from memfit.predict.trace import timeline_of
 
 
 def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:
@@ -23,27 +22,26 @@ def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:
     def build() -> Any:
         return build_workload(name, dict(settings))
 
+    pin_mmap_threshold()
     signatures = Signatures()
     trace = trace_training(build, recording=Recording(signatures.sign))
     results = {}
     for text, number in signatures.texts.items():
         reply = attempt(text)
         if "skipped" not in reply:
-            sizes = tuple(reply["output_bytes"])
-            results[number] = ProbeResult(inside_bytes=reply["inside_bytes"], output_bytes=sizes)
+            results[number] = result_of(reply)
     predicted, _ = peak_of(timeline_of(trace.log, trace.root_names, results), "cpu")
     return {
         "predicted_bytes": predicted,
         "real_bytes": real_tensor_peak(build),
         "num_operators": trace.num_operators,
+        "untouched_bytes": untouched_bytes(trace.log, trace.root_names, results, predicted),
     }
 
 
 def resident_peak(name: str, settings: dict[str, Any]) -> dict[str, int]:
     """The kernel's high-water mark of three real steps with a pinned mmap threshold, and the bare process before."""
-    libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 65536)
-    libc.mallopt(M_TRIM_THRESHOLD, 65536)
+    pin_mmap_threshold()
     base = baseline_bytes([], "Adam")
     with open("/proc/self/clear_refs", "w", encoding="ascii") as stream:
         stream.write("5")

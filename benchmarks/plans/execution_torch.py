@@ -29,7 +29,7 @@ from memfit.apply.torch_segments import apply_nodes
 from memfit.job.workloads import build_workload
 from memfit.plan.planners import make_plan
 from memfit.records.fit import Proof
-from memfit.records.plan import Chain, Keep, Node, Plan
+from memfit.records.plan import Chain, Keep, Node, Plan, Stage, stages_of
 
 PLAIN, AGAIN = "plain", "plain again"
 
@@ -54,7 +54,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "MLP": ("mlp", {"batch_size": 2048, "hidden": 512, "layers": 12, "optimizer": "sgd"}),
     "ResNet-18": ("resnet18", {"batch_size": 8, "size": 128, "optimizer": "sgd"}),
     "ResNet-50": ("resnet50", {"batch_size": 4, "size": 160, "optimizer": "sgd"}),
-    "DistilBERT": ("distilbert", {"batch_size": 6, "length": 128, "layers": 6, "optimizer": "sgd"}),
+    "DistilBERT": ("distilbert", {"batch_size": 8, "length": 128, "layers": 6, "optimizer": "sgd"}),
     "small GPT": ("gpt", {"batch_size": 4, "length": 256, "words": 2000, "width": 256, "layers": 8, "dropout": 0.1}),
 }
 NORMED = "BatchNorm + dropout"
@@ -206,21 +206,28 @@ def _counts_agree(subject: Subject, nodes: tuple[Node, ...]) -> bool:
     counted = apply_nodes(subject.job.model, subject.chain.stages, nodes, lambda name: counts.update([name]))
     with counted, leaving_no_trace(subject.job):
         subject.job.run()
-    planned: Counter[str] = Counter()
-    for stage, runs in planned_calls(nodes).items():
-        if runs > 1:
-            planned.update(dict.fromkeys(subject.chain.stages[stage].name.split(" + "), runs))
+    planned = Counter({name: runs for name, runs in planned_calls(subject.chain.stages, nodes).items() if runs > 1})
     return all(0 <= planned[name] - counts[name] <= 1 for name in planned | counts)
 
 
-def planned_calls(nodes: tuple[Node, ...], runs: int = 1) -> Counter[int]:
-    """How often each stage runs; a checkpoint that ends another is not run when that other is."""
-    counts: Counter[int] = Counter()
+def planned_calls(
+    stages: Sequence[Stage], nodes: tuple[Node, ...], runs: int = 1, outside: str | None = None
+) -> Counter[str]:
+    """How often each module runs but the one `outside`; a checkpoint that ends another is not run when that one is."""
+    counts: Counter[str] = Counter()
     for node in nodes:
         if isinstance(node, Keep):
-            counts[node.stage] += runs
+            counts.update({name: runs for name in _modules_of(stages[node.stage]) if name != outside})
             continue
+        ending = stages[list(stages_of((node,)))[-1]]
+        after = _modules_of(ending)[-1] if ending.ending is not None else None
         *inner, last = node.inside
-        counts += planned_calls(tuple(inner), runs + 1)
-        counts += planned_calls((last,), runs + 1 if isinstance(last, Keep) else runs)
+        counts += planned_calls(stages, tuple(inner), runs + 1)
+        counts += planned_calls(stages, (last,), runs + 1 if isinstance(last, Keep) else runs, after)
+        if after is not None and after != outside:
+            counts[after] += runs
     return counts
+
+
+def _modules_of(stage: Stage) -> list[str]:
+    return stage.name.split(" + ")

@@ -40,9 +40,11 @@ started, clock = time.process_time(), time.perf_counter()
 if kind == "table":
     NestedTable(Sizes(chain), round(whole * share) // 500, 500)
 elif kind == "nested":
-    planner = NestedPlanner.of(chain, 500)
-    budget_bytes = round(planner.plain.peak_bytes * share)
-    assert planner.bound_seconds(budget_bytes) <= planner.best(budget_bytes).seconds
+    case = Case(chain, 1)
+    case.nested = NestedPlanner.of(chain, 500)
+    case = case.with_budget(round(case.nested.plain.peak_bytes * share))
+    answer = PLANNERS["nested"].propose(case)
+    assert case.nested.bound_seconds(case.budget_bytes) <= case.nested.found(answer.nodes).seconds
 else:
     link = Link(name="host", out_bytes_per_second=2e6, in_bytes_per_second=2e6)
     case = Case(chain, round(whole * share), link)

@@ -13,7 +13,7 @@ from torch import nn
 from torch_fit_models import Drifting, Jittery, NormedBlock, Stack, job_for, normed_stack
 
 import memfit
-from memfit.apply import torch_profile, torch_spared
+from memfit.apply import torch_memory_out, torch_profile
 from memfit.apply.torch_foresight import foresee
 from memfit.apply.torch_job import Job
 from memfit.apply.torch_plain_profile import Profile, profile_plain
@@ -85,7 +85,7 @@ def test_every_stage_is_recomputed_alone_and_runs_end_where_they_must():
 
 
 def left(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
-    monkeypatch.setattr(torch_spared, "free_bytes", lambda: num_bytes)
+    monkeypatch.setattr(torch_memory_out, "free_bytes", lambda: num_bytes)
 
 
 def test_only_a_step_that_this_machine_cannot_hold_is_too_large(monkeypatch: pytest.MonkeyPatch):

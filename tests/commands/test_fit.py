@@ -68,6 +68,15 @@ def test_the_record_is_printed_as_json(job: str, tmp_path: Path):
     assert fit.proof.measured_peak_bytes <= fit.budget_bytes == 2**20
 
 
+def test_gradients_of_earlier_batches_are_counted_when_they_add_up(job: str, tmp_path: Path):
+    result = run(job, "--budget", "1MiB", "--accumulate", "-o", str(tmp_path / "plan.json"))
+    assert result.exit_code == 0, result.output
+    fixed = read_plan(tmp_path / "plan.json").chain.fixed
+    assert fixed.gradient_bytes == fixed.parameter_bytes > 0
+    refused = run(job, "--device", "cuda:24GiB", "--accumulate", "-o", str(tmp_path / "other.json"))
+    assert "measured, not foreseen" in str(refused.exception)
+
+
 def test_what_does_not_fit_ends_with_three_and_says_what_would(
     job: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

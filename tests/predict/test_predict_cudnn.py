@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from memfit.predict.cudnn_memory import (
     STORIES,
     Scratch,
+    batch_norm_scratch,
     convolution_scratch,
     scratch_bytes,
     with_scratches,
@@ -89,10 +90,46 @@ def test_a_convolution_widens_the_range_and_the_point_lies_in_it(predict):
     assert any(assumption.kind == "cudnn" for assumption in prediction.assumptions)
 
 
-def test_batch_normalisation_has_a_reserve_only_in_channels_last_order(predict):
+def test_what_cudnn_may_take_is_a_level_of_its_own_and_the_levels_add_up(predict):
+    prediction = predict("pictures")
+    names = [each.name for each in prediction.levels]
+    assert names == ["tensors", "allocated", "reserved", "cudnn", "context", "device", "smallest"]
+    cudnn, context = level(prediction, "cudnn"), level(prediction, "context")
+    reserved, device = level(prediction, "reserved"), level(prediction, "device")
+    assert (cudnn.source, cudnn.value, cudnn.low) == ("assumed", 0, 0)
+    assert cudnn.high > 0
+    assert reserved.value + cudnn.value + context.value == device.value
+    assert reserved.value + cudnn.high == reserved.high
+    assert reserved.value + cudnn.high + context.high == device.high
+
+
+def test_a_job_without_convolutions_has_no_level_for_them(predict):
+    assert "cudnn" not in [each.name for each in predict("recurrent").levels]
+
+
+def test_batch_normalisation_is_cudnns_only_in_channels_last_order(predict):
     plain, last = predict("pictures"), predict("pictures", last=True)
     said = [any("batch normalisation" in a.text for a in each.assumptions) for each in (plain, last)]
     assert said == [False, True]
+
+
+def test_the_workspace_of_a_recurrent_layer_is_named_as_a_rules_and_lives_for_one_call(predict):
+    spans = spans_of(predict("recurrent"), "by rule")
+    assert len(spans) == 2 * 3, "forward, and two passes backwards, in each of two steps"
+    assert all(span.category == "workspace" and span.end is not None for span in spans)
+
+
+def test_a_prediction_says_where_the_size_of_the_gpu_was_read(predict):
+    from memfit.predict.devices import GPUS
+
+    assert any(GPUS["rtx3060-12gb"].source in a.text for a in predict("recurrent").assumptions if a.kind == "device")
+
+
+@given(st.integers(1, 10**9))
+def test_batch_normalisation_takes_the_same_in_every_story(num_elements):
+    taken = {scratch_bytes(batch_norm_scratch(0, num_elements), story) for story in STORIES}
+    assert len(taken) == 1
+    assert min(taken) > num_elements // 8
 
 
 def test_a_depthwise_convolution_has_no_workspace():
@@ -113,7 +150,7 @@ def requests(draw):
             alive.append(made)
             made += 1
     size = st.integers(0, 10**6)
-    kinds = st.sampled_from(["forward", "input gradient", "weight gradient", "recurrent"])
+    kinds = st.sampled_from(["forward", "input gradient", "weight gradient", "batch norm"])
     scratch = st.builds(Scratch, event=st.integers(0, 13), kind=kinds, one_bytes=size, all_bytes=size)
     return events, draw(st.lists(scratch, max_size=5))
 

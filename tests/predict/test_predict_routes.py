@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,34 @@ def test_a_data_set_is_part_of_the_process(pinned: bool):
     assert plain.low is not None
     assert with_data.low is not None
     assert with_data.low - plain.low == 180 * MIB
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).cuda()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(8, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.skipif(bool(patches.why_not()), reason="no fake CUDA tensors here")
+def test_a_script_that_shards_over_its_default_mesh_has_its_part_on_the_gpu(tmp_path: Path):
+    from memfit.predict.foresee import foresee
+
+    path = tmp_path / "sharded.py"
+    path.write_text(SHARDED)
+    prediction = foresee(str(path), device="a100-40gb", ranks=4, engine="fake")
+    shares = {share.name: share.num_bytes for share in prediction.at_peak.by_category}
+    every_rank_bytes = 4 * (512 * 512 + 512) * 4
+    assert shares["parameter"] == every_rank_bytes // 4
+    assert 2 * every_rank_bytes // 4 <= shares["optimizer state"] < every_rank_bytes

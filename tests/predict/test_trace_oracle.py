@@ -14,11 +14,12 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.workloads import build_workload  # noqa: E402
 from memfit.predict.liveness import peak_of, who_is_alive  # noqa: E402
+from memfit.predict.probing import result_of  # noqa: E402
 from memfit.predict.torch_fake import Recording, trace_training  # noqa: E402
 from memfit.predict.torch_probe import probe  # noqa: E402
 from memfit.predict.torch_signatures import Signatures  # noqa: E402
 from memfit.predict.torch_truth import real_tensor_peak  # noqa: E402
-from memfit.predict.trace import ProbeResult, timeline_of  # noqa: E402
+from memfit.predict.trace import timeline_of  # noqa: E402
 
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 16, "features": 96, "hidden": 128, "layers": 4},
@@ -57,12 +58,8 @@ def predicted_peak(build: Any) -> int:
     """Fake tensors and micro-probes, all in this process."""
     signatures = Signatures()
     trace = trace_training(build, recording=Recording(signatures.sign))
-    results = {number: ProbeResult(**_tuple(probe(text))) for text, number in signatures.texts.items()}
+    results = {number: result_of(probe(text)) for text, number in signatures.texts.items()}
     return peak_of(timeline_of(trace.log, trace.root_names, results), "cpu")[0]
-
-
-def _tuple(reply: dict[str, Any]) -> dict[str, Any]:
-    return {"inside_bytes": reply["inside_bytes"], "output_bytes": tuple(reply["output_bytes"])}
 
 
 def both(name: str, **settings: Any) -> tuple[int, int]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.errors import RecordError, UsageError
+from memfit.errors import NewerFormat, RecordError, UsageError
 from memfit.records.figure import Figure
 from memfit.records.files import read_run
-from memfit.records.prediction import AtPeak, Level, LevelName, Prediction, read_prediction
+from memfit.records.prediction import PREDICTION_VERSION, AtPeak, Level, LevelName, Prediction, read_prediction
 from memfit.records.timeline import PhaseMark, Span, Timeline
 from memfit.show.views import build_view
 from memfit.testing.made_runs import MadeRun, write_made_run
@@ -99,3 +99,17 @@ def test_a_prediction_is_read_back_and_other_files_are_refused(tmp_path: Path):
         read_prediction(path)
     with pytest.raises(RecordError, match="cannot be read"):
         api.read_prediction(tmp_path / "nowhere.json")
+
+
+def test_a_prediction_of_the_first_version_opens_and_one_of_a_newer_memfit_says_so(tmp_path: Path):
+    path = tmp_path / "p.json"
+    old = msgspec.to_builtins(prediction())
+    assert old["format_version"] == PREDICTION_VERSION, "a record says which version it is"
+    path.write_bytes(msgspec.json.encode({name: old[name] for name in old if not name.startswith("format")}))
+    assert read_prediction(path).levels == prediction().levels
+    path.write_bytes(msgspec.json.encode({**old, "format_version": 1}))
+    assert read_prediction(path).levels == prediction().levels
+    strange = {"name": "a level of tomorrow", "figure": old["levels"][0]["figure"], "meaning": ""}
+    path.write_bytes(msgspec.json.encode({**old, "levels": [strange], "format_version": 99}))
+    with pytest.raises(NewerFormat, match="99"):
+        read_prediction(path)

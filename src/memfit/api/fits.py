@@ -25,17 +25,21 @@ def fit_to_budget(
     budget: str | int,
     disk: str | Path | None = None,
     planner: str = "best",
+    accumulates: bool = False,
 ) -> FittedModel:
     """Make one training step of a model fit into a budget such as '8GiB', prove that it computes the same, keep it so.
 
     `batch` is (inputs, targets) or a dictionary of keyword arguments; the loss is loss(model(inputs), targets), or
-    what the model returns. `disk` is a folder to which a plan may move what the backward needs.
+    what the model returns. `disk` is a folder to which a plan may move what the backward needs. `accumulates` says that
+    gradients add up over several batches, so that those of earlier batches are there when a step begins.
     """
     from memfit.apply.torch_job import job_of
     from memfit.units import parse_bytes
 
     budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
-    return _fit_job(job_of(model, batch, loss, optimizer), budget_bytes, disk, planner)
+    job = job_of(model, batch, loss, optimizer)
+    job.accumulates = accumulates
+    return _fit_job(job, budget_bytes, disk, planner)
 
 
 def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None) -> AppliedPlan:
@@ -58,20 +62,26 @@ def fit_target(
     output: str = "plan.json",
     force: bool = False,
     threads: int | None = None,
+    accumulates: bool = False,
 ) -> Fit:
     """Fit what a target builds: on this machine with proof, for another device from prediction alone."""
     import msgspec
 
     from memfit.apply.torch_targets import build_job, check_output, set_threads
+    from memfit.errors import UsageError
     from memfit.records.plan import write_plan
 
     check_output(output, force)
     set_threads(threads)
     if device is not None and not device.startswith("cpu"):
+        if accumulates:
+            raise UsageError("gradients that add up are measured, not foreseen", hint="leave out --accumulate")
         fit = _fit_prediction(target, settings, device, budget_bytes, planner)
     else:
         assert budget_bytes is not None
-        fit = _fit_job(build_job(_training_of(target, settings), target), budget_bytes, disk, planner).fit
+        job = build_job(_training_of(target, settings), target)
+        job.accumulates = accumulates
+        fit = _fit_job(job, budget_bytes, disk, planner).fit
     write_plan(fit.plan, output)
     return msgspec.structs.replace(fit, plan_file=output)
 

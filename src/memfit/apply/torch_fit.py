@@ -17,9 +17,10 @@ import msgspec
 
 from memfit.apply.torch_apply import apply_to, refuse_planned
 from memfit.apply.torch_job import Job, RandomState
+from memfit.apply.torch_memory_out import ran_out, unless_memory_runs_out
 from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
 from memfit.apply.torch_segments import AppliedPlan, apply_nodes
-from memfit.errors import DoesNotFit, ProofFailed, UsageError
+from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
 from memfit.units import format_bytes
@@ -27,6 +28,8 @@ from memfit.units import format_bytes
 MOST_ROUNDS = 3
 NEARLY = 0.1
 """A smallest plan that promises this much more than the budget is measured before it is refused."""
+MOST_TRIES = 4
+"""Steps that are run to find out whether a faster plan, which promises more than the budget, holds."""
 WORTHWHILE = 0.005
 """A plan that promises to be faster by less is not tried."""
 PlanFor = Callable[[Chain, int], Plan]
@@ -65,13 +68,21 @@ class _Bench:
     budget_bytes: int
     disk: str | None
 
-    def try_plan(self, plan: Plan) -> Proof:
-        """Run one step under a plan; the model is as before."""
+    def try_plan(self, plan: Plan) -> Proof | None:
+        """Run one step under a plan; None when memory ran out. The model is as before."""
         with apply_to(self.job.model, plan, self.disk):
-            return prove(self.job, self.reference, self.state, self.base_bytes, plan.peak_bytes)
+            return unless_memory_runs_out(
+                lambda: prove(self.job, self.reference, self.state, self.base_bytes, plan.peak_bytes)
+            )
 
-    def holds(self, proof: Proof) -> bool:
+    def ran_out(self, plan: Plan) -> MemfitError:
+        """The error for a plan that this machine cannot hold."""
+        return ran_out(self.job, "proving the plan", "the plan", plan.peak_bytes - self.base_bytes)
+
+    def holds(self, proof: Proof | None) -> bool:
         """Whether a step is the same and within the budget."""
+        if proof is None:
+            return False
         return proof.same and proof.measured_peak_bytes is not None and proof.measured_peak_bytes <= self.budget_bytes
 
 
@@ -79,7 +90,7 @@ def hold_to_budget(job: Job, chain: Chain, budget_bytes: int, plan_for: PlanFor,
     """Plan, apply and prove until the step is the same and within the budget, and no faster one is."""
     state = RandomState.now()
     base_bytes = base_bytes_of(job, chain.fixed.optimizer_state_bytes)
-    bench = _Bench(job, reference_of(job, state), state, base_bytes, budget_bytes, disk)
+    bench = _Bench(job, _reference(job, chain, state), state, base_bytes, budget_bytes, disk)
     attempt = _Attempt(chain, budget_bytes)
     plan, proof = _first_that_holds(bench, attempt, plan_for)
     plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
@@ -87,10 +98,21 @@ def hold_to_budget(job: Job, chain: Chain, budget_bytes: int, plan_for: PlanFor,
     return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
 
 
+def _reference(job: Job, chain: Chain, state: RandomState) -> Reference:
+    """What planned steps are compared with; two runs of the step, whose gradients are alive together."""
+    reference = unless_memory_runs_out(lambda: reference_of(job, state))
+    if reference is None:
+        needed_bytes = 2 * sum(stage.gradient_bytes for stage in chain.stages) + chain.stages[0].output_bytes
+        raise ran_out(job, "running the step twice to compare with", "two sets of gradients", needed_bytes)
+    return reference
+
+
 def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, Proof]:
     while True:
         plan, unless = _plan_or_nearly(attempt, plan_for)
         proof = bench.try_plan(plan)
+        if proof is None:
+            raise bench.ran_out(plan)
         if bench.holds(proof):
             return plan, proof
         if not proof.same:
@@ -116,31 +138,28 @@ def _plan_or_nearly(attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNot
 
 
 def _use_the_room_left(bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof) -> tuple[Plan, Proof]:
-    """A promise counts some bytes twice: plan for about as many more, and take the first that is faster and holds."""
-    tried = {plan.nodes}
-    for target_bytes in _higher_targets(bench.budget_bytes, plan, proof):
+    """Plan for more than the budget, then for less and less, and take the first that is faster and holds."""
+    target_bytes = bench.budget_bytes + _most_over_promised(bench.budget_bytes, plan, proof)
+    for _ in range(MOST_TRIES):
+        if plan.moves or target_bytes <= plan.peak_bytes:
+            break
         faster = plan_for(chain, target_bytes)
         if faster.moves or faster.seconds > (1.0 - WORTHWHILE) * plan.seconds:
             break
-        if faster.nodes not in tried and bench.holds(found := bench.try_plan(faster)):
+        found = bench.try_plan(faster)
+        if found is not None and bench.holds(found):
             return faster, found
-        tried.add(faster.nodes)
+        measured = None if found is None else found.measured_peak_bytes
+        over_bytes = faster.peak_bytes - bench.budget_bytes if measured is None else measured - bench.budget_bytes
+        target_bytes = faster.peak_bytes - max(1, over_bytes // 2)
     return plan, proof
 
 
-def _higher_targets(budget_bytes: int, plan: Plan, proof: Proof) -> list[int]:
-    """What to plan for, highest first; plans differ a little in how much they promise too much."""
+def _most_over_promised(budget_bytes: int, plan: Plan, proof: Proof) -> int:
+    """By how much a promise may lie above what is measured: gradients of parameters and inputs are counted together."""
     spare_bytes = plan.peak_bytes - (proof.measured_peak_bytes or plan.peak_bytes)
-    if plan.moves or spare_bytes <= 0:
-        return []
-    more = (
-        max(2.0 * spare_bytes, 0.02 * budget_bytes),
-        max(1.25 * spare_bytes, 0.01 * budget_bytes),
-        spare_bytes,
-        0.5 * spare_bytes,
-    )
-    targets = {budget_bytes + int(each) for each in more}
-    return sorted((target for target in targets if target > plan.budget_bytes), reverse=True)
+    together_bytes = max(stage.gradient_bytes for stage in plan.chain.stages)
+    return max(2 * spare_bytes, budget_bytes // 50, min(together_bytes, budget_bytes // 20))
 
 
 def _aim_lower(attempt: _Attempt, budget_bytes: int, proof: Proof) -> None:

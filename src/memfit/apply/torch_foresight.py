@@ -92,6 +92,8 @@ class Foreseen:
     """Stages whose output nobody keeps, and which keep less than it."""
     plain_bytes: int
     """Parameters, gradients, buffers, the batch, and everything that autograd keeps; optimizer state is not in it."""
+    block_bytes: int
+    """What autograd keeps of the one stage of which it keeps the most."""
 
 
 def foresee(job: Job) -> Foreseen:
@@ -106,7 +108,8 @@ def foresee(job: Job) -> Foreseen:
             job.seen.pop("loss", None)
     fixed = storage_bytes([*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)])
     gradients = storage_bytes([p for p in job.model.parameters() if p.requires_grad])
-    return Foreseen(layout, draft, kept.passing(), fixed + gradients + sum(kept.saved.values()))
+    plain_bytes = fixed + gradients + sum(kept.saved.values())
+    return Foreseen(layout, draft, kept.passing(), plain_bytes, max(kept.by_stage().values(), default=0))
 
 
 @contextlib.contextmanager
@@ -158,12 +161,20 @@ class _Kept:
             self.maker.setdefault(key, stage)
         self.stage = stage + 1  # what follows is glue, or says itself that it starts
 
+    def by_stage(self) -> dict[int, int]:
+        """What autograd keeps of every stage."""
+        found: dict[int, int] = {}
+        for key, size in self.saved.items():
+            found[self.maker[key]] = found.get(self.maker[key], 0) + size
+        return found
+
     def passing(self) -> frozenset[int]:
         """The stages that return more than they leave, for nobody keeps what they return."""
         found = set()
+        kept = self.by_stage()
         for stage, outputs in self.outputs.items():
             passing = sum(size for key, size in outputs.items() if key not in self.saved)
-            if passing > sum(size for key, size in self.saved.items() if self.maker[key] == stage):
+            if passing > kept.get(stage, 0):
                 found.add(stage)
         return frozenset(found)
 

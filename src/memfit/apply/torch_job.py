@@ -34,6 +34,8 @@ class Job:
     """What the last run returned beside gradients; filled by `run`."""
     limit_bytes: int | None = None
     """The budget that the step is to keep; None while nobody has named one."""
+    accumulates: bool = False
+    """Whether gradients of earlier batches are there when a step begins: they add up over several."""
     spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
@@ -159,12 +161,13 @@ def _numpy_random() -> Any:
 
 @contextlib.contextmanager
 def leaving_no_trace(job: Job) -> Iterator[None]:
-    """Put gradients aside, and afterwards restore them, the buffers and the random state."""
+    """Put gradients aside (zeros take their place where they add up); then restore them, buffers and random state."""
     state = RandomState.now()
     gradients = [(p, p.grad) for p in job.model.parameters()]
     buffers = [(b, b.detach().clone()) for b in job.model.buffers()]
     for parameter, _ in gradients:
-        parameter.grad = None
+        there = job.accumulates and parameter.requires_grad
+        parameter.grad = torch.zeros_like(parameter) if there else None
     try:
         yield
     finally:
@@ -173,6 +176,18 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
         for buffer, value in buffers:
             buffer.data.copy_(value)
         state.put_back()
+
+
+def gradient_bytes_there(job: Job) -> int:
+    """Bytes of the gradients that are there when a step begins."""
+    return storage_bytes([p for p in job.model.parameters() if p.requires_grad]) if job.accumulates else 0
+
+
+def gradient_bytes_in_passing(job: Job) -> int:
+    """The most that new gradients of one module take before they are added to those that are there."""
+    if not job.accumulates:
+        return 0
+    return max((storage_bytes(list(module.parameters(recurse=False))) for module in job.model.modules()), default=0)
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

@@ -15,7 +15,15 @@ import msgspec
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward, watch_calls
-from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes, tensors_of
+from memfit.apply.torch_endings import Heads, Part, heads_of, left_bytes, with_endings
+from memfit.apply.torch_job import (
+    Job,
+    gradient_bytes_in_passing,
+    gradient_bytes_there,
+    leaving_no_trace,
+    storage_bytes,
+    tensors_of,
+)
 from memfit.apply.torch_meter import put_mark, record_events
 from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
 from memfit.apply.torch_segments import LiveStage, apply_nodes, live_stages
@@ -48,14 +56,14 @@ class _Seen:
 def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     """Measure the chain of a job by plain steps and one with every block checkpointed."""
     layout = find_stages(watch_calls(job))
-    draft = _fused(job, tuple(_draft(stage) for stage in layout.stages))
+    draft, heads = _fused(job, tuple(_draft(stage) for stage in layout.stages))
     live = live_stages(job.model, draft)
     seen = _Seen()
     plain = _record(job, live, seen)
     swept = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs)
     update = measure_update(job)
-    stages = _stages(draft, plain, swept, seen, seconds)
+    stages = with_endings(job, _stages(draft, plain, swept, seen, seconds), heads, timed_runs)
     return Profile(chain_of(job, stages, update), tuple(layout.notes), plain.peak_bytes)
 
 
@@ -76,28 +84,30 @@ def every_block(stages: Sequence[Stage]) -> tuple[Node, ...]:
 # ---- stages whose output nobody keeps --------------------------------------------------------------------------
 
 
-def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads]:
     """Put a stage together with the next one where the plain step does not keep the boundary between them.
 
     A chain counts every output among the bytes that are kept. A linear layer before a ReLU would be counted with an
-    output that is gone as soon as the ReLU has run.
+    output that is gone as soon as the ReLU has run. Also says of which stages the last part may be left alone.
     """
     live, seen = live_stages(job.model, draft), _Seen()
     record = _record(job, live, seen)
     windows = windows_of(record, len(draft))
-    return fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
+    groups = fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
+    parts = [Part(live[i], seen.outputs.get(i, []), left_bytes(record, windows[i])) for i in range(len(draft))]
+    return tuple(stage for stage, _ in groups), heads_of(groups, parts)
 
 
-def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> tuple[Stage, ...]:
-    """Put stages together with the next where nobody keeps what they return."""
-    stages: list[Stage] = []
+def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> list[tuple[Stage, range]]:
+    """Put stages together with the next where nobody keeps what they return; each with the numbers of its parts."""
+    groups: list[tuple[Stage, range]] = []
     for index, stage in enumerate(draft):
-        together = _together(stages[-1], stage) if stages and passes_away(index - 1) else None
+        together = _together(groups[-1][0], stage) if groups and passes_away(index - 1) else None
         if together is None:
-            stages.append(stage)
+            groups.append((stage, range(index, index + 1)))
         else:
-            stages[-1] = together
-    return tuple(stages)
+            groups[-1] = (together, range(groups[-1][1].start, index + 1))
+    return groups
 
 
 def _passes_away(record: Record, window: Window, outputs: list[tuple[int, int]]) -> bool:
@@ -201,8 +211,12 @@ def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
         input_bytes=storage_bytes(tensors_of(job.batch)),
         fixed=Fixed(
             parameter_bytes=storage_bytes(list(model.parameters())),
+            gradient_bytes=gradient_bytes_there(job),
             optimizer_state_bytes=update.state_bytes,
-            other_bytes=3 * storage_bytes(list(model.buffers())) + NOTES_BYTES * len(stages),
+            # New gradients of one stage may still be there while the next one's backward, or its second run, begins.
+            other_bytes=3 * storage_bytes(list(model.buffers()))
+            + NOTES_BYTES * len(stages)
+            + gradient_bytes_in_passing(job),
         ),
         update_transient_bytes=update.transient_bytes,
         update_seconds=update.seconds,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from memfit.apply.torch_job import Job
+from memfit.apply.torch_memory_out import unless_memory_runs_out
 from memfit.apply.torch_plain_profile import TIMED_RUNS, Profile, profile_plain
 from memfit.apply.torch_spared import profile_spared, too_large
 
@@ -14,14 +13,5 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     reason = too_large(job)
     if reason:
         return profile_spared(job, timed_runs, reason)
-    try:
-        return profile_plain(job, timed_runs)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-    return profile_spared(job, timed_runs, "the plain step ran out of memory")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator gave up; that of the CPU raises a plain RuntimeError (read in torch 2.13)."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    profile = unless_memory_runs_out(lambda: profile_plain(job, timed_runs))
+    return profile or profile_spared(job, timed_runs, "the plain step ran out of memory")

@@ -19,7 +19,15 @@ from typing import Any
 
 import torch
 
-from memfit.apply.torch_job import Job, RandomState, leaving_no_trace, storage_bytes, tensors_of
+from memfit.apply.torch_job import (
+    Job,
+    RandomState,
+    gradient_bytes_there,
+    leaving_no_trace,
+    storage_bytes,
+    tensors_of,
+)
+from memfit.apply.torch_memory_out import is_out_of_memory
 from memfit.apply.torch_meter import record_events
 from memfit.errors import UsageError
 from memfit.records.fit import Proof
@@ -149,6 +157,8 @@ def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, p
     try:
         outcome = run_once(job, state, watched=True)
     except Exception as error:  # a block that cannot be run again may fail in any way it likes
+        if is_out_of_memory(error):
+            raise
         return Proof(
             failure=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}", promised_bytes=promised_bytes
         )
@@ -164,9 +174,9 @@ def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, p
 
 
 def base_bytes_of(job: Job, state_bytes: int) -> int:
-    """What is alive before the step: parameters, buffers, the batch, and the optimizer's state as it will be."""
+    """What is alive before the step: parameters, buffers, the batch, earlier gradients, the optimizer's state to be."""
     tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
-    return storage_bytes(tensors) + state_bytes
+    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes
 
 
 def names_of(differences: Sequence[str], most: int = 3) -> str:

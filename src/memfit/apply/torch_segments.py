@@ -1,9 +1,10 @@
 """How is a plan carried out by a live model, exactly as it was decided, and taken away again?
 
 The first module of a checkpointed run gets a forward that runs all stages of the run under nested, non-reentrant
-checkpoints; the other modules of the run hand their input through. The class, the parameters and the state dict of
-the model stay as they are: only the attribute `forward` of some modules is set. A copy of the model, or a pickle of
-it, is plain.
+checkpoints; the other modules of the run hand their input through. Where the last stage says so, its last module is
+left outside: it keeps nothing but the output, and a second run of it would be for nothing. The class, the parameters
+and the state dict of the model stay as they are: only the attribute `forward` of some modules is set. A copy of the
+model, or a pickle of it, is plain.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class LiveStage:
     name: str
     modules: list[torch.nn.Module]
     names: list[str]
+    ends_before_last: bool = False
+    """Whether a checkpoint that ends with this stage leaves its last module outside."""
 
     @property
     def is_glue(self) -> bool:
@@ -44,7 +47,8 @@ def live_stages(model: torch.nn.Module, stages: Sequence[Stage]) -> list[LiveSta
     live = []
     for stage in stages:
         names = [] if stage.kind == GLUE else stage.name.split(" + ")
-        live.append(LiveStage(stage.name, [_module(model, name) for name in names], names))
+        modules = [_module(model, name) for name in names]
+        live.append(LiveStage(stage.name, modules, names, stage.ending is not None and len(modules) > 1))
     return live
 
 
@@ -91,10 +95,11 @@ class Run:
     ) -> None:
         self.node = node
         self.stages = stages
-        self.modules = [m for index in stages_of((node,)) for m in stages[index].modules]
-        self.plain = {id(module): module.forward for module in self.modules}
+        modules = [m for index in stages_of((node,)) for m in stages[index].modules]
         names = [n for index in stages_of((node,)) for n in stages[index].names]
-        self.names = {id(module): name for module, name in zip(self.modules, names, strict=True)}
+        self.names = {id(module): name for module, name in zip(modules, names, strict=True)}
+        self.modules = modules[:-1] if self._outside(node) is not None else modules
+        self.plain = {id(module): module.forward for module in self.modules}
         self.on_call, self.on_stage = on_call, on_stage
         self.expected: list[tuple[list[Any], int, dict[int, Any], Any]] = []
         self._shelves: dict[int, Any] = {}
@@ -121,7 +126,7 @@ class Run:
         buffers = buffers_on(self._shelves_of(node))
 
         def inside(x: torch.Tensor) -> Any:
-            return self._nodes(node.inside, call, x)
+            return self._nodes(node.inside, call, x, self._outside(node))
 
         def contexts() -> tuple[Any, Any]:
             first, again = contexts_for(buffers)
@@ -135,19 +140,28 @@ class Run:
             self._shelves[id(node)] = shelves_of(modules)
         return self._shelves[id(node)]
 
-    def _nodes(self, nodes: Sequence[Node], call: _Caller, value: Any) -> Any:
+    def _outside(self, node: Checkpoint) -> torch.nn.Module | None:
+        """The module that runs after a checkpoint although it belongs to its last stage; None for most."""
+        last = self.stages[list(stages_of((node,)))[-1]]
+        return last.modules[-1] if last.ends_before_last else None
+
+    def _nodes(self, nodes: Sequence[Node], call: _Caller, value: Any, outside: torch.nn.Module | None) -> Any:
         for node in nodes:
             if isinstance(node, Keep):
-                value = self._stage(node.stage, call, value)
+                value = self._stage(node.stage, call, value, outside)
             else:
                 value = self._checkpointed(node, call, value)
+                after = self._outside(node)
+                if after is not None and after is not outside:
+                    value = call(after, value)
         return value
 
-    def _stage(self, index: int, call: _Caller, value: Any) -> Any:
+    def _stage(self, index: int, call: _Caller, value: Any, outside: torch.nn.Module | None) -> Any:
         if self.on_stage is not None:
             self.on_stage(f"start {index}")
         for module in self.stages[index].modules:
-            value = call(module, value)
+            if module is not outside:
+                value = call(module, value)
         if self.on_stage is not None:
             self.on_stage(f"end {index}")
         return value

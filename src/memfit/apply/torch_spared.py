@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import torch
 import torch.utils.checkpoint as torch_checkpoint
 
 from memfit.apply.events import Record
-from memfit.apply.room import free_bytes
 from memfit.apply.stage_sizes import Measured, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward
 from memfit.apply.torch_foresight import Foreseen, foresee
 from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes
+from memfit.apply.torch_memory_out import left_for, ran_out, unless_memory_runs_out
 from memfit.apply.torch_meter import put_mark, record_events
 from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
 from memfit.apply.torch_plain_profile import Profile, chain_of, fuse, stage_of
@@ -46,7 +45,7 @@ MARGIN = 1.25
 
 def too_large(job: Job) -> str:
     """Why the plain step should not be run on this machine; empty when it may, or when nobody can tell."""
-    left_bytes = _left_for(job)
+    left_bytes = left_for(job)
     if job.limit_bytes is None or left_bytes is None or left_bytes > PLENTY * job.limit_bytes:
         return ""
     try:
@@ -57,12 +56,6 @@ def too_large(job: Job) -> str:
     if needed_bytes <= left_bytes:
         return ""
     return f"the plain step takes about {format_bytes(plain_bytes)}, and {format_bytes(left_bytes)} are left here"
-
-
-def _left_for(job: Job) -> int | None:
-    if job.device.type == "cuda":  # never run on the machine this was written on
-        return torch.cuda.mem_get_info(job.device)[0]
-    return free_bytes()
 
 
 def _fixed_bytes(job: Job) -> int:
@@ -96,19 +89,37 @@ class _Spared:
 def profile_spared(job: Job, timed_runs: int, reason: str) -> Profile:
     """Measure the chain of a job without ever running its plain step; `reason` says why."""
     foreseen = _foreseen(job, reason)
-    draft = fuse(foreseen.draft, foreseen.passing.__contains__)
+    draft = tuple(stage for stage, _ in fuse(foreseen.draft, foreseen.passing.__contains__))
     spared = _Spared(job, draft, live_stages(job.model, draft), _run_length(job, draft))
+    spared.notes += foreseen.layout.notes
+    profile = unless_memory_runs_out(lambda: _measured(spared, timed_runs, reason))
+    if profile is None:
+        needed_bytes = _least_bytes(spared, foreseen.block_bytes)
+        raise ran_out(job, "measuring the step block by block", "the step with every block recomputed", needed_bytes)
+    return profile
+
+
+def _least_bytes(spared: _Spared, block_bytes: int) -> int:
+    """About what the step with every block recomputed holds: gradients, outputs, and what one block leaves."""
+    gradients = storage_bytes([p for p in spared.job.model.parameters() if p.requires_grad])
+    outputs = [stage.output_bytes for stage in spared.draft]
+    within_run = max(outputs) * spared.runs if spared.runs > 1 else 0
+    return gradients + sum(outputs) // spared.runs + within_run + block_bytes + 2 * max(outputs)
+
+
+def _measured(spared: _Spared, timed_runs: int, reason: str) -> Profile:
+    job = spared.job
     _keep_what_drifts(spared)
     job.spared = spared.applied
     sizes = _sizes(spared)
     seconds = _seconds(spared, timed_runs)
     update = measure_update(job)
-    outputs = [stage.output_bytes for stage in draft]
+    outputs = [stage.output_bytes for stage in spared.draft]
     stages = tuple(
         stage_of(stage, sizes[i][0], outputs[i], outputs[i - 1] if i else 0, sizes[i][1], seconds[i])
         for i, stage in enumerate(spared.draft)
     )
-    notes = (*foreseen.layout.notes, *spared.notes, f"{reason}: measured and proven block by block")
+    notes = (*spared.notes, f"{reason}: measured and proven block by block")
     return Profile(chain_of(job, stages, update), notes, None)
 
 

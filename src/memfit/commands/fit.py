@@ -29,6 +29,7 @@ Examples:
 @click.option("-o", "--output", metavar="PATH", help="Where the plan goes [plan.json], or the folder of an experiment.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
+@click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
 @experiment_options
 @json_option
 def command(target: str | None, as_json: bool, output: str | None, **given: Any) -> None:
@@ -44,7 +45,8 @@ def command(target: str | None, as_json: bool, output: str | None, **given: Any)
         raise UsageError("there is nothing to fit", hint="memfit fit train.py:make --budget 8GiB, or --experiment")
     else:
         experiment.refuse_without_name()
-        _fit(target, output=output or "plan.json", as_json=as_json, **options)
+        accumulates = bool(options.pop("accumulate"))
+        _fit(target, output=output or "plan.json", as_json=as_json, accumulates=accumulates, **options)
 
 
 def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:

@@ -19,7 +19,9 @@ Examples:
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or cuda:NAME such as cuda:rtx3060-12gb.")
+@click.option(
+    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:NAME or NAME alone, such as a100-40gb."
+)
 @click.option(
     "--memory", metavar="SIZE", help="Memory of the device, for example 24GiB; exit code 3 if it does not fit."
 )

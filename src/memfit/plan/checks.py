@@ -25,8 +25,9 @@ def check_chain(chain: Chain) -> None:
         "update_transient_bytes": chain.update_transient_bytes,
     }
     _check_numbers("the chain", sizes, {"update_seconds": chain.update_seconds})
-    for stage in chain.stages:
+    for stage, after in zip(chain.stages, (*chain.stages[1:], None), strict=True):
         _check_stage(stage)
+        _check_ending(stage, after)
 
 
 def _check_stage(stage: Stage) -> None:
@@ -45,6 +46,20 @@ def _check_stage(stage: Stage) -> None:
                 found=f"{way.saved_bytes} saved bytes, {stage.output_bytes} output bytes",
                 hint="count the output among the saved bytes",
             )
+
+
+def _check_ending(stage: Stage, after: Stage | None) -> None:
+    """Refuse an ending that would hold more than planners count: the last module's backward holds two more outputs."""
+    where = f"the ending of stage {stage.name!r}"
+    if stage.ending is None:
+        return
+    _check_numbers(where, {"saved_bytes": stage.ending.saved_bytes}, {"forward_seconds": stage.ending.forward_seconds})
+    if after is None or after.output_bytes < stage.output_bytes:
+        raise UsageError(
+            f"{where} needs a next stage whose output is as large",
+            found="no next stage" if after is None else f"{after.output_bytes} after {stage.output_bytes} bytes",
+            hint="leave the ending out",
+        )
 
 
 def _sizes_of(way: Stage | Option) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """Recompute, move, or both: which plan is the fastest within a budget?
 
 Short chains: all nested plans with all sets of moves. Longer ones: first guesses, each with its best moves, then
-descent. Guesses are the best nested plans for larger budgets, whose surplus is then moved; the dynamic program over
-the fluid relaxation (POFO); everything kept; and the plan with the smallest peak. Descent changes one node at a time:
-keep it or recompute it, redo a run with more or less memory, shift the end of a run, join two nodes or take one
-apart.
+descent. Guesses are the best plan that only recomputes; the best that only moves; what published rules move; the best
+nested plans for larger budgets, whose surplus is then moved; the dynamic program over the fluid relaxation (POFO);
+everything kept; and the plan with the smallest peak. Descent changes one node at a time: keep it or recompute it, redo
+a run with more or less memory, shift the end of a run, join two nodes or take one apart.
 
 Lower bound: if at most W bytes are away at any time, the same nodes with nothing moved would fit into the budget plus
 W, and W bytes must have gone out and come back one after the other, since nothing comes back before everything has
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import inf
 
+from memfit.plan.best_known import best_recompute
 from memfit.plan.case import Case, Proposal, moved_nodes, with_moves
 from memfit.plan.checks import covers
 from memfit.plan.fluid import FluidProgram
@@ -30,6 +31,7 @@ from memfit.plan.moves import MoveSearch
 from memfit.plan.nested import SLACK
 from memfit.plan.nested_table import NestedTable
 from memfit.plan.offload import offload
+from memfit.plan.offload_rules import RULES
 from memfit.plan.program import lower
 from memfit.plan.sizes import Sizes
 from memfit.records.plan import Checkpoint, Keep, Link, Node
@@ -46,8 +48,7 @@ Nodes = tuple[Node, ...]
 def combined(case: Case) -> Proposal | None:
     """The fastest plan found."""
     if case.link is None:
-        found = case.nested.best(case.budget_bytes)
-        return None if found is None else Proposal(found.nodes)
+        return best_recompute(case)
     if len(case.chain.stages) <= EXACT_UP_TO:
         return _best_of_all(case, case.link)
     return _Descent(case, case.link).run()
@@ -128,9 +129,10 @@ class _Descent:
         return self.known[nodes]
 
     def _guesses(self) -> Iterator[Nodes]:
-        moved = offload(self.case)
-        if moved is not None:
-            yield moved.nodes
+        for propose in (best_recompute, offload, *RULES):
+            proposal = propose(self.case)
+            if proposal is not None:
+                yield proposal.nodes
         for nodes in self._nested_guesses():
             search = MoveSearch(lower(self.case.chain, nodes), self.link, self.case.budget_bytes)
             start = search.prefixes()

@@ -40,7 +40,7 @@ class LeastMemory:
         rest = int(self.peak[i + 1, j])
         return min(
             (max(self.sizes.keep_need(i, j, way), way.saved_bytes + rest), "" if way is plain else way.name)
-            for way in self.sizes.ways(i)
+            for way in self.sizes.ways_within(i, j)
         )
 
     def _checkpoint(self, i: int, j: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from memfit.plan.case import Case, Planner, judge
-from memfit.records.plan import Chain, Fixed, Lever, Link, Option, Stage
+from memfit.records.plan import Chain, Ending, Fixed, Lever, Link, Option, Stage
 
 FIXED_SHARE = 0.05
 SPLITS = (2, 4, 8)
@@ -71,7 +71,11 @@ def _scaled(stage: Stage, size: float, seconds: float) -> Stage:
         }
 
     options = tuple(msgspec.structs.replace(option, **change(option)) for option in stage.options)
-    return msgspec.structs.replace(stage, output_bytes=_up(stage.output_bytes, size), options=options, **change(stage))
+    output_bytes, ending = _up(stage.output_bytes, size), stage.ending
+    if ending is not None:
+        again_seconds, left_bytes = ending.forward_seconds * seconds, _up(ending.saved_bytes, size)
+        ending = Ending(forward_seconds=again_seconds, saved_bytes=left_bytes)
+    return msgspec.structs.replace(stage, output_bytes=output_bytes, options=options, ending=ending, **change(stage))
 
 
 def _up(num_bytes: int, size: float) -> int:

@@ -232,15 +232,15 @@ class NestedPlanner:
         return any(best.seconds <= self._bound_at(known, min(top, budget_bytes)) for known in self._curves)
 
 
-def seconds_of(sizes: Sizes, nodes: tuple[Node, ...]) -> float:
-    """Compute time of a plan that moves nothing, without the update."""
+def seconds_of(sizes: Sizes, nodes: tuple[Node, ...], *, again: bool = False) -> float:
+    """Compute time of nodes that move nothing, without the update; `again` within a checkpoint."""
     total = 0.0
     for node in nodes:
         if isinstance(node, Checkpoint):
             first, last = covers(node)
             total += float(sizes.forward_seconds[last + 1] - sizes.forward_seconds[first])
-            total += seconds_of(sizes, node.inside)
+            total += seconds_of(sizes, node.inside, again=True)
         else:
-            way = sizes.way_of(node)
+            way = sizes.way_of(node, ends=again and node is nodes[-1])
             total += way.forward_seconds + way.backward_seconds
     return total

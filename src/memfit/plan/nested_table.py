@@ -23,12 +23,13 @@ again just before its backward, is outside of the family; so is one that drops a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from memfit.plan.sizes import Sizes
-from memfit.records.plan import Checkpoint, Keep, Node
+from memfit.records.plan import Checkpoint, Keep, Node, Option, Stage
 
 NUM_SLOTS = 500
 EXACT_TIMES_UP_TO = 160
@@ -74,11 +75,16 @@ class NestedTable:
         held = np.array(sizes.held_forward, dtype=np.int64)
         self._held, self._sweep = held, sizes.sweep
         seconds = sizes.forward_seconds
-        self.keeps = [
-            [(way.forward_seconds + way.backward_seconds, self.slots(way.saved_bytes), way) for way in sizes.ways(i)]
-            for i in range(last)
-        ]
+        self._keeps = [self._priced(sizes.ways(i)) for i in range(last)]
+        self._ends = [self._priced(sizes.ways_within(i, i + 1)) for i in range(last)]
         self.run_seconds = seconds
+
+    def _priced(self, ways: Sequence[Stage | Option]) -> list[tuple[float, int, Stage | Option]]:
+        return [(way.forward_seconds + way.backward_seconds, self.slots(way.saved_bytes), way) for way in ways]
+
+    def keeps(self, i: int, j: int) -> list[tuple[float, int, Stage | Option]]:
+        """Seconds, slots and way of everything that can be kept of a stage at the start of a stretch."""
+        return self._ends[i] if i + 1 == j else self._keeps[i]
 
     # ---- filling ---------------------------------------------------------------------------------------------
 
@@ -96,7 +102,7 @@ class NestedTable:
     def _kept(self, length: int, before: np.ndarray) -> np.ndarray:
         best = np.full((self.sizes.num_stages + 1 - length, self.num_slots + 1), np.inf, dtype=self.dtype)
         for i in range(len(best)):
-            for seconds, saved, way in self.keeps[i]:
+            for seconds, saved, way in self.keeps(i, i + length):
                 need = max(self.slots(self.sizes.keep_need(i, i + length, way)), saved)
                 if need <= self.num_slots:
                     found = before[i + 1, need - saved : self.num_slots + 1 - saved] + self.dtype(seconds)
@@ -206,7 +212,7 @@ class NestedTable:
 
     def _best_keep(self, m: int, i: int, j: int):
         best, least = None, np.inf
-        for keep in self.keeps[i]:
+        for keep in self.keeps(i, j):
             seconds, saved, way = keep
             if m < max(self.slots(self.sizes.keep_need(i, j, way)), saved):
                 continue
@@ -242,7 +248,7 @@ def most_wrong(sizes: Sizes, slot_bytes: int, sign: int) -> int:
         return 0
     total = slot_bytes  # the need itself is rounded, and so is the number of slots asked for
     for i in range(sizes.num_stages):
-        held = {sizes.output[i + 1], *(way.saved_bytes for way in sizes.ways(i))}
+        held = {sizes.output[i + 1], *(way.saved_bytes for way in (*sizes.ways(i), *sizes.ways_at_end(i)))}
         rounded = [(size + slot_bytes // 2) // slot_bytes * slot_bytes - size for size in held]
         total += max(0, *(sign * wrong for wrong in rounded))
     return -(-total // slot_bytes)

@@ -91,6 +91,10 @@ def tflms(case: Case) -> Proposal | None:
     return None
 
 
+RULES = (offload_all, vdnn_all, vdnn_conv, vdnn_plus_plus, super_neurons, auto_swap, tflms)
+"""All of them."""
+
+
 def heavy_stages(chain: Chain) -> set[int]:
     """Stages of heavy kinds; where no kind is known, those slower than the median."""
     named = {index for index, stage in enumerate(chain.stages) if stage.kind in HEAVY_KINDS}

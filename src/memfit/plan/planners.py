@@ -16,6 +16,7 @@ from memfit.plan import checkpoint_rules, offload_rules
 from memfit.plan import combined as combined_plans
 from memfit.plan import offload as offload_plans
 from memfit.plan import revolve as revolve_plans
+from memfit.plan.best_known import best_recompute
 from memfit.plan.case import Case, Outcome, Planner, Proposal, Rule, judge, moved_nodes
 from memfit.plan.fluid import offload_bound
 from memfit.plan.least_combined import LeastCombined
@@ -27,12 +28,6 @@ from memfit.plan.transfers import Transfers
 from memfit.records.plan import Candidate, Chain, Link, Move, Plan, Point, Step
 from memfit.units import format_bytes
 
-
-def _nested(case: Case) -> Proposal | None:
-    found = case.nested.best(case.budget_bytes)
-    return None if found is None else Proposal(found.nodes)
-
-
 PLANNERS: dict[str, Planner] = {
     planner.name: planner
     for planner in (
@@ -42,7 +37,7 @@ PLANNERS: dict[str, Planner] = {
         Rule("sqrt(n)", "checkpoint", checkpoint_rules.sqrt_segments),
         Rule("greedy segments", "checkpoint", checkpoint_rules.greedy_segments),
         Rule("revolve", "checkpoint", revolve_plans.revolve),
-        Rule("nested", "checkpoint", _nested),
+        Rule("nested", "checkpoint", best_recompute),
         Rule("offload all", "offload", offload_rules.offload_all),
         Rule("vDNN all", "offload", offload_rules.vdnn_all),
         Rule("vDNN conv", "offload", offload_rules.vdnn_conv, "no stage is a convolution with a stage before it"),

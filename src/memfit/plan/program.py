@@ -3,7 +3,8 @@
 Nodes are lowered as nested checkpointing executes them: the forward once; then, from the last node to the first, a
 kept stage runs its backward, a checkpoint runs its stages again as its inside says, and then their backward. A value
 lives from the start of the operation that makes it to the end of the last that reads it. The output of a checkpoint
-is held until the node after it has finished its backward; the batch until the end.
+is held until the node after it has finished its backward; the batch until the end. The last stage of a checkpoint is
+run again as its ending says; the seconds of its last module's backward are counted with the rest of its backward.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from memfit.plan.checks import check_nodes, covers, option_of
+from memfit.plan.sizes import at_end
 from memfit.records.plan import Chain, Checkpoint, Keep, Node, StepKind
 
 
@@ -135,13 +137,16 @@ class _Builder:
         """Run nodes forward; what each of them leaves."""
         left: list[int] = []
         for node in nodes:
-            source = self._keep(node, source, kind) if isinstance(node, Keep) else self._sweep(node, source)
+            if isinstance(node, Keep):
+                source = self._keep(node, source, kind, ends=kind == "recompute" and node is nodes[-1])
+            else:
+                source = self._sweep(node, source)
             left.append(source)
         return left
 
-    def _keep(self, node: Keep, source: int, kind: StepKind) -> int:
+    def _keep(self, node: Keep, source: int, kind: StepKind, *, ends: bool) -> int:
         stage = self.chain.stages[node.stage]
-        way = option_of(stage, node.option)
+        way = at_end(stage) if ends and not node.option else option_of(stage, node.option)
         saved = self.value(f"saved by {stage.name}", way.saved_bytes)
         self.add(
             kind, node.stage, node.option, way.forward_seconds, way.forward_transient_bytes,

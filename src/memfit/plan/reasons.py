@@ -88,7 +88,7 @@ def _unavoidable_bytes(sizes: Sizes, kind: str, stage: int | None) -> int:
     if stage is None:
         return sizes.update_bytes
     held = sizes.base_bytes + sizes.output[stage]
-    ways = sizes.ways(stage)
+    ways = (*sizes.ways(stage), *sizes.ways_at_end(stage))
     if kind == "backward":
         own = min(way.saved_bytes + way.backward_transient_bytes for way in ways)
         return held + own + sizes.gradient[stage] + sizes.gradient[stage + 1] + sizes.after[stage]

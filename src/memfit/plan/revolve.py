@@ -17,6 +17,7 @@ snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import comb, inf
@@ -73,15 +74,21 @@ def revolve(case: Case) -> Proposal:
     does not fit is reversed from its first state, so that nothing within it is held while later runs are computed.
     """
     tried: list[tuple[int, Proposal]] = []
+    for number, nodes in enumerate(every_schedule(case)):
+        num_snapshots = len(case.chain.stages) - number % len(case.chain.stages)
+        proposal = Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
+        peak_bytes = case.sizes.peak_bytes(nodes)
+        if peak_bytes <= case.budget_bytes:
+            return proposal
+        tried.append((peak_bytes, proposal))
+    return min(tried, key=lambda pair: pair[0])[1]
+
+
+def every_schedule(case: Case) -> Iterator[tuple[Node, ...]]:
+    """All schedules for a chain, those with more snapshots first; then the same with their runs in checkpoints."""
     for wrapped in (False, True):
         for num_snapshots in range(len(case.chain.stages), 0, -1):
-            nodes = _reversed_runs(case, num_snapshots, wrapped=wrapped)
-            proposal = Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
-            peak_bytes = case.sizes.peak_bytes(nodes)
-            if peak_bytes <= case.budget_bytes:
-                return proposal
-            tried.append((peak_bytes, proposal))
-    return min(tried, key=lambda pair: pair[0])[1]
+            yield _reversed_runs(case, num_snapshots, wrapped=wrapped)
 
 
 def _reversed_runs(case: Case, num_snapshots: int, *, wrapped: bool) -> tuple[Node, ...]:

@@ -86,6 +86,14 @@ class Sizes:
         """The plain way to keep a stage, then its options."""
         return (self.chain.stages[stage], *self.chain.stages[stage].options)
 
+    def ways_within(self, i: int, j: int) -> tuple[Stage | Option, ...]:
+        """The ways to keep the stage after boundary `i` in a stretch up to boundary `j`."""
+        return self.ways_at_end(i) if i + 1 == j < self.num_stages else self.ways(i)
+
+    def ways_at_end(self, stage: int) -> tuple[Stage | Option, ...]:
+        """The ways to run a stage again as the last of a checkpoint."""
+        return (at_end(self.chain.stages[stage]), *self.chain.stages[stage].options)
+
     def keep_need(self, i: int, j: int, way: Stage | Option) -> int:
         """Bytes that keeping the stage after boundary `i` takes in a problem that ends at boundary `j`."""
         forward = self.held_forward[j] + way.saved_bytes + way.forward_transient_bytes
@@ -107,16 +115,16 @@ class Sizes:
 
     def peak_bytes(self, nodes: tuple[Node, ...]) -> int:
         """The peak of a plan that moves nothing; equal to the simulator's."""
-        inside = self._peak_within(nodes, 0, self.held_forward[-1])
+        inside = self._peak_within(nodes, 0, self.held_forward[-1], again=False)
         return max(self.base_bytes + inside, self.update_bytes)
 
-    def _peak_within(self, nodes: tuple[Node, ...], i: int, beside: int) -> int:
+    def _peak_within(self, nodes: tuple[Node, ...], i: int, beside: int, *, again: bool) -> int:
         """The peak above what is held outside; `beside` are gradients alive while these nodes run forward."""
         held, worst = 0, 0
         marks: list[tuple[Node, int, int, int]] = []
         for node in nodes:
             if isinstance(node, Keep):
-                way = self.way_of(node)
+                way = self.way_of(node, ends=again and node is nodes[-1])
                 worst = max(worst, held + beside + way.saved_bytes + way.forward_transient_bytes)
                 end, left = node.stage + 1, way.saved_bytes
             else:
@@ -129,21 +137,21 @@ class Sizes:
         for position in range(len(marks) - 1, -1, -1):
             node, start, end, left = marks[position]
             if isinstance(node, Keep):
-                way = self.way_of(node)
+                way = self.way_of(node, ends=again and node is nodes[-1])
                 own = self.gradient[end] + self.gradient[start] + way.backward_transient_bytes + self.after[start]
                 worst = max(worst, held + own)
                 held -= left
             else:
                 free = 0 if position == len(marks) - 1 else left
-                again = self.gradient[end] + self.after[end]
-                worst = max(worst, held - free + self._peak_within(node.inside, start, again))
+                gradients = self.gradient[end] + self.after[end]
+                worst = max(worst, held - free + self._peak_within(node.inside, start, gradients, again=True))
                 held -= left
         return worst
 
-    def way_of(self, node: Keep) -> Stage | Option:
-        """The way a node keeps its stage."""
-        stage = self.chain.stages[node.stage]
-        return stage if not node.option else next(o for o in stage.options if o.name == node.option)
+    def way_of(self, node: Keep, *, ends: bool = False) -> Stage | Option:
+        """The way a node keeps its stage; `ends` when it is the last of a checkpoint that is run again."""
+        ways = self.ways_at_end(node.stage) if ends else self.ways(node.stage)
+        return next((way for way in ways[1:] if node.option and way.name == node.option), ways[0])
 
     def floor_bytes(self) -> int:
         """No plan of this chain, nested or moved, has a peak below this."""
@@ -153,13 +161,27 @@ class Sizes:
             forward = min(self.output[i + 1] + stage.forward_transient_bytes, *self._forward_needs(i))
             backward = min(
                 way.saved_bytes + way.backward_transient_bytes + self.gradient[i] + self.gradient[i + 1] + self.after[i]
-                for way in self.ways(i)
+                for way in (*self.ways(i), at_end(stage))
             )
             needs.append(self.base_bytes + self.output[i] + max(forward, backward))
         return max(needs)
 
     def _forward_needs(self, stage: int) -> list[int]:
         return [way.saved_bytes + way.forward_transient_bytes for way in self.ways(stage)]
+
+
+def at_end(stage: Stage) -> Stage | Option:
+    """The plain way to run a stage again as the last of a checkpoint."""
+    if stage.ending is None:
+        return stage
+    return Option(
+        name="",
+        forward_seconds=stage.ending.forward_seconds,
+        backward_seconds=stage.backward_seconds,
+        saved_bytes=stage.ending.saved_bytes,
+        forward_transient_bytes=stage.forward_transient_bytes,
+        backward_transient_bytes=stage.backward_transient_bytes,
+    )
 
 
 def _end_of(node: Node) -> int:

@@ -49,10 +49,20 @@ def context_figure() -> Figure:
     return Figure(value=usual, unit="bytes", source="assumed", low=low, high=high, method=method)
 
 
+def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
+    """What workspaces may add to reserved: the point goes without, the most is the largest of all stories."""
+    method = "none in the figures; the most by four stories of what cuDNN could take"
+    figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes - reserved_bytes, method=method)
+    return Level(name="cudnn", figure=figure, meaning="what workspaces of cuDNN may add to reserved")
+
+
 def cuda_levels(
     tensor_peak_bytes: int, free_run: AllocatorRun, reserved_range: tuple[int, int] | None = None
 ) -> tuple[Level, ...]:
-    """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning."""
+    """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning.
+
+    `reserved_range` is that of a job that calls cuDNN, whose workspaces become a level of their own.
+    """
     low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
     least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
     context = context_figure()
@@ -77,6 +87,7 @@ def cuda_levels(
             figure=_reserved(reserved, least, most),
             meaning="as torch.cuda.max_memory_reserved() counts",
         ),
+        *((cudnn_level(reserved, most),) if reserved_range is not None else ()),
         Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
         Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
     ]

@@ -17,11 +17,12 @@ from memfit.predict.cuda_memory import CUDA, cuda_levels, cudnn_range, find_fail
 from memfit.predict.devices import DeviceSpec
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
-from memfit.predict.phantom.gpus import properties_of
+from memfit.predict.phantom.gpus import PRODUCTS, properties_of, sources_of
 from memfit.predict.process_memory import process_level
 from memfit.predict.sharding import Sharding, shard
 from memfit.predict.step_time import cpu_step_time, gpu_step_time
 from memfit.predict.what_if import savings_of
+from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, FailedAllocation, Level, Prediction
 from memfit.units import format_bytes
@@ -161,8 +162,7 @@ def assemble(
         )  # fmt: skip
     if device.kind == "cuda":
         free_run = run_allocator(reply.timeline, options.allocator, smallest=options.with_smallest)
-        least, most = cudnn_range(reply.timeline, options.allocator, free_run, reply.scratches)
-        levels = cuda_levels(peak_bytes, free_run, (least, most + reply.batch_norm_bytes))
+        levels = cuda_levels(peak_bytes, free_run, _reserved_range(reply, options, free_run))
         failed = find_failure(reply.timeline, options.allocator, device)
     else:
         levels = _cpu_levels(peak_bytes, reply, options)
@@ -194,10 +194,15 @@ def assemble(
     )
 
 
+def _reserved_range(reply: TraceReply, options: ForecastOptions, free_run: AllocatorRun) -> tuple[int, int] | None:
+    """The least and the most reserved bytes of a job that calls cuDNN; None for one that does not."""
+    return cudnn_range(reply.timeline, options.allocator, free_run, reply.scratches) if reply.scratches else None
+
+
 def _error_band(device: DeviceSpec, reply: TraceReply) -> str:
     if device.kind == "cpu":
         return CPU_BAND
-    return CUDNN_BAND if any(scratch.kind != "recurrent" for scratch in reply.scratches) else CUDA_BAND
+    return CUDNN_BAND if reply.scratches else CUDA_BAND
 
 
 def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) -> tuple[Level, ...]:
@@ -210,6 +215,7 @@ def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) ->
         pinned=options.pinned_malloc,
         num_operators=reply.num_operators,
         data_bytes=reply.data_bytes,
+        untouched_bytes=reply.untouched_bytes,
     )
     return Level(name="tensors", figure=tensors, meaning=meaning), process
 
@@ -246,18 +252,25 @@ def _too_large_for_cpu(peak_bytes: int, device: DeviceSpec, reply: TraceReply, e
 def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption, ...]:
     if device.kind == "cpu":
         return ()
-    context = "the CUDA context is an assumed range, different for each card and driver"
-    texts = [("context", context)]
-    if any(scratch.kind != "recurrent" for scratch in reply.scratches):
+    found = [
+        Assumption(kind="context", text="the CUDA context is an assumed range, different for each card and driver"),
+        Assumption(kind="device", text=said_of(device)),
+    ]
+    if reply.scratches:
         largest = max(scratch.all_bytes for scratch in reply.scratches)
         text = (
-            "cuDNN's convolution workspaces: none for the figures, none to copies of all operands for the range of "
+            "cuDNN's workspaces: none for the figures, none to copies of all operands for the range of "
             f"reserved and device (up to {format_bytes(largest)} in one call)"
         )
-        texts.append(("cudnn", text))
-    if reply.batch_norm_bytes:
-        text = (
-            f"cuDNN's batch normalisation keeps up to {format_bytes(reply.batch_norm_bytes)} in reserve (in the range)"
-        )
-        texts.append(("cudnn", text))
-    return tuple(Assumption(kind=kind, text=text) for kind, text in texts)
+        found.append(Assumption(kind="cudnn", text=text))
+    if any(scratch.kind == "batch norm" for scratch in reply.scratches):
+        text = "buffers of batch normalisation in channels-last order are in the range only, not in the figures"
+        found.append(Assumption(kind="cudnn", text=text))
+    return tuple(found)
+
+
+def said_of(device: DeviceSpec) -> str:
+    """Where the figures of a GPU are from, in one line."""
+    if device.name in PRODUCTS:
+        return sources_of(device)
+    return "no GPU was named: it answers as an A100 of the size asked for"

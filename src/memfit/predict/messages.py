@@ -66,6 +66,8 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     baseline_bytes: int | None = None
     data_bytes: int = 0
     """What the job's data set will hold in memory of the host."""
+    untouched_bytes: int = 0
+    """How far resident memory stays below the tensors' peak, since kernels asked for memory they do not write to."""
     num_probed: int = 0
     num_unprobed: int = 0
     half_flops: float = 0.0
@@ -78,8 +80,6 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Rates timed on this machine, for the CPU."""
     scratches: tuple[Scratch, ...] = ()
     """Calls of cuDNN, with what each could take."""
-    batch_norm_bytes: int = 0
-    """The most that batch normalisation could keep in reserve."""
 
 
 Reply = Failure | TraceReply

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from memfit.predict.die_with_parent import die_with_the_parent
-from memfit.predict.trace import ProbeResult
+from memfit.predict.liveness import peak_of
+from memfit.predict.trace import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
 
 
@@ -85,6 +86,24 @@ class ProbeProcess:
         self._process.communicate()
 
 
+def result_of(reply: dict[str, Any]) -> ProbeResult:
+    """What the probe process said of one call."""
+    return ProbeResult(
+        inside_bytes=reply["inside_bytes"],
+        output_bytes=tuple(reply["output_bytes"]),
+        touched_bytes=tuple(reply["touched_bytes"]),
+        filled_bytes=reply["filled_bytes"],
+    )
+
+
+def untouched_bytes(log: TraceLog, root_names: list[str], results: dict[int, ProbeResult], peak_bytes: int) -> int:
+    """How far the peak of memory that was written to stays below the peak of memory that was asked for."""
+    if all(result.is_touched for result in results.values()):
+        return 0
+    touched = {number: result.as_touched() for number, result in results.items()}
+    return max(0, peak_bytes - peak_of(timeline_of(log, root_names, touched), "cpu")[0])
+
+
 def _take(probed: Probed, reply: dict[str, Any]) -> None:
     if "baseline_bytes" in reply:
         probed.baseline_bytes = reply["baseline_bytes"]
@@ -92,5 +111,4 @@ def _take(probed: Probed, reply: dict[str, Any]) -> None:
     elif "skipped" in reply:
         probed.skipped[reply["signature"]] = reply["skipped"]
     else:
-        result = ProbeResult(inside_bytes=reply["inside_bytes"], output_bytes=tuple(reply["output_bytes"]))
-        probed.results[reply["signature"]] = result
+        probed.results[reply["signature"]] = result_of(reply)

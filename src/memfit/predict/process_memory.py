@@ -28,36 +28,44 @@ def process_level(
     pinned: bool,
     num_operators: int = 0,
     data_bytes: int = 0,
+    untouched_bytes: int = 0,
 ) -> Level:
-    """The resident peak as a figure (pinned) or as a range (default glibc); a data set lies there for the whole run."""
+    """The resident peak as a figure (pinned) or as a range (default glibc); a data set lies there for the whole run.
+
+    What kernels asked for and never wrote to (`untouched_bytes` at the peak) has no pages.
+    """
     if baseline_bytes is None:
         figure = Figure(value=None, unit="bytes", reason="the bare process was not measured: leave out --no-probes")
         return Level(name="process", figure=figure, meaning=MEANING)
     floor_bytes = baseline_bytes + data_bytes
-    figure = _figure(tensor_peak_bytes, floor_bytes, pinned, num_operators)
+    touched_bytes = tensor_peak_bytes - untouched_bytes
+    figure = (
+        _pinned(touched_bytes, floor_bytes, num_operators)
+        if pinned
+        else _default(touched_bytes, tensor_peak_bytes, floor_bytes)
+    )
     meaning = MEANING + (f"; {format_bytes(data_bytes)} of it is the data set" if data_bytes else "")
+    meaning += f"; {format_bytes(untouched_bytes)} of the tensors is never written to" if untouched_bytes else ""
     return Level(name="process", figure=figure, meaning=meaning)
 
 
-def _figure(tensor_bytes: int, baseline_bytes: int, pinned: bool, num_operators: int) -> Figure:
-    if pinned:
-        low, high = (baseline_bytes + tensor_bytes + slack for slack in PINNED_SLACK_BYTES)
-        value = (
-            baseline_bytes
-            + tensor_bytes
-            + round(FIXED_SLACK_BYTES + SLACK_RATIO * tensor_bytes + OPERATOR_BYTES * num_operators)
-        )
-        method = "bare process measured here + tensor peak + slack by rule, malloc's mmap threshold pinned"
-        return Figure(
-            value=value, unit="bytes", source="predicted", method=method, low=min(low, value), high=max(high, value)
-        )
-    low, high = (baseline_bytes + round(ratio * tensor_bytes) for ratio in DEFAULT_RATIO)
+def _pinned(tensor_bytes: int, floor_bytes: int, num_operators: int) -> Figure:
+    low, high = (floor_bytes + tensor_bytes + slack for slack in PINNED_SLACK_BYTES)
+    slack = round(FIXED_SLACK_BYTES + SLACK_RATIO * tensor_bytes + OPERATOR_BYTES * num_operators)
+    value = floor_bytes + tensor_bytes + slack
+    method = "bare process measured here + tensor peak + slack by rule, malloc's mmap threshold pinned"
+    return Figure(
+        value=value, unit="bytes", source="predicted", method=method, low=min(low, value), high=max(high, value)
+    )
+
+
+def _default(touched_bytes: int, tensor_bytes: int, floor_bytes: int) -> Figure:
     reason = "glibc's moving mmap threshold makes it differ from run to run; pinned (--malloc pinned) it is a point"
     return Figure(
         value=None,
         unit="bytes",
         method="bare process + 1.10 to 2.15 times the tensor peak",
-        low=low,
-        high=high,
+        low=floor_bytes + round(DEFAULT_RATIO[0] * touched_bytes),
+        high=floor_bytes + round(DEFAULT_RATIO[1] * tensor_bytes),
         reason=reason,
     )

@@ -23,6 +23,8 @@ KEPT: dict[Mode, int] = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
 """Values kept for the backward per hidden value of a place."""
 HEADER_BYTES, ALIGNED_BYTES = 256, 32
 STREAM_BYTES = 8 * MIB
+THREAD_STATE_BYTES = 24
+"""Of the generator that dropout keeps for every thread a GPU can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class RecurrentCall:
     projected_size: int = 0
     """Of an LSTM with a projection; 0 for none."""
     has_dropout: bool = False
+    num_masked: int | None = None
+    """Places that dropout draws for: all, also the padding of a packed batch; None for as many as there are."""
 
 
 def reserve_bytes(call: RecurrentCall) -> int:
@@ -51,8 +55,14 @@ def reserve_bytes(call: RecurrentCall) -> int:
         values = (KEPT[call.mode] * call.num_layers + between) * call.hidden_size
     kept = HEADER_BYTES + call.places * values * call.directions * call.item_bytes
     if call.has_dropout:  # one bit for each value that a layer hands to the next
-        kept += between * call.places * call.hidden_size * call.directions**2 // 8
+        masked = call.places if call.num_masked is None else call.num_masked
+        kept += between * masked * call.hidden_size * call.directions**2 // 8
     return -(-kept // ALIGNED_BYTES) * ALIGNED_BYTES
+
+
+def dropout_state_bytes(num_processors: int, threads_per_processor: int) -> int:
+    """The state of the generators, made by the first call with dropout and kept."""
+    return num_processors * threads_per_processor * THREAD_STATE_BYTES
 
 
 def workspace_bytes(call: RecurrentCall, capability: tuple[int, int]) -> int:

@@ -32,8 +32,9 @@ from torch._subclasses.fake_tensor import (
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
 from memfit.predict.die_with_parent import die_with_the_parent
+from memfit.predict.liveness import peak_of
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
-from memfit.predict.probing import Probed, ProbeProcess
+from memfit.predict.probing import Probed, ProbeProcess, untouched_bytes
 from memfit.predict.read_only import forbid_writing_outside
 from memfit.predict.real_operators import operator_name
 from memfit.predict.scratch_files import ScratchFiles
@@ -171,8 +172,10 @@ def _probe(
 
 def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
     texts = {number: text for text, number in signatures.texts.items()}
+    timeline = timeline_of(trace.log, trace.root_names, probed.results)
+    peak_bytes, _ = peak_of(timeline, "cpu")
     return TraceReply(
-        timeline=timeline_of(trace.log, trace.root_names, probed.results),
+        timeline=timeline,
         route=trace.route,
         torch_version=str(torch.__version__),
         num_steps=trace.num_steps,
@@ -184,6 +187,7 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         optimizer=trace.optimizer,
         baseline_bytes=probed.baseline_bytes,
         data_bytes=trace.data_bytes,
+        untouched_bytes=untouched_bytes(trace.log, trace.root_names, probed.results, peak_bytes),
         num_probed=len(probed.results),
         num_unprobed=len(probed.skipped),
         half_flops=trace.half_flops,
@@ -193,7 +197,6 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         flops_per_second=probed.flops_per_second,
         bytes_per_second=probed.bytes_per_second,
         scratches=scratches_of(trace.log),
-        batch_norm_bytes=max(trace.log.batch_norm_bytes.values(), default=0),
     )
 
 

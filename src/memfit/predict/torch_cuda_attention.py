@@ -16,6 +16,8 @@ import torch
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
+VERSION = "2.13"
+"""The torch whose choices are made again; 2.14 hands shared heads to the memory-efficient kernel as they are."""
 _registered: list[Any] = []
 _asked: dict[str, Any] = {}
 
@@ -39,6 +41,7 @@ def register_attention(capability: tuple[int, int], note: Callable[[str, str], N
                 query, key, value, dropout_p, is_causal, False, scale=scale
             )[0]
         if enable_gqa and key.shape[1] != query.shape[1]:
+            _asked["note"]("attention", f"shared heads are copied for the {backend} kernel, as torch {VERSION} does it")
             repeats = query.shape[1] // key.shape[1]
             key, value = (part.repeat_interleave(repeats, 1) for part in (key, value))
         if backend == "efficient":

@@ -90,6 +90,8 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         for name, value in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, _always(value)))
+        # where FSDP2 makes its default mesh
+        stack.enter_context(patch.object(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")))
         for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
             stack.enter_context(patch.object(torch.cuda, name, GhostStream))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))

@@ -18,12 +18,17 @@ import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from memfit.predict.torch_shadow import Shadow, shadow_of
+from memfit.predict.torch_known import shadow_of
+from memfit.predict.torch_linear import register_linear
+from memfit.predict.torch_packed import register_packed
+from memfit.predict.torch_shadow import Shadow
 
 
 @contextlib.contextmanager
 def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """All cures at once."""
+    register_packed()
+    register_linear()
     with contextlib.ExitStack() as stack:
         for cure in (
             _fake_mode_is_lean,

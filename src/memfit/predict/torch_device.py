@@ -52,7 +52,7 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
     register_attention(request.capability, recording.shadow.note)
     register_recurrent(recording.shadow.note)
     processors = Processors(count=request.num_processors, threads=request.threads_per_processor)
-    recording.tracker.scratch = partial(note_scratch, Card(capability=request.capability, processors=processors))
+    recording.tracker.insides.append(partial(note_scratch, Card(capability=request.capability, processors=processors)))
     with pretending_cuda(request, recording):
         yield route
 

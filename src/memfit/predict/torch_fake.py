@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from memfit.job.training import Training, as_training, plain_step
 from memfit.predict.torch_choosy import ChoosyFakeMode
 from memfit.predict.torch_cures import blind_libraries, cured
+from memfit.predict.torch_packed import note_packing
 from memfit.predict.torch_places import Places
 from memfit.predict.torch_shadow import Shadow
 from memfit.predict.torch_tracker import Signer, Tracker, tensors_in
@@ -64,6 +65,7 @@ class Recording:
         self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
+        self.tracker.insides.append(note_packing)
         self.on_update: Callable[[Optimizer], None] | None = None
         self.num_updates: dict[int, int] = {}
         self._known_roots: set[int] = set()

@@ -26,6 +26,7 @@ from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_checkpoints import Checkpoints
 from memfit.predict.torch_fake import Recording, Trace
+from memfit.predict.torch_known import keep_shadow
 from memfit.predict.torch_loading import loading_here
 from memfit.predict.torch_ranks import pretending_ranks
 from memfit.predict.torch_shadow import small_copy
@@ -149,7 +150,7 @@ def _faked(recording: Recording, original: Any) -> Any:
         fake = recording.mode.from_tensor(real)
         values = small_copy(real)
         if values is not None:
-            fake._memfit_shadow = values  # pyright: ignore[reportAttributeAccessIssue]
+            keep_shadow(fake, values)
         recording.tracker.see(fake, original.__name__)
         return fake
 

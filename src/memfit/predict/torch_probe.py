@@ -22,6 +22,7 @@ import torch
 from memfit.predict.torch_signatures import bytes_of_signature, decode, flops_of_signature
 from memfit.predict.torch_tracker import storage_of, tensors_in
 from memfit.predict.torch_truth import memory_events
+from memfit.predict.touched_pages import pin_mmap_threshold, touched_bytes
 
 HALF_IS_SLOWER = 8.0
 
@@ -32,6 +33,7 @@ def main() -> None:
     replies, sys.stdout = sys.stdout, sys.stderr  # whatever imported code prints must not mix with the replies
     torch.set_num_threads(request["num_threads"])
     base = baseline_bytes(request["imports"], request["optimizer"])
+    pin_mmap_threshold()
     flops, copied = machine_rates()
     _write(replies, {"baseline_bytes": base, "flops_per_second": flops, "bytes_per_second": copied})
     deadline = time.monotonic() + request["most_seconds"]
@@ -77,25 +79,39 @@ def attempt(text: str) -> dict[str, Any]:
 
 
 def probe(text: str) -> dict[str, Any]:
-    """Run one call for real: the most it held at once, and the true sizes of its results."""
+    """Run one call for real: the most it held at once, the true sizes of its results, and what it wrote to."""
     name, args, kwargs, with_grad = json.loads(text)
     function = _operator(name)
     real_args, real_kwargs = decode(args), decode(kwargs)
     if "mkldnn_rnn_layer_backward" in name:
         real_args = _with_true_workspace(real_args)
+    given = _storages((real_args, real_kwargs))
+    before = sum(map(_touched, given))
     watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
     with watched as profiler, torch.set_grad_enabled(with_grad):
         result = function(*real_args, **real_kwargs)
-    known = {id(storage_of(tensor)) for tensor in tensors_in((real_args, real_kwargs))}
+    known = {id(storage) for storage in given}
     live = inside = 0
     for _, change in memory_events(profiler):
         live += change
         inside = max(inside, live)
-    sizes = []
-    for tensor in tensors_in(result):
-        storage = storage_of(tensor)
-        sizes.append(0 if storage is None or id(storage) in known else storage.nbytes())
-    return {"inside_bytes": inside, "output_bytes": sizes}
+    made = [storage if id(storage) not in known else None for storage in map(storage_of, tensors_in(result))]
+    return {
+        "inside_bytes": inside,
+        "output_bytes": [0 if storage is None else storage.nbytes() for storage in made],
+        "touched_bytes": [0 if storage is None else _touched(storage) for storage in made],
+        "filled_bytes": max(0, sum(map(_touched, given)) - before),
+    }
+
+
+def _storages(value: Any) -> list[Any]:
+    """The storages of all tensors in a nest, each once."""
+    found = {id(storage): storage for storage in map(storage_of, tensors_in(value)) if storage is not None}
+    return list(found.values())
+
+
+def _touched(storage: Any) -> int:
+    return touched_bytes(storage.data_ptr(), storage.nbytes())
 
 
 def _with_true_workspace(args: list[Any]) -> list[Any]:

@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.predict import torch_cuda_attention as attention
 from memfit.predict import torch_cuda_convolution as convolution
 from memfit.predict import torch_cuda_recurrent as recurrent
+from memfit.predict import torch_packed as packed
+from memfit.predict.torch_known import keep_shadow, shadow_of
 from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
@@ -34,11 +36,6 @@ NO_OPERATION = {
     if name._schema.name.endswith("_")
 }
 """Update parameters in place and allocate nothing, but have no fake kernel (torch 2.13)."""
-
-
-def shadow_of(tensor: Any) -> torch.Tensor | None:
-    """The real values beside a fake tensor, where they are kept."""
-    return getattr(tensor, "_memfit_shadow", None)
 
 
 class Shadow(LeanMode):
@@ -62,6 +59,8 @@ class Shadow(LeanMode):
             aten._scaled_dot_product_efficient_attention.default: attention.answer_efficient,
             recurrent.FORWARD: recurrent.answer_forward,
             recurrent.BACKWARD: recurrent.answer_backward,
+            packed.PACK: self._pack,
+            **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
         }
 
     def assumptions(self) -> list[Assumption]:
@@ -163,6 +162,11 @@ class Shadow(LeanMode):
                 rows = self._most(index, "indexing by a boolean mask")
             expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
         return func(source, expanded)
+
+    def _pack(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        if shadow_of(args[1]) is None:
+            self.note("upper bound", "the lengths of a packed batch are not known; all were taken as the longest")
+        return packed.pack(*args)
 
     def _most(self, tensor: torch.Tensor, name: str) -> int:
         self.note("upper bound", f"the size of the result of {name} depends on data; the largest possible was taken")
@@ -275,7 +279,7 @@ def _only_writes(func: Any, args: tuple[Any, ...]) -> bool:
 def _attach(result: Any, real: Any) -> None:
     for fake, value in zip(tensors_in(result), tensors_in(real), strict=False):
         if isinstance(fake, FakeTensor) and fake.shape == value.shape:
-            fake._memfit_shadow = value  # pyright: ignore[reportAttributeAccessIssue]
+            keep_shadow(fake, value)
 
 
 def _forget_changed(func: Any, args: tuple[Any, ...]) -> None:
@@ -286,4 +290,4 @@ def _forget_changed(func: Any, args: tuple[Any, ...]) -> None:
         if argument.alias_info is not None and argument.alias_info.is_write:
             for tensor in tensors_in(value):
                 if shadow_of(tensor) is not None:
-                    tensor._memfit_shadow = None  # pyright: ignore[reportAttributeAccessIssue]
+                    keep_shadow(tensor, None)

@@ -35,8 +35,9 @@ ENGINE_ACCUMULATES = {
 BORN_IN_ORDER = {
     aten._scaled_dot_product_efficient_attention.default: (2, 3, 0, 1),
     aten.native_dropout.default: (1, 0),
+    aten._pack_padded_sequence.default: (1, 0),
 }
-"""Results that are not made in the order they are returned in: random state and masks come first."""
+"""Results that are not made in the order they are returned in: random state, masks and numbers of texts come first."""
 CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
 """Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
@@ -110,8 +111,10 @@ class Tracker(LeanMode):
         self.num_operators = 0
         self.work = WorkCounter()
         self._sign = sign
-        self.scratch: Callable[[Tracker, Any, tuple[Any, ...], Any, int], None] | None = None
-        """Told of every operator for a GPU, its results, and where their entries begin."""
+        self.insides: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
+        """Told of every operator, its results, and where their entries begin: they add what kernels take inside."""
+        self.made_once: set[str] = set()
+        """What libraries make at their first call and keep."""
         self._uid_of: dict[int, int] = {}
         self._keep: dict[int, Any] = {}
         self._forward_born: set[int] = set()
@@ -137,8 +140,8 @@ class Tracker(LeanMode):
         result = func(*args, **kwargs)
         num_entries = len(self.log.entries)
         uids = self._note_results(func, args, result)
-        if self.scratch is not None:
-            self.scratch(self, func, args, result, num_entries)
+        for note in self.insides:
+            note(self, func, args, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
         self.work.note(func, args, kwargs, result, made_bytes)
         if signature is not None:

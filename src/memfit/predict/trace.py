@@ -54,6 +54,23 @@ class ProbeResult:
     """The most it held at once above what lived before, its results included."""
     output_bytes: tuple[int, ...]
     """The true sizes of its results, in order; empty when they are not to be corrected."""
+    touched_bytes: tuple[int, ...] = ()
+    """How much of each result was written to; empty when that is not known."""
+    filled_bytes: int = 0
+    """What it wrote to for the first time in blocks that were there before."""
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether all it took was written to."""
+        return not self.filled_bytes and self.touched_bytes in ((), self.output_bytes)
+
+    def as_touched(self) -> ProbeResult:
+        """The same call, counting only what was written to."""
+        if self.is_touched:
+            return self
+        left = sum(self.output_bytes) - sum(self.touched_bytes or self.output_bytes)
+        inside = max(0, self.inside_bytes - left) + self.filled_bytes
+        return ProbeResult(inside_bytes=inside, output_bytes=self.touched_bytes or self.output_bytes)
 
 
 Entry = tuple[Literal["alloc", "free", "call", "phase", "scratch"], int]
@@ -69,8 +86,6 @@ class TraceLog:
     entries: list[Entry] = field(default_factory=list)
     scratches: list[Scratch] = field(default_factory=list)
     """Calls of cuDNN; their place in the timeline is known only when it is made."""
-    batch_norm_bytes: dict[int, int] = field(default_factory=dict)
-    """By step: the most that batch normalisation could keep in reserve."""
 
     def alloc(self, birth: Birth) -> int:
         """A storage came to life; its number is returned."""

@@ -40,6 +40,19 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     backward_transient_bytes: int = 0
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a stage is run again when it is the last of a checkpoint.
+
+    Its last module, which leaves nothing but the output, then runs outside of the checkpoint: its backward is over
+    when the rest is run again.
+    """
+
+    forward_seconds: float
+    """The second run, without the last module; a checkpoint stops when it has what the backward reads."""
+    saved_bytes: int
+    """What the second run leaves."""
+
+
 class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One link of the chain."""
 
@@ -64,6 +77,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False when it may run only once: a plan then keeps it."""
     joins_next: bool = True
     """False when no checkpointed run may reach across to the next stage: its output has another reader."""
+    ending: Ending | None = None
+    """None when a checkpoint that ends here runs all of it again."""
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

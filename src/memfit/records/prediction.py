@@ -12,12 +12,14 @@ from memfit.records.figure import Figure
 from memfit.records.timeline import Timeline
 
 PREDICTION_FORMAT = "memfit-prediction"
-PREDICTION_VERSION = 1
+PREDICTION_VERSION = 2
+"""2 added the level `cudnn`; records of version 1 are read as they are."""
 
-LevelName = Literal["tensors", "allocated", "reserved", "context", "device", "smallest", "process"]
+LevelName = Literal["tensors", "allocated", "reserved", "cudnn", "context", "device", "smallest", "process"]
 """tensors: bytes asked for by live tensors; allocated, reserved: as `torch.cuda.memory_allocated`, `_reserved` count;
-context: what the driver takes beside the allocator; device: the whole card; smallest: the least card it still runs on;
-process: resident memory of the CPU process."""
+cudnn: what workspaces that only cuDNN knows may add to reserved, where a job calls it; context: what the driver takes
+beside the allocator; device: the whole card; smallest: the least card it still runs on; process: resident memory of
+the CPU process."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +119,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The memory of a training that has not been run."""
 
-    format: str = PREDICTION_FORMAT
-    format_version: int = PREDICTION_VERSION
+    format: str = msgspec.field(default_factory=lambda: PREDICTION_FORMAT)
+    format_version: int = msgspec.field(default_factory=lambda: PREDICTION_VERSION)
+    """Made by functions, so that they are written although they are the usual ones."""
     target: str
     settings: dict[str, str] = {}
     device: str
@@ -152,6 +155,13 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if self.memory_limit_bytes is None else self.failed is None
 
 
+class _Header(msgspec.Struct):
+    """What is read first: a newer record may hold what this memfit cannot read at all."""
+
+    format: str = PREDICTION_FORMAT
+    format_version: int = 1
+
+
 def read_prediction(path: str | Path) -> Prediction:
     """Read what `memfit predict --json` printed."""
     try:
@@ -159,11 +169,11 @@ def read_prediction(path: str | Path) -> Prediction:
     except OSError as error:
         raise RecordError(f"{path} cannot be read", found=str(error.strerror), hint="check the path") from None
     try:
-        prediction = msgspec.json.decode(raw, type=Prediction)
+        header = msgspec.json.decode(raw, type=_Header)
+        if header.format != PREDICTION_FORMAT or header.format_version > PREDICTION_VERSION:
+            found = f"{header.format} {header.format_version}"
+            raise NewerFormat(f"{path} has another format", found=found, hint="update memfit")
+        return msgspec.json.decode(raw, type=Prediction)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         hint = "memfit predict ... --json > prediction.json"
         raise RecordError(f"{path} is no prediction", found=str(error), hint=hint) from None
-    if prediction.format != PREDICTION_FORMAT or prediction.format_version > PREDICTION_VERSION:
-        found = f"{prediction.format} {prediction.format_version}"
-        raise NewerFormat(f"{path} has another format", found=found, hint="update memfit")
-    return prediction
