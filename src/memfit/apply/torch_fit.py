@@ -26,8 +26,9 @@ from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
 from memfit.units import format_bytes
 
 MOST_ROUNDS = 3
-NEARLY = 0.1
-"""A smallest plan that promises this much more than the budget is measured before it is refused."""
+NEARLY, MOST_NEARLY = 0.1, 0.25
+"""A smallest plan that promises this much more than the budget is measured before it is refused; the second share is
+for stages that hand large tensors on, whose gradients a promise may count once too often on either side."""
 MOST_TRIES = 4
 """Steps that are run to find out whether a faster plan, which promises more than the budget, holds."""
 WORTHWHILE = 0.005
@@ -129,12 +130,18 @@ def _plan_or_nearly(attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNot
         return plan_for(attempt.chain, attempt.target_bytes), None
     except DoesNotFit as error:
         needed = error.needed_bytes
-        if needed is None or not attempt.target_bytes < needed <= (1.0 + NEARLY) * attempt.target_bytes:
+        if needed is None or not attempt.target_bytes < needed <= attempt.target_bytes + _nearly_bytes(attempt):
             raise
         smallest = plan_for(attempt.chain, needed)
         if smallest.moves:
             raise
         return smallest, error
+
+
+def _nearly_bytes(attempt: _Attempt) -> float:
+    """By how much the promise of the smallest plan may lie above what its step takes."""
+    handed_bytes = 2 * max(stage.output_bytes for stage in attempt.chain.stages)
+    return max(NEARLY * attempt.target_bytes, min(handed_bytes, MOST_NEARLY * attempt.target_bytes))
 
 
 def _use_the_room_left(bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof) -> tuple[Plan, Proof]:
