@@ -11,7 +11,7 @@ from torch_fit_models import job_for, normed_stack
 
 import memfit
 from memfit.apply.torch_foresight import foresee
-from memfit.apply.torch_job import storage_bytes
+from memfit.apply.torch_job import leaving_no_trace, storage_bytes
 from memfit.apply.torch_meter import record_events
 
 ROWS, BLOCKS, PARTS, UPDATES = 2048, 6, 3, 2
@@ -91,3 +91,23 @@ def test_splitting_the_batch_gives_the_gradients_that_the_lever_speaks_of():
         (nn.functional.cross_entropy(model(inputs[rows]), targets[rows]) / 4).backward()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         torch.testing.assert_close(parameter.grad, expected)
+
+
+def test_gradients_come_back_when_there_is_no_room_for_zeros_in_their_place(monkeypatch: pytest.MonkeyPatch):
+    model = normed_stack(2)
+    job = job_for(model)
+    job.accumulates = True
+    job.run()
+    before = {name: parameter.grad for name, parameter in model.named_parameters()}
+    made: list[torch.Tensor] = []
+
+    def short_of_memory(like: torch.Tensor) -> torch.Tensor:
+        if len(made) == 2:
+            raise RuntimeError("can't allocate memory")
+        made.append(torch.zeros(like.shape))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "zeros_like", short_of_memory)
+    with pytest.raises(RuntimeError, match="can't allocate"), leaving_no_trace(job):
+        pass
+    assert all(parameter.grad is before[name] for name, parameter in model.named_parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -39,6 +40,20 @@ def test_a_module_that_keeps_more_or_has_parameters_is_not(tail: nn.Module):
     assert ending_names(layered(nn.ReLU(), tail)) == ["0 + 1"]
 
 
+def noisy() -> nn.Sequential:
+    """A dropout before a ReLU leaves its noise, as large as the output, while its output passes away."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.Dropout(0.2), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+def test_noise_as_large_as_the_output_is_not_taken_for_it():
+    modules = dict(noisy().named_modules())
+    chain = chain_of(noisy())
+    lasts = [stage.name.split(" + ")[-1] for stage in chain.stages if stage.ending is not None]
+    assert not [name for name in lasts if isinstance(modules[name], nn.Dropout)]
+
+
 def test_the_last_stage_and_one_before_a_smaller_output_have_no_ending():
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU())
     assert ending_names(model) == []
@@ -63,9 +78,10 @@ def test_a_second_run_stops_before_the_last_layer_and_skips_the_module_outside()
         assert stage.ending.forward_seconds <= stage.forward_seconds
 
 
+@pytest.mark.parametrize("make", [lambda: layered(*(nn.ReLU() for _ in range(8))), noisy], ids=["ReLU", "noisy"])
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8])
-def test_plans_with_endings_are_bit_equal_and_stay_within_their_promise(share: float):
-    model = layered(*(nn.ReLU() for _ in range(8)))
+def test_plans_with_endings_are_bit_equal_and_stay_within_their_promise(share: float, make: Callable[[], nn.Module]):
+    model = make()
     chain = chain_of(model)
     planner = NestedPlanner.of(chain)
     low, high = planner.least.peak_bytes, planner.plain.peak_bytes

@@ -98,9 +98,10 @@ def test_a_first_module_that_writes_into_its_input_is_kept():
     assert {s.name: s.recomputable for s in layout.modules} == {"linear": True, "act": False}
 
 
-def test_a_module_with_a_hook_of_the_user_is_not_joined():
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_a_module_with_a_hook_of_the_user_is_not_joined(kind: str):
     model = normed_stack(3)
-    model.blocks[1].register_forward_hook(lambda *_: None)
+    getattr(model.blocks[1], f"register_{kind}_hook")(lambda *_: None)
     assert joined(layout_of(model)) == {"blocks.0": False, "blocks.1": False, "blocks.2": True, "head": False}
 
 

@@ -9,7 +9,18 @@ import pytest
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError, UsageError
 from memfit.plan.planners import make_plan
-from memfit.records.plan import Chain, Fixed, Link, Option, Stage, decode_plan, encode_plan, read_plan, write_plan
+from memfit.records.plan import (
+    PLAN_VERSION,
+    Chain,
+    Fixed,
+    Link,
+    Option,
+    Stage,
+    decode_plan,
+    encode_plan,
+    read_plan,
+    write_plan,
+)
 from memfit.testing.made_chains import even_chain
 
 GOOD = Stage(name="s", forward_seconds=1, backward_seconds=1, output_bytes=2, saved_bytes=4)
@@ -31,13 +42,13 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path, encoded: bytes):
 
 def test_a_file_names_its_format_and_version(encoded: bytes):
     raw = msgspec.json.decode(encoded)
-    assert (raw["format"], raw["format_version"]) == ("memfit-plan", 1)
+    assert (raw["format"], raw["format_version"]) == ("memfit-plan", PLAN_VERSION)
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"format_version": 2}, NewerFormat),
+        ({"format_version": PLAN_VERSION + 1}, NewerFormat),
         ({"format_version": 0}, DamagedRecord),
         ({"format_version": None}, DamagedRecord),
         ({"format_version": True}, DamagedRecord),

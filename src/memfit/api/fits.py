@@ -78,7 +78,8 @@ def fit_target(
             raise UsageError("gradients that add up are measured, not foreseen", hint="leave out --accumulate")
         fit = _fit_prediction(target, settings, device, budget_bytes, planner)
     else:
-        assert budget_bytes is not None
+        if budget_bytes is None:
+            raise UsageError("there is no budget to fit into", hint="--budget 2GiB")
         job = build_job(_training_of(target, settings), target)
         job.accumulates = accumulates
         fit = _fit_job(job, budget_bytes, disk, planner).fit

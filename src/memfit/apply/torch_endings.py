@@ -36,6 +36,8 @@ class Part:
     """Address and bytes of what it returned."""
     left_bytes: int
     """What it made that is alive when the backward begins."""
+    beside_bytes: int
+    """How much of that is not what it returned: a dropout's noise, say."""
 
     @property
     def output_bytes(self) -> int | None:
@@ -43,10 +45,16 @@ class Part:
         return self.outputs[0][1] if len(self.outputs) == 1 else None
 
 
-def left_bytes(record: Record, window: Window) -> int:
-    """What was made in the forward of a window and is alive when the backward begins."""
-    turn = record.at("turn") or 0
-    return sum(block.num_bytes for block in record.made_between(*window.forward) if block.alive_at(turn))
+def part_of(live: LiveStage, outputs: list[tuple[int, int]], record: Record, window: Window) -> Part:
+    """One module with what was made in its forward and is alive when the backward begins."""
+    turn, returned = record.at("turn") or 0, {address for address, _ in outputs}
+    left = [block for block in record.made_between(*window.forward) if block.alive_at(turn)]
+    return Part(
+        live=live,
+        outputs=outputs,
+        left_bytes=sum(block.num_bytes for block in left),
+        beside_bytes=sum(block.num_bytes for block in left if block.address not in returned),
+    )
 
 
 def heads_of(groups: Sequence[tuple[Stage, range]], parts: Sequence[Part]) -> Heads:
@@ -62,7 +70,7 @@ def heads_of(groups: Sequence[tuple[Stage, range]], parts: Sequence[Part]) -> He
 def _may_be_outside(part: Part) -> bool:
     if len(part.live.modules) != 1 or part.output_bytes is None:
         return False
-    return part.left_bytes <= part.output_bytes and next(part.live.modules[0].parameters(), None) is None
+    return part.beside_bytes == 0 and next(part.live.modules[0].parameters(), None) is None
 
 
 def with_endings(job: Job, stages: tuple[Stage, ...], heads: Heads, timed_runs: int) -> tuple[Stage, ...]:

@@ -121,7 +121,7 @@ def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tu
         elif unless is not None:
             raise unless
         else:
-            _aim_lower(attempt, bench.budget_bytes, proof)
+            _aim_lower(attempt, bench.budget_bytes, plan, proof)
 
 
 def _plan_or_nearly(attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNotFit | None]:
@@ -169,8 +169,8 @@ def _most_over_promised(budget_bytes: int, plan: Plan, proof: Proof) -> int:
     return max(2 * spare_bytes, budget_bytes // 50, min(together_bytes, budget_bytes // 20))
 
 
-def _aim_lower(attempt: _Attempt, budget_bytes: int, proof: Proof) -> None:
-    """Plan for as much less as was too much."""
+def _aim_lower(attempt: _Attempt, budget_bytes: int, plan: Plan, proof: Proof) -> None:
+    """Plan for as much less than this plan promises as was too much, so that it cannot come back."""
     measured = proof.measured_peak_bytes or 0
     attempt.num_overshoots += 1
     if attempt.num_overshoots >= MOST_ROUNDS:
@@ -181,7 +181,7 @@ def _aim_lower(attempt: _Attempt, budget_bytes: int, proof: Proof) -> None:
             found=f"planned {MOST_ROUNDS} times, each time for less",
             hint=f"a budget of {format_bytes(measured)}",
         )
-    attempt.target_bytes -= measured - budget_bytes
+    attempt.target_bytes = min(attempt.target_bytes, plan.peak_bytes) - max(1, measured - budget_bytes)
 
 
 def _keep_what_drifts(bench: _Bench, attempt: _Attempt, plan: Plan, proof: Proof) -> None:

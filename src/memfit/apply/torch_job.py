@@ -165,10 +165,10 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
     state = RandomState.now()
     gradients = [(p, p.grad) for p in job.model.parameters()]
     buffers = [(b, b.detach().clone()) for b in job.model.buffers()]
-    for parameter, _ in gradients:
-        there = job.accumulates and parameter.requires_grad
-        parameter.grad = torch.zeros_like(parameter) if there else None
     try:
+        for parameter, _ in gradients:
+            there = job.accumulates and parameter.requires_grad
+            parameter.grad = torch.zeros_like(parameter) if there else None
         yield
     finally:
         for parameter, gradient in gradients:

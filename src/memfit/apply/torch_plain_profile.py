@@ -15,7 +15,7 @@ import msgspec
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward, watch_calls
-from memfit.apply.torch_endings import Heads, Part, heads_of, left_bytes, with_endings
+from memfit.apply.torch_endings import Heads, heads_of, part_of, with_endings
 from memfit.apply.torch_job import (
     Job,
     gradient_bytes_in_passing,
@@ -94,7 +94,7 @@ def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads
     record = _record(job, live, seen)
     windows = windows_of(record, len(draft))
     groups = fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
-    parts = [Part(live[i], seen.outputs.get(i, []), left_bytes(record, windows[i])) for i in range(len(draft))]
+    parts = [part_of(live[i], seen.outputs.get(i, []), record, windows[i]) for i in range(len(draft))]
     return tuple(stage for stage, _ in groups), heads_of(groups, parts)
 
 

@@ -178,7 +178,8 @@ def same_argument(mine: Any, other: Any) -> bool:
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    backward = module._backward_hooks or module._backward_pre_hooks
+    return bool(module._forward_hooks or module._forward_pre_hooks or backward)
 
 
 def _fuse(stages: list[StageLayout], notes: list[str]) -> list[StageLayout]:

@@ -18,7 +18,7 @@ from memfit.explain import noise
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.finding import Comparison, Difference, Group, NoiseSource, Side, Verdict
 from memfit.records.ledger import Ledger
-from memfit.records.run import RunRecord
+from memfit.records.run import RunRecord, Settings
 
 CUT_SHORT = {"killed", "out of memory", "over the limit", "interrupted", "still running", "lost", "failed"}
 _PHASES = ("data", "forward", "backward", "update")
@@ -350,6 +350,11 @@ def _notes(first: Sequence[Subject], second: Sequence[Subject]) -> tuple[str, ..
     return tuple(notes)
 
 
+def _interval_text(settings: Settings) -> str:
+    eased = settings.eased_interval_seconds
+    return f"{settings.interval_seconds}" + (f", {eased} beside short steps" if eased else "")
+
+
 def _conditions(first: Sequence[Subject], second: Sequence[Subject]) -> dict[str, tuple[str, str]]:
     """What should be equal on both sides for a fair comparison."""
 
@@ -359,7 +364,7 @@ def _conditions(first: Sequence[Subject], second: Sequence[Subject]) -> dict[str
         return {
             "kind": header.kind,
             "command": " ".join(header.command),
-            "sampling interval (seconds)": str(header.settings.interval_seconds),
+            "sampling interval (seconds)": _interval_text(header.settings),
             "stable": "on" if header.settings.stable else "off",
             "marks": "on" if header.settings.marks else "off",
             "python": environment.python,

@@ -3,7 +3,7 @@
 Waking up a hundred times a second costs a job more than the sampler's own time: another core leaves its sleep, and
 shares caches, power and sometimes its arithmetic units with the one that trains. Beside a single process that marks
 short steps, each with its exact peak, the samples in between tell nothing new, so the sampler looks less often; it is
-back at its usual pace within a third of a second after the steps have stopped.
+back at its usual pace within a second after the steps have stopped. Steps without a peak of their own do not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pace:
         return self._eased_ns is not None and now_us - self._since_us >= JUDGE_US
 
     def judge(self, now_us: int, num_steps: int, num_processes: int) -> None:
-        """Choose the interval of the next stretch by the steps of this one."""
+        """Choose the interval of the next stretch by the steps with an exact peak in this one."""
         made, spent_us = num_steps - self._num_steps, now_us - self._since_us
         is_easy = num_processes == 1 and made * SHORT_STEP_US >= spent_us
         self.interval_ns = self._eased_ns if is_easy and self._eased_ns is not None else self._usual_ns

@@ -154,7 +154,8 @@ class Sampler:
     def _choose_pace(self, now_us: int) -> None:
         if self.pace.is_due(now_us):
             step, _ = self.marks.where(now_us)
-            self.pace.judge(now_us, step or 0, len(self.tree.processes))
+            num_exact = (step or 0) if self.marks.peak_bytes else 0
+            self.pace.judge(now_us, num_exact, len(self.tree.processes))
             self.ticks.interval_ns = self.pace.interval_ns
 
     def _understand(self, readings: list[Reading]) -> None:

@@ -21,6 +21,8 @@ MODES: tuple[Mode, ...] = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 GATES: dict[Mode, int] = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 KEPT: dict[Mode, int] = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
 """Values kept for the backward per hidden value of a place."""
+WORKSPACE_BY_RULE = "cuDNN workspace (by rule)"
+"""What a workspace of these rules is called in a timeline."""
 HEADER_BYTES, ALIGNED_BYTES = 256, 32
 STREAM_BYTES = 8 * MIB
 THREAD_STATE_BYTES = 24

@@ -9,7 +9,7 @@ import torch
 
 from memfit.predict.cuda_embedding_memory import embedding_course
 from memfit.predict.cudnn_memory import Pass, Scratch, batch_norm_scratch, convolution_scratch
-from memfit.predict.recurrent_memory import dropout_state_bytes
+from memfit.predict.recurrent_memory import WORKSPACE_BY_RULE, dropout_state_bytes
 from memfit.predict.torch_cuda_insides import Card, Inside, insides_of
 from memfit.predict.torch_cuda_recurrent import BACKWARD, FORWARD, course_of, draws_dropout, library_workspace_bytes
 from memfit.predict.torch_tracker import Tracker
@@ -22,7 +22,6 @@ BATCH_NORMS = {
     aten._batch_norm_with_update.default, aten.native_batch_norm_backward.default,
 }  # fmt: skip
 CUDNN = {CONVOLUTION, CONVOLUTION_BACKWARD, *BATCH_NORMS}
-WORKSPACE_BY_RULE = "cuDNN workspace (by rule)"
 EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
 
 

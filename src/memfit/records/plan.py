@@ -18,7 +18,7 @@ from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
 
 PLAN_FORMAT = "memfit-plan"
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 StepKind = Literal["forward", "sweep", "recompute", "backward", "update"]
 """forward: computed and kept; sweep: computed, only the last output of the run is kept; recompute: a forward within the
