@@ -42,7 +42,7 @@ def _proposed(case: Case, seconds: float) -> Iterator[tuple[Node, ...]]:
         proposal = rule(case)
         if proposal is not None:
             yield proposal.nodes
-    schedules = every_schedule(case)
+    schedules = (nodes for _, nodes in every_schedule(case))
     quickest = next(schedules)  # it has the most snapshots and runs every stage once more at most
     if case.nested.found(quickest).seconds < seconds:
         yield quickest

@@ -74,8 +74,7 @@ def revolve(case: Case) -> Proposal:
     does not fit is reversed from its first state, so that nothing within it is held while later runs are computed.
     """
     tried: list[tuple[int, Proposal]] = []
-    for number, nodes in enumerate(every_schedule(case)):
-        num_snapshots = len(case.chain.stages) - number % len(case.chain.stages)
+    for num_snapshots, nodes in every_schedule(case):
         proposal = Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
         peak_bytes = case.sizes.peak_bytes(nodes)
         if peak_bytes <= case.budget_bytes:
@@ -84,11 +83,11 @@ def revolve(case: Case) -> Proposal:
     return min(tried, key=lambda pair: pair[0])[1]
 
 
-def every_schedule(case: Case) -> Iterator[tuple[Node, ...]]:
-    """All schedules for a chain, those with more snapshots first; then the same with their runs in checkpoints."""
+def every_schedule(case: Case) -> Iterator[tuple[int, tuple[Node, ...]]]:
+    """All schedules for a chain with their numbers of snapshots, the most first; then all with runs in checkpoints."""
     for wrapped in (False, True):
         for num_snapshots in range(len(case.chain.stages), 0, -1):
-            yield _reversed_runs(case, num_snapshots, wrapped=wrapped)
+            yield num_snapshots, _reversed_runs(case, num_snapshots, wrapped=wrapped)
 
 
 def _reversed_runs(case: Case, num_snapshots: int, *, wrapped: bool) -> tuple[Node, ...]:
