@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,9 +234,33 @@ def test_an_optimizer_inside_of_another_is_part_of_it(recording: Path):
     assert letters(recording) == "FBUS"
 
 
-def test_a_closure_that_calls_the_model_stays_inside_of_its_update(recording: Path):
+def test_every_closure_that_an_update_calls_has_its_own_forward_and_backward(recording: Path):
     model = nn.Linear(256, 10)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    num_calls = 0
+
+    def closure():
+        nonlocal num_calls
+        num_calls += 1
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert num_calls > 1
+    assert letters(recording) == "U" + "FBU" * num_calls + "S"
+
+
+def test_the_phases_of_a_step_with_a_closure_keep_their_order_and_their_peaks(recording: Path):
+    class Greedy(torch.optim.Optimizer):
+        def step(self, closure):  # type: ignore[override]
+            loss = closure()
+            torch.ones(64 << 18)
+            return loss
+
+    model = nn.Linear(256, 10)
+    optimizer = Greedy(model.parameters(), {})
 
     def closure():
         optimizer.zero_grad()
@@ -243,11 +268,12 @@ def test_a_closure_that_calls_the_model_stays_inside_of_its_update(recording: Pa
         loss.backward()
         return loss
 
-    optimizer.step(closure)
-    seen = letters(recording)
-    assert seen[0] == "U"
-    assert seen[-1] == "S"
-    assert set(seen[1:-1]) == {"F", "B"}
+    for _ in range(2):
+        optimizer.step(closure)
+    steps = read(recording).steps
+    edges = [getattr(steps, f"{name}_seconds") for name in ("begin", "forward", "backward", "update", "end")]
+    assert all(bool((edge <= later).all()) for edge, later in itertools.pairwise(edges))
+    assert bool((steps.update_peak_bytes - steps.backward_peak_bytes > 60 << 20).all())
 
 
 def test_the_gradient_scaler_of_mixed_precision_is_seen_through(recording: Path):

@@ -31,7 +31,7 @@ class TorchHooks:
         self._marks = marks
         self._numbers = weakref.WeakKeyDictionary()
         self._stepping = None
-        """(optimizer, its number as text, its thread, passes until then) while an update is running."""
+        """While an update runs: (optimizer, its number as text, its thread, passes until then, has it a closure)."""
         self._num_passes = 0
         self._forward_hook = self._forward
         self._forward_hooks = {}
@@ -160,19 +160,31 @@ class TorchHooks:
                 return original(*args, **kwargs)
             self._num_passes += 1
             self._marks.phase_begins(b"B")
-            if self._tracing is None:
-                return original(*args, **kwargs)
-            self._tracing.backward_begins()
+            if self._tracing is not None:
+                self._tracing.backward_begins()
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
             finally:
-                self._tracing.backward_ended()
+                if self._tracing is not None:
+                    self._tracing.backward_ended()
+            self._update_goes_on()
+            return result
 
         return backward
 
+    def _update_goes_on(self):
+        """A backward pass ended in a closure that an optimizer called: its update follows, or another closure."""
+        stepping = self._stepping
+        if stepping is None or not stepping[4] or stepping[2] != _get_ident():
+            return
+        self._marks.phase_begins(b"U", stepping[1])
+        if self._tracing is not None:
+            self._tracing.update_goes_on(stepping[0])
+        self._arm()
+
     # ---- update ----------------------------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer, _args, _kwargs):
+    def _before_update(self, optimizer, args, kwargs):
         """An update begins, unless an optimizer that wraps others is at work and this is one of them."""
         stepping = self._stepping
         if _is_compiling() or (stepping is not None and self._is_nested(optimizer, stepping)):
@@ -180,7 +192,7 @@ class TorchHooks:
         known, number = self._last_optimizer
         if known() is not optimizer:
             number = self._number(optimizer)
-        self._stepping = (optimizer, number, _get_ident(), self._num_passes)
+        self._stepping = (optimizer, number, _get_ident(), self._num_passes, len(args) > 1 or bool(kwargs))
         if not self._marks.is_light:
             self._marks.phase_begins(b"U", number)
         if self._tracing is not None:
@@ -188,7 +200,7 @@ class TorchHooks:
 
     def _is_nested(self, optimizer, stepping):
         """Whether another update is running around this one; one left by an exception is over when a new pass began."""
-        outer, _, thread, num_passes = stepping
+        outer, _, thread, num_passes, _ = stepping
         return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
 
     def _after_update(self, optimizer, _args, _kwargs):

@@ -59,6 +59,8 @@ class TorchLedger:
         self._lingering = [trace for trace in self._lingering if not trace.abandon()]
         if self._trace is None and self._is_due(self._ledger.marks.step, inputs):
             self._open(module)
+        elif self._trace is not None:
+            self._trace.tracer.phase_outside = "forward"
         return self._trace is not None
 
     def backward_begins(self):
@@ -77,6 +79,12 @@ class TorchLedger:
         self._optimizers.setdefault(optimizer, len(self._optimizers))
         if self._trace is not None:
             self._trace.update_begins(optimizer, self._updates.get(optimizer))
+
+    @_careful
+    def update_goes_on(self, optimizer):
+        """A closure's backward pass ended inside of the update, and perhaps not the last: everything is traced."""
+        if self._trace is not None:
+            self._trace.update_begins(optimizer, None)
 
     @_careful
     def step_ended(self, optimizer):

@@ -44,7 +44,7 @@ class ProcessTree:
         self.processes: dict[int, LiveProcess] = {}
         self.num_seen = 0
         self._adopting_pid = os.getpid() if adopts_orphans else None
-        self._strangers: set[int] = set()
+        self._strangers: set[int] = {os.getpid()}
         self._newest = b""
         self._newest_pid = read_proc.NewestPid()
         self._root_pid = root_pid

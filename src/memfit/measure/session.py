@@ -335,6 +335,7 @@ class Attachment:
         """Let go: the sampler writes the end and leaves."""
         if self._control_write < 0:
             return
+        os.write(self._control_write, b".")  # a word, not only an end: a forked worker may hold the pipe open
         os.close(self._control_write)
         self._control_write = -1
         self._sampler.send_signal(signal.SIGUSR1)

@@ -5,7 +5,7 @@ A text file of short lines, appended with one `write` each, so that every line b
     H {"format": "memfit-marks", "version": 1, "pid": 4711, "python": "3.11.7"}    first line
     F NS PEAK        a forward pass began; PEAK is the high-water mark (bytes) of the phase that ended here
     B NS PEAK        a backward pass began
-    U NS PEAK OPT    optimizer number OPT began its update
+    U NS PEAK OPT    optimizer number OPT began its update; again behind each backward pass of a closure that it calls
     S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins; behind a light step
                      stand the times of F, B and U (0 for none), and PEAK is that of the whole step
     V NS PEAK        an evaluation pass (forward without gradients) began
@@ -145,6 +145,8 @@ class _Reader:
         elif letter == "S":
             number = extra.split()[:1]
             self._end_step(time_ns, int(number[0]) if number and number[0].isdecimal() else 0)
+        elif letter == "U":
+            self.row.times["update"] = time_ns
         else:
             self.row.times.setdefault(self.phase, time_ns)
 
