@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 STAMP := $(VENV)/.installed
+# Runs a command where torch uses only instruction sets that work on this processor, and says so where that changes something.
+WORKING := -m memfit.measure.instruction_sets
 
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt src/memfit/version.py
 	touch $@
 
 demo: $(STAMP)  ## measure a real training run and write a report to open
-	$(BIN)/python examples/demo.py
+	$(BIN)/python $(WORKING) $(BIN)/python examples/demo.py
 
 postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
 	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -q postgresql </dev/null >/dev/null 2>&1; } || true
@@ -27,7 +29,7 @@ postgres:       ## PostgreSQL for the tests of its storage, where apt-get can in
 test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/pyright --warnings
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 -m "not slow"
 
 GPU_VENV := .venv-gpu
 GPU_STAMP := $(GPU_VENV)/.installed
@@ -46,10 +48,10 @@ $(GPU_STAMP): $(GPU_TORCH) pyproject.toml
 gpu-torch: $(GPU_TORCH)  ## only fetch that CUDA build
 
 test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
-	PYTHONPATH=. $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
+	PYTHONPATH=. $(GPU_VENV)/bin/python $(WORKING) $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
 
 test-slow: $(STAMP)  ## the tests that take longer
-	$(BIN)/pytest -m slow
+	$(BIN)/python $(WORKING) $(BIN)/pytest -m slow
 
 bench: $(STAMP) ## the benchmarks, with their peers installed beside
 	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt

@@ -102,12 +102,15 @@ class MissingExtra(MemfitError):
 
 
 class PredictionFailed(MemfitError):
-    """The job could not be traced; carries its own traceback."""
+    """The job could not be traced; carries its own traceback, and the name of the signal that ended its process."""
 
-    def __init__(self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "") -> None:
+    def __init__(
+        self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "", signal: str = ""
+    ) -> None:
         super().__init__(what, found=found, hint=hint)
         self.kind = kind
         self.traceback = traceback
+        self.signal = signal
 
 
 class PlanBroken(MemfitError):

@@ -94,3 +94,20 @@ def test_the_doctor_runs_as_a_program_without_importing_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.endswith("torch loaded: False\n")
+
+
+def test_a_processor_that_lies_is_named_by_its_signal_with_the_cure(lying_processor: dict[str, str]):
+    command = [sys.executable, "-m", "memfit", "doctor", "--json"]
+    done = subprocess.run(command, env=lying_processor, capture_output=True, text=True, check=True, timeout=120)
+    report = msgspec.json.decode(done.stdout, type=MachineReport)
+    assert report.check("float32 products").answer == "yes"
+    bad = report.check("bfloat16 products")
+    assert (bad.answer, bad.found) == ("no", "SIGILL in linear")
+    assert bad.hint.startswith("export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16;")
+
+
+def test_products_of_all_types_are_tried_where_torch_is(report: MachineReport):
+    pytest.importorskip("torch")
+    for name in ("float32", "bfloat16", "float16"):
+        assert "not tried" not in report.check(f"{name} products").found
+    assert report.check("float32 products").answer == "yes"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,11 @@ def make(rows=512, layers=8, device="cpu"):
     model = nn.Sequential(*blocks, nn.Linear(32, 4)).to(device)
     batch = (torch.randn(rows, 32, device=device), torch.randint(0, 4, (rows,), device=device))
     return model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy, batch
+
+def half():
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 4)).bfloat16()
+    batch = torch.randn(64, 32).bfloat16(), torch.zeros(64, 4).bfloat16()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.mse_loss, batch
 
 def step():
     return lambda: None
@@ -121,3 +128,13 @@ def test_another_device_is_planned_from_prediction_and_nothing_is_measured(job: 
     plan = read_plan(plan_file)
     assert plan.chain.source == "predicted"
     assert plan.chain.time_source == "assumed"
+
+
+def test_on_a_processor_that_lies_a_model_is_fitted_under_what_works_and_that_is_said(
+    job: str, tmp_path: Path, known_lie: dict[str, str]
+):
+    half = job.replace(":make", ":half")
+    command = [sys.executable, "-m", "memfit", "fit", half, "--budget", "1GiB", "-o", str(tmp_path / "plan.json")]
+    done = subprocess.run(command, env=known_lie, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    assert "with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 they work" in done.stderr

@@ -44,6 +44,7 @@ from memfit.api.runs import (
     print_record,
     print_summary,
     read_run,
+    use_working_instructions,
     view_run,
     write_report,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "run_offloading",
     "run_study",
     "show_prediction",
+    "use_working_instructions",
     "view_run",
     "write_experiment",
     "write_report",

@@ -17,9 +17,10 @@ def predict_peak(target: str | Callable[..., Any], **options: Any) -> Prediction
     Options: settings, arguments, device ('cpu', 'cuda:a100-40gb', ...), memory ('24GiB'), num_steps, malloc,
     alloc_conf, probes, allow_real, unknown_is, show_output, most_seconds.
     """
+    from memfit.measure.instruction_sets import ask_processor
     from memfit.predict.foresee import foresee
 
-    return foresee(target, **options)
+    return foresee(target, ask_processor=ask_processor, **options)
 
 
 def show_prediction(prediction: Prediction, *, as_json: bool = False) -> None:

@@ -122,6 +122,23 @@ def examine_machine() -> MachineReport:
     return MachineReport(environment=environment, checks=run_probes())
 
 
+def use_working_instructions() -> str:
+    """Let torch, which this process must not have loaded yet, use only instruction sets that work here.
+
+    Returns what was changed and why, for a person; nothing where the processor keeps its word.
+    """
+    import os
+    import sys
+
+    from memfit.measure.instruction_sets import working_instructions
+
+    if "torch" in sys.modules:  # it may have chosen its instructions: too late
+        return ""
+    found = working_instructions()
+    os.environ.update(found.cure)
+    return found.sentence
+
+
 def print_machine(report: MachineReport) -> None:
     """Draw a machine's report on the standard output."""
     from memfit.show.doctor_view import print_machine as draw

@@ -49,11 +49,18 @@ def command(target: str | None, as_json: bool, output: str | None, **given: Any)
         _fit(target, output=output or "plan.json", as_json=as_json, accumulates=accumulates, **options)
 
 
+def _say(sentence: str) -> None:
+    if sentence:
+        click.echo(f"memfit: {sentence}", err=True)
+
+
 def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:
     from memfit import api
 
     if budget_bytes is None and device is None:
         raise UsageError("there is no budget", hint="--budget 8GiB, or --device cuda:24GiB")
+    if device is None or device.startswith("cpu"):
+        _say(api.use_working_instructions())
     try:
         fit = api.fit_target(target, budget_bytes, device=device, **options)
     except DoesNotFit as error:

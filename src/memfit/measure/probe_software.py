@@ -1,4 +1,4 @@
-"""Which software beside memfit is installed here? Found without importing any of it."""
+"""Which software beside memfit is installed here, and do torch's products work? Nothing of it is imported here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from memfit.measure.seen import Seen
+from memfit.records.instruction_sets import WorkingInstructions
 
 
 def probe_torch() -> Seen:
@@ -24,6 +25,20 @@ def probe_torch() -> Seen:
     if numbers and (int(numbers[1]), int(numbers[2])) < (2, 4):
         return Seen("partly", f"torch {version}, {build}", "torch 2.4 or newer")
     return Seen("yes", f"torch {version}, {build}")
+
+
+def probe_products(type_name: str, found: WorkingInstructions) -> Seen:
+    """Whether products of one type came back right from a child, else the signal that ended it and what helps."""
+    check = next((check for check in found.checks if check.type_name == type_name), None)
+    if check is None:
+        return Seen("no", f"not tried: {found.reason}", "see the row of torch")
+    if check.works:
+        return Seen("yes", check.found)
+    if not check.signal:
+        return Seen("no", check.found, "keep to another type in trainings on this processor")
+    if not found.cure:
+        return Seen("no", check.found, "no lower instruction set that was tried helps; keep to another type")
+    return Seen("no", check.found, f"export {found.cure_text}; with it, all products work here")
 
 
 def installed_version(package: str) -> str | None:

@@ -6,9 +6,11 @@ What goes wrong inside of a probe is its answer: a machine that refuses everythi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from memfit.measure import probe_counters, probe_machine, probe_memory, probe_software
+from memfit.measure.instruction_sets import find_instructions
 from memfit.measure.probe_child import ProbeChild
 from memfit.measure.seen import Seen
 from memfit.records.doctor import MachineCheck
@@ -56,4 +58,8 @@ def all_probes(child: ProbeChild) -> Iterator[Probe]:
     yield Probe("run folders here", "machine", probe_machine.probe_folder)
     yield Probe("operating system", "software", probe_software.probe_system)
     yield Probe("steps and layers (torch)", "software", probe_software.probe_torch)
+    instructions = cache(find_instructions)  # one child answers for all three types
+    yield Probe("float32 products", "software", lambda: probe_software.probe_products("float32", instructions()))
+    yield Probe("bfloat16 products", "software", lambda: probe_software.probe_products("bfloat16", instructions()))
+    yield Probe("float16 products", "software", lambda: probe_software.probe_products("float16", instructions()))
     yield Probe("pictures (matplotlib)", "software", probe_software.probe_pictures)

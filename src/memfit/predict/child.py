@@ -30,7 +30,8 @@ def trace_in_child(
     with _work_folder() as folder:
         request_path, reply_path = _prepare(folder, request)
         with open(folder / "output.txt", "w+b") as output:
-            code = run_to_the_end([*CHILD, request_path, reply_path], None if show_output else output, most_seconds)
+            command, shown = [*CHILD, request_path, reply_path], None if show_output else output
+            code = run_to_the_end(command, shown, most_seconds, {**os.environ, **request.environment})
         return _read_reply(folder, code)
 
 
@@ -157,7 +158,12 @@ def _too_late(most_seconds: float | None) -> PredictionFailed:
 
 def name_of_end(code: int) -> str:
     """'SIGSEGV', or 'exit code 7'."""
-    return signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else f"exit code {code}"
+    return signal_of_end(code) or f"exit code {code}"
+
+
+def signal_of_end(code: int) -> str:
+    """'SIGSEGV' for the code of a process that a signal ended; empty for any other."""
+    return signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else ""
 
 
 def _crashed(code: int, tail: str) -> PredictionFailed:
@@ -165,7 +171,7 @@ def _crashed(code: int, tail: str) -> PredictionFailed:
         raise MissingExtra("a prediction needs torch", hint="pip install 'memfit[torch]'")
     return PredictionFailed(
         "the process that traced the job ended without an answer", kind="crash", found=name_of_end(code),
-        traceback=tail,
+        signal=signal_of_end(code), traceback=tail,
         hint="--show-output shows what it printed",
     )  # fmt: skip
 
@@ -182,5 +188,6 @@ def error_of(failure: Failure, tail: str) -> MemfitError:
         else ""
     )
     return PredictionFailed(
-        failure.what, kind=failure.kind, found=failure.found, hint=failure.hint, traceback=printed + failure.traceback
-    )
+        failure.what, kind=failure.kind, found=failure.found, hint=failure.hint, signal=failure.signal,
+        traceback=printed + failure.traceback,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
 from memfit.predict.phantom.gpus import PRODUCTS, properties_of, sources_of
 from memfit.predict.process_memory import process_level
+from memfit.predict.processor_cure import AskProcessor, run_cured
 from memfit.predict.recurrent_memory import WORKSPACE_BY_RULE
 from memfit.predict.sharding import Sharding, shard
 from memfit.predict.step_time import cpu_step_time, gpu_step_time
@@ -66,6 +67,8 @@ class ForecastOptions:
     sharding: Sharding | None = None
     nursery: Nursery | None = None
     """Where to trace, when many predictions are wanted."""
+    ask_processor: AskProcessor | None = None
+    """Who knows which instruction sets work here; None where nobody is to be asked."""
 
 
 def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
@@ -81,6 +84,7 @@ def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOption
         most_seconds=options.most_seconds,
         answers=options.answers,
         num_ranks=options.num_ranks,
+        ask_processor=options.ask_processor,
     )
 
 
@@ -111,10 +115,23 @@ def forecast(
         num_ranks=options.num_ranks,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
     )
-    reply = trace_by_some_route(request, options, function)
+    reply = _trace_cured(request, options, function)
     if options.sharding is not None:
         reply = _sharded(reply, options.num_ranks, options.sharding)
     return assemble(job, device, reply, options, started)
+
+
+def _trace_cured(
+    request: TraceRequest, options: ForecastOptions, function: Callable[..., Any] | None
+) -> TraceReply:
+    """Trace, and once more under lower instruction sets where one of its processes died by an instruction."""
+
+    def trace(environment: Mapping[str, str]) -> TraceReply:
+        asked = msgspec.structs.replace(request, environment=dict(environment))
+        return trace_by_some_route(asked, options, function)
+
+    reply, said = run_cured(trace, lambda reply: reply.probe_signal, options.ask_processor)
+    return msgspec.structs.replace(reply, assumptions=(*said, *reply.assumptions))
 
 
 def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:
@@ -183,7 +200,7 @@ def assemble(
         at_peak=who_is_alive(reply.timeline, where, event),
         phases=peak_by_phase(reply.timeline, where),
         assumptions=reply.assumptions + _own_assumptions(device, reply),
-        error_band=_error_band(device, reply),
+        error_band=_error_band(device, reply, options),
         failed=failed,
         savings=savings_of(reply.timeline, where),
         step_time=_step_time(device, reply),
@@ -204,13 +221,20 @@ def _reserved_range(reply: TraceReply, options: ForecastOptions, free_run: Alloc
     return cudnn_range(reply.timeline, options.allocator, free_run, reply.scratches) if reply.scratches else None
 
 
-def _error_band(device: DeviceSpec, reply: TraceReply) -> str:
+def _error_band(device: DeviceSpec, reply: TraceReply, options: ForecastOptions) -> str:
     if device.kind == "cpu":
-        return CPU_BAND
+        return CPU_BAND if options.with_probes and not reply.num_unprobed else _band_without_probes(reply, options)
     if reply.scratches:
         return CUDNN_BAND
     by_rule = any(span.operator == WORKSPACE_BY_RULE for span in reply.timeline.spans)
     return RECURRENT_BAND if by_rule else CUDA_BAND
+
+
+def _band_without_probes(reply: TraceReply, options: ForecastOptions) -> str:
+    """A band cannot be given where scratch memory was left out: nobody knows how much that is."""
+    num_calls = reply.num_probed + reply.num_unprobed
+    missing = f"{reply.num_unprobed} of {num_calls} distinct operator calls" if options.with_probes else "operators"
+    return f"tensor level: not known, since {missing} were not probed; what they allocate inside counts as zero"
 
 
 def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) -> tuple[Level, ...]:
@@ -224,6 +248,7 @@ def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) ->
         num_operators=reply.num_operators,
         data_bytes=reply.data_bytes,
         untouched_bytes=reply.untouched_bytes,
+        unmeasured_because=reply.probe_end,
     )
     return Level(name="tensors", figure=tensors, meaning=meaning), process
 

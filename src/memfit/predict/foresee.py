@@ -12,6 +12,7 @@ from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator_settings import parse_allocator_settings
 from memfit.predict.devices import DeviceSpec, parse_device
 from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.processor_cure import AskProcessor
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sharding import check_sharding
 from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, sweep_setting
@@ -41,8 +42,12 @@ def foresee(
     shard: str | None = None,
     engine: str = "auto",
     answer: Sequence[str] = (),
+    ask_processor: AskProcessor | None = None,
 ) -> Prediction:
-    """Predict one job on one device; on request over a range of one setting, or the largest batch that fits."""
+    """Predict one job on one device; on request over a range of one setting, or the largest batch that fits.
+
+    `ask_processor` knows which instruction sets work here (measure.instruction_sets.ask_processor).
+    """
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
     function = None if isinstance(target, str) else target
     job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
@@ -61,6 +66,7 @@ def foresee(
         alloc_conf=alloc_conf,
         on_phantom=_choose_phantom(engine, spec, can_run=function is None and shard is None),
         answers=_answers(answer),
+        ask_processor=ask_processor,
     )
     if answer and not options.on_phantom:
         raise UsageError(

@@ -38,6 +38,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     most_probe_seconds: float = 15.0
     writable_folder: str = ""
     """The only folder the child may write to; empty leaves that open."""
+    environment: dict[str, str] = {}
+    """What the children of this prediction get beside our own environment."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -48,6 +50,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     found: str = ""
     hint: str = ""
     traceback: str = ""
+    signal: str = ""
 
 
 class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -70,6 +73,10 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far resident memory stays below the tensors' peak, since kernels asked for memory they do not write to."""
     num_probed: int = 0
     num_unprobed: int = 0
+    probe_signal: str = ""
+    """The signal that ended the probe process, 'SIGILL'; empty where none did."""
+    probe_end: str = ""
+    """How the probe process ended before it had answered everything, for a person."""
     half_flops: float = 0.0
     single_flops: float = 0.0
     moved_bytes: float = 0.0

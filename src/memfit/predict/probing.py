@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
+from memfit.predict.child import name_of_end, signal_of_end
 from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.liveness import peak_of
 from memfit.predict.trace import ProbeResult, TraceLog, timeline_of
@@ -27,6 +30,10 @@ class Probed:
     flops_per_second: float | None = None
     bytes_per_second: float | None = None
     seconds: float = 0.0
+    signal: str = ""
+    """The signal that ended the probe process, 'SIGILL'; empty where none did."""
+    end: str = ""
+    """How the probe process ended before it had answered everything, for a person; empty when it answered."""
 
     def assumptions(self, texts: dict[int, str]) -> list[Assumption]:
         """What was probed, and what was not and why."""
@@ -35,7 +42,7 @@ class Probed:
             text = f"{len(self.results)} distinct operator calls were run once for real, to see their scratch memory"
             found.append(Assumption(kind="probe", text=text))
         for number, reason in self.skipped.items():
-            name = json.loads(texts[number])[0]
+            name = _operator(texts[number])
             found.append(Assumption(kind="probe", text=f"{name} was not probed ({reason}): its scratch counts as zero"))
         return found
 
@@ -43,17 +50,19 @@ class Probed:
 class ProbeProcess:
     """A probe process that is started early, so that it imports torch while the job is being traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is what it gets beside ours."""
+        self._timed_out = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "memfit.predict.torch_probe"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            preexec_fn=die_with_the_parent,
+            preexec_fn=die_with_the_parent, env={**os.environ, **(environment or {})},
         )  # fmt: skip
 
     def ask(
         self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: list[str], optimizer: str
     ) -> Probed:
-        """Ask for the insides of calls and a bare process; what is not answered (it may crash) counts as skipped."""
+        """Ask for the insides of calls and a bare process; what is not answered counts as skipped, with the reason."""
         started = time.perf_counter()
         request = {
             "signatures": list(texts.items()),
@@ -64,18 +73,32 @@ class ProbeProcess:
             "available_bytes": psutil.virtual_memory().available,
         }
         probed = Probed()
+        trying: int | None = None
         for reply in self._answers(json.dumps(request), most_seconds + 60):
-            _take(probed, reply)
+            trying = reply.get("trying")
+            if trying is None:
+                _take(probed, reply)
+        self._note_end(probed, "" if trying is None else _operator(texts[trying]))
         for number in texts:
             if number not in probed.results and number not in probed.skipped:
-                probed.skipped[number] = "the probe process had no time left, or ended"
+                probed.skipped[number] = probed.end or "the probe process had no time left"
         probed.seconds = time.perf_counter() - started
         return probed
+
+    def _note_end(self, probed: Probed, operator: str) -> None:
+        """Write down how the process ended, where that was not by itself."""
+        code = self._process.returncode
+        if code == 0 or self._timed_out:
+            return
+        where = f" in {operator}" if operator else " before its first call"
+        probed.signal = signal_of_end(code)
+        probed.end = f"the probe process ended by {name_of_end(code)}{where}"
 
     def _answers(self, request: str, most_seconds: float) -> list[dict[str, Any]]:
         try:
             output, _ = self._process.communicate(request, timeout=most_seconds)
         except subprocess.TimeoutExpired:
+            self._timed_out = True
             self._process.kill()
             output, _ = self._process.communicate()
         return [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
@@ -84,6 +107,11 @@ class ProbeProcess:
         """End it without asking."""
         self._process.kill()
         self._process.communicate()
+
+
+def _operator(text: str) -> str:
+    """The operator of a call's text."""
+    return json.loads(text)[0]
 
 
 def result_of(reply: dict[str, Any]) -> ProbeResult:

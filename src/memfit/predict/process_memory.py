@@ -29,13 +29,15 @@ def process_level(
     num_operators: int = 0,
     data_bytes: int = 0,
     untouched_bytes: int = 0,
+    unmeasured_because: str = "",
 ) -> Level:
     """The resident peak as a figure (pinned) or as a range (default glibc); a data set lies there for the whole run.
 
     What kernels asked for and never wrote to (`untouched_bytes` at the peak) has no pages.
     """
     if baseline_bytes is None:
-        figure = Figure(value=None, unit="bytes", reason="the bare process was not measured: leave out --no-probes")
+        why = unmeasured_because or "leave out --no-probes"
+        figure = Figure(value=None, unit="bytes", reason=f"the bare process was not measured: {why}")
         return Level(name="process", figure=figure, meaning=MEANING)
     floor_bytes = baseline_bytes + data_bytes
     touched_bytes = tensor_peak_bytes - untouched_bytes

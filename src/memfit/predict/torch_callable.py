@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memfit.errors import MemfitError
 from memfit.job.training import Training, as_training
+from memfit.predict.child import name_of_end, signal_of_end
 from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceRequest
 from memfit.predict.scratch_files import ScratchFiles
@@ -46,8 +47,9 @@ def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
             data = stream.read()
         _, status = os.waitpid(pid, 0)
     if not data:
-        found = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-        return Failure(kind="route", what="the forked copy ended without an answer", found=found)
+        code = os.waitstatus_to_exitcode(status)
+        what = "the forked copy ended without an answer"
+        return Failure(kind="route", what=what, found=name_of_end(code), signal=signal_of_end(code))
     return msgspec.msgpack.decode(data, type=Reply)
 
 

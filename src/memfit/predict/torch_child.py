@@ -113,7 +113,7 @@ def answer(request: TraceRequest) -> Reply:
 
 def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -> Reply:
     """Trace something for the request's device; a probe process starts up meanwhile."""
-    probe = ProbeProcess() if request.device == "cpu" and request.with_probes else None
+    probe = ProbeProcess(request.environment) if request.device == "cpu" and request.with_probes else None
     try:
         return _answer(request, probe, trace_it)
     finally:
@@ -190,6 +190,8 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         untouched_bytes=untouched_bytes(trace.log, trace.root_names, probed.results, peak_bytes),
         num_probed=len(probed.results),
         num_unprobed=len(probed.skipped),
+        probe_signal=probed.signal,
+        probe_end=probed.end,
         half_flops=trace.half_flops,
         single_flops=trace.single_flops,
         moved_bytes=trace.moved_bytes,

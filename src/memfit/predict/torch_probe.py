@@ -2,7 +2,8 @@
 
 `python -m memfit.predict.torch_probe` reads a request on standard input and writes a reply on standard output, both
 JSON. It runs each distinct call once for real under torch.profiler and reads the allocator's events within it. A
-crash in an operator ends only this process; the calls answered until then were already written, one line each.
+crash in an operator ends only this process; the calls answered until then were already written, one line each, and
+the call that was running was named before it began.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def main() -> None:
         elif bytes_of_signature(text) * 4 > request["available_bytes"]:
             _write(replies, {"signature": number, "skipped": "too large for this machine"})
         else:
+            _write(replies, {"trying": number})
             _write(replies, {"signature": number, **attempt(text)})
 
 

@@ -45,6 +45,7 @@ from memfit.units import format_bytes
 
 _EXACT_SLACK_BYTES = 512 * 1024
 """Below this, two resident counters of the kernel count as equal (they are batched per thread)."""
+ILLEGAL_INSTRUCTION = "the processor forbids an instruction that it announces: memfit doctor names what to set"
 E = TypeVar("E", bound=ev.Event)
 
 
@@ -265,7 +266,8 @@ def _out_of_memory(final: ev.JobEnded, marks: dict[int, MarksFile]) -> str:
 def _ended_by_signal(number: int, facts: dict[str, Any]) -> Outcome:
     name = signal.Signals(number).name if number in signal.valid_signals() else "unknown"
     kind = "interrupted" if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else "killed"
-    return Outcome(kind=kind, message=f"ended by signal {number} ({name})", **facts)
+    advice = f"; {ILLEGAL_INSTRUCTION}" if number == signal.SIGILL else ""
+    return Outcome(kind=kind, message=f"ended by signal {number} ({name}){advice}", **facts)
 
 
 # ---- one event each --------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from memfit.errors import PredictionFailed
-from memfit.predict.child import error_of, name_of_end, run_to_the_end
+from memfit.predict.child import error_of, name_of_end, run_to_the_end, signal_of_end
 from memfit.predict.messages import Failure
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
@@ -20,9 +21,13 @@ NOT_THE_JOB = ("<frozen", "site-packages", f"{os.sep}memfit{os.sep}predict{os.se
 
 
 def run_in_child(
-    request: PhantomRequest, *, show_output: bool = False, most_seconds: float | None = None
+    request: PhantomRequest,
+    *,
+    show_output: bool = False,
+    most_seconds: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> PhantomReply:
-    """Run the request in a process of its own and return what it found."""
+    """Run the request in a process of its own, with `environment` beside ours, and return what it found."""
     with tempfile.TemporaryDirectory(prefix="memfit-phantom-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
@@ -37,7 +42,8 @@ def run_in_child(
             str(reply_path),
         ]
         with open(folder / "output.txt", "w+b") as output:
-            code = run_to_the_end(command, None if show_output else output, most_seconds, _environment())
+            variables = {**_environment(), **(environment or {})}
+            code = run_to_the_end(command, None if show_output else output, most_seconds, variables)
             output.seek(0)
             tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
         if not reply_path.exists():
@@ -56,7 +62,7 @@ def _environment() -> dict[str, str]:
 def _died(code: int, tail: str) -> PredictionFailed:
     return PredictionFailed(
         "the process with the phantom GPU ended without an answer", kind="crash",
-        found=name_of_end(code) + last_line(tail), traceback=tail,
+        found=name_of_end(code) + last_line(tail), signal=signal_of_end(code), traceback=tail,
         hint="the stack above is where it was; a kernel outside torch may have read device memory: --engine fake",
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from memfit.predict.phantom.installed import find_torch
 from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import CUDA
 from memfit.predict.phantom.value_reads import answers_of_environment
+from memfit.predict.processor_cure import AskProcessor, run_cured
 from memfit.predict.what_if import savings_of
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, Level, Prediction
@@ -42,6 +43,7 @@ def predict_on_phantom(
     snapshot_path: str = "",
     answers: Mapping[str, float] | None = None,
     num_ranks: int = 1,
+    ask_processor: AskProcessor | None = None,
 ) -> Prediction:
     """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take.
 
@@ -56,12 +58,18 @@ def predict_on_phantom(
         snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
         answers=answers_of_environment() if answers is None else dict(answers),
     )
-    reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds)
-    whole = reply
-    if reply.failed is not None:
+
+    def run(environment: Mapping[str, str]) -> tuple[PhantomReply, PhantomReply]:
+        """The run on the device itself, and the one that came to its end."""
+        reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds, environment=environment)
+        if reply.failed is None:
+            return reply, reply
         roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
-        whole = run_in_child(roomy, show_output=False, most_seconds=most_seconds)
-    return _assemble(job, device, reply, whole, started, num_ranks)
+        return reply, run_in_child(roomy, most_seconds=most_seconds, environment=environment)
+
+    (reply, whole), said = run_cured(run, lambda _: "", ask_processor)
+    prediction = _assemble(job, device, reply, whole, started, num_ranks)
+    return msgspec.structs.replace(prediction, assumptions=(*said, *prediction.assumptions))
 
 
 def request_for(job: JobDescription, device: DeviceSpec, *, num_steps: int) -> tuple[DeviceSpec, PhantomRequest]:
