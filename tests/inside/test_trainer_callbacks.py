@@ -1,22 +1,19 @@
-"""Do the callbacks for the two trainers mark a real training, and leave nothing behind?"""
+"""Do the callbacks for the two trainers leave a run that opens, once, and nothing else behind?"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import memfit
 from memfit import inside
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.errors import RunExists
 
-
-def read(folder: Path) -> MarksFile:
-    (path,) = folder.glob("marks-*.txt")
-    marks = read_marks(path, process=0, clock_start_ns=0)
-    assert marks is not None
-    return marks
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about their own settings
 
 
 class Rows(torch.utils.data.Dataset):
@@ -37,37 +34,29 @@ class Net(nn.Module):
         return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_hugging_face_trainer_is_marked_from_its_beginning_to_its_end(tmp_path: Path):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    pytest.importorskip("accelerate", reason="transformers trains only with accelerate installed")
-    from memfit.measure.transformers_callback import MemfitCallback
+class FailingNet(Net):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        raise MemoryError("on purpose")
 
+
+def transformers_fit(folder: Path, callback: Any, model: nn.Module) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     settings = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"), per_device_train_batch_size=4, max_steps=4, eval_strategy="steps",
+        output_dir=str(folder / "out"), per_device_train_batch_size=4, max_steps=4, eval_strategy="steps",
         eval_steps=2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    callback = MemfitCallback(tmp_path / "run", ledger_every=2)
     transformers.Trainer(
-        model=Net(), args=settings, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback]
+        model=model, args=settings, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback]
     ).train()
-    assert not inside.is_recording()
-    marks = read(tmp_path / "run")
-    assert len(marks.steps) == 4
-    assert marks.exited
-    assert "evaluation" in {name for _, name, _ in marks.named_phases}
-    assert list((tmp_path / "run").glob("ledger-*.jsonl"))
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_lightning_trainer_is_marked_from_its_beginning_to_its_end(tmp_path: Path):
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-    from memfit.measure.lightning_callback import MemfitCallback
+def lightning_fit(folder: Path, callback: Any, model: nn.Module) -> None:
+    import pytorch_lightning as lightning  # pyright: ignore[reportMissingImports]
 
     class Lit(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = Net()
+            self.net = model
 
         def training_step(self, batch, _index):
             return self.net(**batch)["loss"]
@@ -80,11 +69,77 @@ def test_a_lightning_trainer_is_marked_from_its_beginning_to_its_end(tmp_path: P
 
     loader = torch.utils.data.DataLoader(Rows(), batch_size=4)
     trainer = lightning.Trainer(
-        max_epochs=1, callbacks=[MemfitCallback(tmp_path / "run")], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=str(tmp_path),
+        max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False, num_sanity_val_steps=0,
+        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=str(folder),
     )  # fmt: skip
     trainer.fit(Lit(), loader, loader)
+
+
+FITS = {"transformers": transformers_fit, "lightning": lightning_fit}
+
+
+@pytest.fixture(params=FITS)
+def trainer(request: pytest.FixtureRequest):
+    """(fit, the callback's class) of one framework."""
+    if request.param == "transformers":
+        pytest.importorskip("transformers", reason="transformers is not installed")
+        pytest.importorskip("accelerate", reason="transformers trains only with accelerate installed")
+        from memfit.measure.transformers_callback import MemfitCallback
+    else:
+        pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
+        from memfit.measure.lightning_callback import MemfitCallback
+    return FITS[request.param], MemfitCallback
+
+
+def test_a_trainer_leaves_a_run_with_its_steps_and_an_exact_peak(trainer, tmp_path: Path):
+    fit, callback = trainer
+    fit(tmp_path, callback(tmp_path / "run", ledger_every=2), Net())
     assert not inside.is_recording()
-    marks = read(tmp_path / "run")
-    assert len(marks.steps) == 4
-    assert "evaluation" in {name for _, name, _ in marks.named_phases}
+    record = memfit.read_run(tmp_path / "run")
+    assert len(record.steps) == 4
+    assert {phase.name for phase in record.named_phases} >= {"evaluation"}
+    assert len(record.processes) == 1
+    assert record.peak.value is not None
+    assert (record.peak.low, record.peak.high) == (None, None)
+    assert len(record.samples) > 0
+    assert list((tmp_path / "run").glob("ledger-*.jsonl"))
+    forwards, backwards, updates = (getattr(record.steps, f"{n}_seconds") for n in ("forward", "backward", "update"))
+    assert bool((forwards[:3] <= backwards[:3]).all())
+    assert bool((backwards[:3] <= updates[:3]).all())
+
+
+def test_under_a_measurement_there_is_one_record_and_it_has_the_trainers_phases(trainer, tmp_path: Path):
+    fit, callback = trainer
+    with memfit.measure_run(tmp_path / "around") as run:
+        fit(tmp_path, callback(tmp_path / "run"), Net())
+        assert inside.is_recording()
+    assert not (tmp_path / "run").exists()
+    assert run.record is not None
+    assert len(run.record.steps) == 4
+    assert {phase.name for phase in run.record.named_phases} >= {"evaluation"}
+
+
+def test_a_second_training_gets_a_folder_of_its_own_and_a_strangers_run_is_not_touched(trainer, tmp_path: Path):
+    fit, callback = trainer
+    twice = callback(tmp_path / "run")
+    fit(tmp_path, twice, Net())
+    fit(tmp_path, twice, Net())
+    assert [len(memfit.read_run(tmp_path / name).steps) for name in ("run", "run-2")] == [4, 4]
+    with pytest.raises(RunExists):
+        fit(tmp_path, callback(tmp_path / "run"), Net())
+    assert not inside.is_recording()
+
+
+def test_a_training_that_runs_out_of_memory_says_so_in_its_record(trainer, tmp_path: Path):
+    fit, callback = trainer
+    made = callback(tmp_path / "run")
+    with pytest.raises(MemoryError):
+        fit(tmp_path, made, FailingNet())
+    if fit is transformers_fit:  # tells nobody of exceptions: the record ends with the process, or the next training
+        assert inside.is_recording()
+        fit(tmp_path, made, Net())
+        assert len(memfit.read_run(tmp_path / "run-2").steps) == 4
+    else:
+        assert memfit.read_run(tmp_path / "run").outcome.kind == "out of memory"
+    assert not inside.is_recording()
+    assert len(memfit.read_run(tmp_path / "run").steps) == 0

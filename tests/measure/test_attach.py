@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 import memfit
+from memfit import inside
 from memfit.errors import ProcessUnavailable
 from memfit.measure.session import check_process
 
@@ -122,3 +125,78 @@ def test_an_exception_inside_still_closes_the_record(tmp_path: Path):
         _ = 1 / 0
     assert run.record is not None
     assert run.record.outcome.kind == "detached"
+
+
+def test_what_a_process_took_before_it_was_attached_to_is_not_this_runs(tmp_path: Path):
+    code = "import time; x = bytearray(200 << 20); del x; print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record = memfit.attach_process(process.pid, output=tmp_path / "r", duration_seconds=0.6)
+        process.stdout.close()
+    finally:
+        process.kill()
+        process.wait()
+    assert record.peak.value is not None
+    assert record.peak.value < 100 * MIB
+    assert record.peak.low is not None
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_program_that_measures_itself_is_alone_in_its_record_and_its_past_is_not_in_it(tmp_path: Path, marks: bool):
+    script = """
+        import sys, time, memfit
+        block = bytearray(200 << 20)
+        del block
+        with memfit.measure_run(sys.argv[1], marks=sys.argv[2] == "True"):
+            time.sleep(0.4)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "r"), str(marks)]
+    subprocess.run(command, check=True, timeout=60)
+    record = memfit.read_run(tmp_path / "r")
+    assert len(record.processes) == 1
+    assert (record.peak.value or 0) < 150 * MIB
+
+
+def test_a_forked_worker_that_goes_on_does_not_hold_up_the_end(tmp_path: Path):
+    script = """
+        import os, sys, time, memfit
+        with memfit.measure_run(sys.argv[1]):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+            time.sleep(0.3)
+        print("closed", flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "r")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.wait(30) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout.read() == "closed\n"
+    process.stdout.close()
+    assert memfit.read_run(tmp_path / "r").outcome.kind == "detached"
+
+
+def test_a_measurement_inside_of_another_leaves_the_marks_to_the_outer_one(tmp_path: Path):
+    with memfit.measure_run(tmp_path / "outer") as outer:
+        with memfit.measure_run(tmp_path / "inner") as inner:
+            inside.mark_phase("within")
+        inside.mark_phase("after")
+    assert outer.record is not None
+    assert inner.record is not None
+    assert {phase.name for phase in outer.record.named_phases} >= {"within", "after"}
+    assert inner.record.named_phases == ()
+    assert any("measured already" in note for note in inner.record.notes)
+
+
+def test_an_exception_that_means_memory_ran_out_is_in_the_record(tmp_path: Path):
+    run = memfit.measure_run(tmp_path / "r")
+    with pytest.raises(MemoryError), run:
+        raise MemoryError("on purpose")
+    assert run.record is not None
+    assert run.record.outcome.kind == "out of memory"

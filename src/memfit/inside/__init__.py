@@ -19,6 +19,7 @@ __all__ = [
     "mark_forward",
     "mark_phase",
     "mark_step",
+    "note_exception",
     "phase",
     "start_from_environment",
     "start_marks",
@@ -54,6 +55,11 @@ def mark_step():
 def mark_phase(name):
     """Say that a phase of this name begins here and lasts until the next mark."""
     this_process.marks.mark_phase(name)
+
+
+def note_exception(error):
+    """Say that this exception ends what is being marked."""
+    this_process.failed(type(error), error, error.__traceback__)
 
 
 def phase(name):

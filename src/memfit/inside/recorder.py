@@ -93,12 +93,16 @@ class Recorder:
     def _exception(self, error_type, error, trace):
         """Note what ended the program, then let the hook that was there speak."""
         before = self._hook_before or sys.__excepthook__
+        self.failed(error_type, error, trace)
+        before(error_type, error, trace)
+
+    def failed(self, error_type, error, trace):
+        """Note an exception that ends the program, or the part of it that is being marked."""
         try:
             if self.is_recording:
                 self.marks.exception(error_type, error, is_out_of_memory(error_type, error), phase_of(trace))
         except Exception:
             pass  # the program's own error goes first
-        before(error_type, error, trace)
 
 
 def is_out_of_memory(error_type, error):

@@ -5,11 +5,13 @@
     print(run.record.peak)
 
 The sampler is a process of its own here too; inside this process only the marks are added, and taken out again at the
-end.
+end. In a process that is being marked already, by `memfit measure` or by a measurement around this one, the marks stay
+with that one, and a note says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -53,18 +55,27 @@ class MeasuredRun:
         self._settings = settings
         self._overwrite = overwrite
         self._attachment: Attachment | None = None
+        self._marks_are_ours = False
 
     def __enter__(self) -> MeasuredRun:
+        is_marked = self._settings.marks and load_inside().is_recording()
+        self._marks_are_ours = self._settings.marks and not is_marked
+        if self._marks_are_ours:
+            _forget_earlier_peak()
         self._attachment = Attachment(os.getpid(), self.folder, self._settings, overwrite=self._overwrite)
         self._attachment.messages(10.0)
-        if self._settings.marks:
+        if is_marked:
+            self._attachment.note("this process was being measured already: its steps are in that record")
+        elif self._marks_are_ours:
             load_inside().start_marks(str(self.folder.resolve()), self._settings.ledger_every)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object = None, error: BaseException | None = None, _trace: object = None) -> None:
         from memfit.records.files import read_run
 
-        if self._settings.marks:
+        if self._marks_are_ours:
+            if error is not None:
+                load_inside().note_exception(error)
             load_inside().stop_marks()
         assert self._attachment is not None
         self._attachment.close()
@@ -80,6 +91,12 @@ class MeasuredRun:
                 return function(*args, **kwargs)
 
         return measured
+
+
+def _forget_earlier_peak() -> None:
+    """Lower this process's high-water mark to its present size; where that is forbidden, the sampler sets it aside."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def measure_this_process(

@@ -1,36 +1,45 @@
-"""How does a Lightning Trainer leave memfit's marks, with one line of the user's?
+"""A callback for the Lightning Trainer: its fit leaves a run folder that `memfit show` opens.
 
     Trainer(..., callbacks=[MemfitCallback("run-folder")])
 
-Under `memfit measure` the process is marked already and the callback only adds the phases that the Trainer knows of.
+The folder holds the fit from `on_fit_start` to its end, by success or by an exception. Under `memfit measure` that
+record is the only one, and the callback adds the phases that the Trainer knows of to it. Of the packages `lightning`
+and `pytorch_lightning`, the one that the program has imported is meant.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 from memfit import inside
+from memfit.errors import MissingExtra
+from memfit.measure.trainer_run import TrainerRun
 
-try:
-    from lightning.pytorch.callbacks import Callback  # pyright: ignore[reportMissingImports]
-except ImportError:
-    from pytorch_lightning.callbacks import Callback  # pyright: ignore[reportMissingImports]
+_NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
-class MemfitCallback(Callback):
-    """Marks steps and phases of a Trainer while it fits."""
+def _callback_class() -> Any:
+    for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(f"{name}.callbacks").Callback
+        except ImportError:
+            continue
+    raise MissingExtra("Lightning is not installed", hint="pip install lightning")
 
-    def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None) -> None:
+
+class MemfitCallback(_callback_class()):
+    """Measures the fits of a Trainer; `overwrite` replaces an old run in the folder, never other files."""
+
+    def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None, overwrite: bool = False) -> None:
         super().__init__()
-        self.run_folder = Path(run_folder)
-        self.ledger_every = ledger_every
-        self._started = False
+        self._run = TrainerRun(run_folder, ledger_every=ledger_every, overwrite=overwrite)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin, unless the process is marked already."""
-        self.run_folder.mkdir(parents=True, exist_ok=True)
-        self._started = inside.start_marks(self.run_folder, self.ledger_every)
+        """Begin, unless the process is measured already."""
+        self._run.begin(int(trainer.global_rank))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validation begins, before its first batch is loaded."""
@@ -42,13 +51,8 @@ class MemfitCallback(Callback):
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """End what was begun here."""
-        self._stop()
+        self._run.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """A fit that fails ends here too."""
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._started:
-            self._started = False
-            inside.stop_marks()
+        self._run.end(exception)

@@ -18,8 +18,8 @@ class LiveProcess:
     """One process of the job, with its open counter file."""
 
     __slots__ = (
-        "born_us", "command", "fault_bytes", "index", "overlap_bytes", "parent_pid", "pid", "reported",
-        "resident_bytes", "statm",
+        "born_us", "command", "earlier_bytes", "fault_bytes", "index", "overlap_bytes", "parent_pid", "pid",
+        "reported", "resident_bytes", "statm",
     )  # fmt: skip
 
     def __init__(self, index: int, pid: int, parent_pid: int, born_us: int) -> None:
@@ -35,6 +35,8 @@ class LiveProcess:
         self.fault_bytes: int | None = None
         """Pages touched first or copied until the last look; None before the first."""
         self.reported: read_proc.StatusCounters | None = None
+        self.earlier_bytes = 0
+        """The high-water mark it brought along, when it was running before memfit looked; 0 for one born since."""
 
 
 class ProcessTree:

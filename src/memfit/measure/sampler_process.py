@@ -130,12 +130,21 @@ class Sampler:
         """Look after everything now and then; in between, nothing but reading."""
         self.ticks.start()
         self._look(self.now_us())
+        if not self.launched:
+            self._set_aside_earlier_peaks()
         self._watch(0)
         self.counters = EnergyAndGpu(self.orders.get("assume_watts"))
         while self.end is None:
             self._watch(0 if self.guard is not None else HOUSEKEEPING_US)
             self._reap()
             self._housekeep(self.now_us())
+
+    def _set_aside_earlier_peaks(self) -> None:
+        """Processes that ran before memfit attached have high-water marks that are not this run's."""
+        for process in self.tree.processes.values():
+            with contextlib.suppress(OSError):
+                counters = read_proc.read_status(process.pid)
+                process.earlier_bytes = counters.high_water_bytes if counters else 0
 
     def _watch(self, pause_us: int) -> None:
         files = [(process.pid, process.statm.descriptor) for process in self.tree.processes.values()]
@@ -236,7 +245,9 @@ class Sampler:
             if counters is None:
                 if has_ended(process.pid):
                     self._lose(process, now_us)
-            elif _is_news(process.reported, counters):
+                continue
+            counters = _of_this_run(counters, process.earlier_bytes)
+            if _is_news(process.reported, counters):
                 process.reported = counters
                 self.writer.event("counters", now_us, process=process.index, **counters._asdict())
                 self._rename(process, now_us)
@@ -376,6 +387,13 @@ class Sampler:
         if self.writer.failure is not None and not self._storage_told:
             self._storage_told = True
             self._tell({"storage": str(self.writer.failure.strerror), "seconds": self.now_us() / 1e6})
+
+
+def _of_this_run(counters: read_proc.StatusCounters, earlier_bytes: int) -> read_proc.StatusCounters:
+    """Without a high-water mark from before the run: then the present size is all that is known."""
+    if counters.high_water_bytes > earlier_bytes:
+        return counters
+    return counters._replace(high_water_bytes=counters.resident_bytes)
 
 
 def _is_news(old: read_proc.StatusCounters | None, new: read_proc.StatusCounters) -> bool:

@@ -290,7 +290,7 @@ class Attachment:
     def __init__(self, pid: int, folder: Path, settings: Settings, *, overwrite: bool, live: bool = False) -> None:
         command = check_process(pid)
         self.folder = folder
-        clock_start_ns = time.monotonic_ns()
+        self._clock_start_ns = clock_start_ns = time.monotonic_ns()
         run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
         self._status_read, status_write = os.pipe()
         control_read, self._control_write = os.pipe()
@@ -331,11 +331,18 @@ class Attachment:
         finally:
             self.close()
 
+    def note(self, message: str) -> None:
+        """Leave a sentence for the reader of the record."""
+        writer = RunWriter(self.folder)
+        writer.event("note", (time.monotonic_ns() - self._clock_start_ns) // 1000, message=message)
+        writer.close()
+
     def close(self) -> None:
         """Let go: the sampler writes the end and leaves."""
         if self._control_write < 0:
             return
-        os.write(self._control_write, b".")  # a word, not only an end: a forked worker may hold the pipe open
+        with contextlib.suppress(BrokenPipeError):  # the sampler is gone already
+            os.write(self._control_write, b".")  # a word, not only an end: a forked worker may hold the pipe open
         os.close(self._control_write)
         self._control_write = -1
         self._sampler.send_signal(signal.SIGUSR1)

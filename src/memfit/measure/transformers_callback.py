@@ -1,9 +1,10 @@
-"""How does a Hugging Face Trainer leave memfit's marks, with one line of the user's?
+"""A callback for the Hugging Face Trainer: its training leaves a run folder that `memfit show` opens.
 
     Trainer(..., callbacks=[MemfitCallback("run-folder")])
 
-Under `memfit measure` the process is marked already and the callback only adds the phases that the Trainer knows
-of: evaluation and saving.
+The folder holds the training from `on_train_begin` to `on_train_end`. A training that ends in an exception is recorded
+until the process ends, or until the next training begins. Under `memfit measure` that record is the only one, and the
+callback adds the end of evaluations and checkpoints to it.
 """
 
 from __future__ import annotations
@@ -14,23 +15,21 @@ from typing import Any
 from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
 from memfit import inside
+from memfit.measure.trainer_run import TrainerRun
 
 
 class MemfitCallback(TrainerCallback):
-    """Marks steps and phases of a Trainer from the beginning of its training to the end."""
+    """Measures the trainings of a Trainer; `overwrite` replaces an old run in the folder, never other files."""
 
-    def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None) -> None:
-        self.run_folder = Path(run_folder)
-        self.ledger_every = ledger_every
-        self._started = False
+    def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None, overwrite: bool = False) -> None:
+        self._run = TrainerRun(run_folder, ledger_every=ledger_every, overwrite=overwrite)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin, unless the process is marked already."""
-        self.run_folder.mkdir(parents=True, exist_ok=True)
-        self._started = inside.start_marks(self.run_folder, self.ledger_every)
+        """Begin, unless the process is measured already."""
+        self._run.begin(int(getattr(args, "process_index", 0)))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint was written: what was named before goes on."""
+        """A checkpoint was written: the next step's data phase begins."""
         inside.mark_phase("data")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -39,6 +38,4 @@ class MemfitCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End what was begun here."""
-        if self._started:
-            self._started = False
-            inside.stop_marks()
+        self._run.end()
