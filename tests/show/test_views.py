@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from memfit.explain.ledger import explain_peak
 from memfit.records.figure import Figure, measured
 from memfit.records.files import read_run
 from memfit.records.run import NamedPhase
@@ -155,3 +156,26 @@ def test_a_made_run_is_the_same_bytes_every_time(tmp_path: Path):
 def test_a_made_run_without_scatter_repeats_its_peak_exactly(tmp_path: Path):
     run = read_run(write_made_run(tmp_path, MadeRun(jitter_bytes=0, base_bytes=200 * MIB, step_rise_bytes=100 * MIB)))
     assert run.peak.value == 300 * MIB
+
+
+def test_imports_are_one_bar_that_opens_into_its_lines_and_one_band_below_the_curve(tmp_path):
+    run = read_run(write_made_run(tmp_path / "run", MadeRun(ledger=True)))
+    ledgers = explain_peak(run)
+    view = build_view(run, ledgers=ledgers)
+    (bar,) = [bar for bar in view.ledgers[0].bars if bar.kind in ("interpreter", "imports", "library files")]
+    lines = [line for line in ledgers[0].lines if line.kind in ("interpreter", "imports", "library files")]
+    assert len(lines) > 2
+    assert bar.num_bytes == sum(line.num_bytes for line in lines)
+    assert sorted((part.kind, part.name, part.num_bytes) for part in bar.parts) == sorted(
+        (line.kind, line.name, line.num_bytes) for line in lines
+    )
+    (band,) = [curve for curve in view.curves if curve.role == "imports"]
+    (job,) = [curve for curve in view.curves if curve.role == "tree"]
+    for own, whole in zip(band.levels, job.levels, strict=True):
+        assert own.high.max() == bar.num_bytes
+        assert (own.high <= whole.high).all()
+
+
+def test_without_a_ledger_nothing_is_said_of_imports(tmp_path):
+    view = build_view(read_run(write_made_run(tmp_path / "run", MadeRun())))
+    assert not [curve for curve in view.curves if curve.role == "imports"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from memfit.records.run import RunRecord
 from memfit.show.decimate import Level, pyramid
 from memfit.show.wording import cut
 
-Role = Literal["tree", "upper bound", "process", "used", "background", "device", "predicted"]
+Role = Literal["tree", "upper bound", "process", "used", "background", "device", "predicted", "imports"]
 MAX_DRAWN_PROCESSES = 24
 _SAME_BYTES = 512 * 1024
 
@@ -48,6 +48,15 @@ def _tree_curves(run: RunRecord, max_rows: int) -> list[Curve]:
             _curve("summed resident (upper bound)", "upper bound", 0, tree.time_seconds, summed, rows, source)
         )
     return curves
+
+
+def imports_curve(tree: Curve, num_bytes: int) -> Curve:
+    """The part of the job's curve below what its interpreter and imports take in the end."""
+    levels = tuple(
+        replace(level, low=np.minimum(level.low, num_bytes), high=np.minimum(level.high, num_bytes))
+        for level in tree.levels
+    )
+    return Curve(name="interpreter and imports", role="imports", index=0, levels=levels, source=tree.source)
 
 
 def _process_curves(run: RunRecord, max_rows: int) -> tuple[list[Curve], int]:

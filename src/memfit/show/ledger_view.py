@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memfit.records.ledger import Ledger
 from memfit.records.run import RunRecord
 
 _PLACES = {"shared": " (in shared memory)", "file": " (mapped from a file)"}
 """How the ledger names the lines of tensors that lie outside of the process's own heap."""
+
+IMPORTS = "imports"
+IMPORT_KINDS = ("interpreter", IMPORTS, "library files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ def ledger_view(ledger: Ledger, run: RunRecord) -> LedgerView:
         )
         for line in ledger.lines
     ]
+    bars = _imports_as_one(bars)
     bars.sort(key=lambda bar: (bar.kind == "unexplained", -bar.num_bytes))
     return LedgerView(
         process=ledger.process,
@@ -66,6 +70,22 @@ def ledger_view(ledger: Ledger, run: RunRecord) -> LedgerView:
         explained_ratio=ledger.explained_ratio if ledger.peak_bytes else 0.0,
         bars=tuple(bars),
     )
+
+
+def _imports_as_one(bars: list[Bar]) -> list[Bar]:
+    """What the interpreter and all packages take is one bar with its lines below it; it says little of the training."""
+    parts = sorted((bar for bar in bars if bar.kind in IMPORT_KINDS), key=lambda bar: -bar.num_bytes)
+    if len(parts) < 2:
+        return bars
+    size, share = sum(bar.num_bytes for bar in parts), sum(bar.share for bar in parts)
+    whole = _bar(IMPORTS, "interpreter and libraries", size, 0, "the lines below it")
+    return [replace(whole, share=share, parts=tuple(parts)), *(bar for bar in bars if bar.kind not in IMPORT_KINDS)]
+
+
+def import_bytes(ledgers: tuple[LedgerView, ...]) -> int:
+    """What the interpreter and its imports take of a host ledger; 0 when there is none, or more than one."""
+    bars = [bar for ledger in ledgers if ledger.device == "host" for bar in ledger.bars if bar.kind == IMPORTS]
+    return bars[0].num_bytes if len(bars) == 1 else 0
 
 
 def _share(num_bytes: int, whole_bytes: int) -> float:

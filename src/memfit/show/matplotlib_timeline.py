@@ -127,6 +127,11 @@ def _draw_job(axes: Axes, view: RunView) -> None:
                 level.time_seconds, level.high, color=GREY, linewidth=1, linestyle=(0, (1, 1.5)), label=curve.name
             )
             top = max(top, float(level.high.max()) * 1.06)
+        elif curve.role == "imports":
+            level = curve.levels[-1]
+            axes.fill_between(
+                level.time_seconds, 0, level.high, color="#c3cad1", alpha=0.9, linewidth=0, label=curve.name, zorder=2
+            )
         elif curve.role == "predicted":
             level = curve.levels[-1]
             axes.plot(level.time_seconds, level.high, color=GREEN, linewidth=1.2, linestyle="--", label=curve.name)

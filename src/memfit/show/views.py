@@ -15,8 +15,8 @@ from memfit.records.finding import NoiseInterval
 from memfit.records.ledger import Ledger
 from memfit.records.prediction import Prediction
 from memfit.records.run import EnergyReading, Environment, Outcome, RunHeader, RunRecord, Settings
-from memfit.show.curves import Curve, curves_of
-from memfit.show.ledger_view import LedgerView, ledger_view
+from memfit.show.curves import Curve, curves_of, imports_curve
+from memfit.show.ledger_view import LedgerView, import_bytes, ledger_view
 from memfit.show.predicted_curve import predicted_curve
 from memfit.show.step_view import PhaseRow, PhaseSpan, StepsView, peak_place, phase_rows, phase_spans, steps_view
 from memfit.show.wording import command_text
@@ -146,6 +146,9 @@ def build_view(
     curves, num_hidden = curves_of(run, max_rows=max_rows)
     if prediction is not None:
         curves = (*curves, predicted_curve(prediction, run, max_rows=max_rows))
+    seen = tuple(ledger_view(ledger, run) for ledger in ledgers)
+    if len(run.processes) == 1 and import_bytes(seen):
+        curves = (*curves, *(imports_curve(curve, import_bytes(seen)) for curve in curves if curve.role == "tree"))
     header: RunHeader = run.header
     steps = steps_view(run.steps, max_steps=max_steps)
     return RunView(
@@ -166,7 +169,7 @@ def build_view(
         processes=_process_rows(run),
         system=_system(run),
         gpus=_gpus(run),
-        ledgers=tuple(ledger_view(ledger, run) for ledger in ledgers),
+        ledgers=seen,
         energy=_energy(run),
         sampler=_sampler(run),
         notes=run.notes,

@@ -178,7 +178,7 @@ class Chart {
       else columns.push({ x, low: level.low[i], high: level.high[i] });
     }
     if (series.fill) {
-      pen.globalAlpha = 0.12; pen.fillStyle = color; pen.beginPath();
+      pen.globalAlpha = series.fill === true ? 0.12 : series.fill; pen.fillStyle = color; pen.beginPath();
       pen.moveTo(columns[0].x, this.y(this.base));
       for (const column of columns) pen.lineTo(column.x, this.y(column.high));
       pen.lineTo(columns[columns.length - 1].x, this.y(this.base)); pen.closePath(); pen.fill();

@@ -15,7 +15,8 @@ function ledgerNode(ledger) {
   stack.setAttribute('aria-hidden', 'true');
   node.append(stack);
   ledger.bars.forEach((bar, number) => {
-    const color = bar.kind === 'unexplained' ? 'var(--line)' : `var(--${LEDGER_COLORS[number % LEDGER_COLORS.length]})`;
+    const grey = { unexplained: 'line', imports: 'data' }[bar.kind];
+    const color = grey ? `var(--${grey})` : `var(--${LEDGER_COLORS[number % LEDGER_COLORS.length]})`;
     const part = element('span');
     part.style.flexGrow = Math.max(bar.num_bytes, 0);
     part.style.background = color;

@@ -3,6 +3,7 @@ const PHASES = ['data', 'forward', 'backward', 'update'];
 const MAX_BANDS_PER_PIXEL = 0.25;
 const ROLES = {
   tree: { color: 'job', width: 1.6, fill: true, visible: true },
+  imports: { color: 'data', width: 0.8, fill: 0.45, visible: true },
   'upper bound': { color: 'p5', dash: [2, 3], width: 1.1, visible: true },
   predicted: { color: 'update', dash: [5, 3], width: 1.4, visible: true },
   used: { color: 'used', dash: [6, 4], visible: true },
@@ -52,7 +53,7 @@ function phaseAt(steps, seconds) {
 function makeTimeline(run, other) {
   const steps = readSteps(run.steps), alone = run.processes.length <= 1;
   let number = 0;
-  const series = run.curves.filter((curve) => ['tree', 'upper bound', 'process', 'predicted'].includes(curve.role))
+  const series = run.curves.filter((curve) => ['tree', 'imports', 'upper bound', 'process', 'predicted'].includes(curve.role))
     .map((curve) => seriesOf(curve, curve.role === 'process' ? number++ : 0));
   if (other) series.push(...other.curves.filter((curve) => curve.role === 'tree').map((curve) => seriesOf(curve, 0, true)));
   const dots = { name: steps.steps_per_row > 1 ? `highest exact step peak of every ${steps.steps_per_row}` : 'exact peak of each step', color: 'exact', swatch: 'dot', visible: alone };
