@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -11,6 +12,9 @@ from benchmarks.overhead.samplers import NoSampler
 from benchmarks.overhead.trainer import Block, Trainer
 
 CONTROL = "nothing (control)"
+REST_SECONDS = (0.02, 0.12)
+"""A pause before every block, with a tool or without: its length is drawn, so that a block falls anywhere between two
+looks of a sampler, and both blocks of a pair come out of the same sleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ def run_pairs(
 ) -> dict[str, Pairs]:
     """Run whole rounds until they or the time are over; at least three."""
     found = {name: Pairs() for name in subjects}
+    draw = random.Random(seed)
     deadline = time.monotonic() + seconds
     schedule = rounds({name: subject.pairs_per_round for name, subject in subjects.items()}, num_rounds, seed)
     for number, turns in enumerate(schedule):
@@ -57,20 +62,22 @@ def run_pairs(
             break
         quiet.wait()
         for turn in turns:
-            _run_pair(trainer, subjects[turn.tool], found[turn.tool], turn.on_first)
+            _run_pair(trainer, subjects[turn.tool], found[turn.tool], turn.on_first, draw.uniform(*REST_SECONDS))
     return found
 
 
-def _run_pair(trainer: Trainer, subject: Subject, pairs: Pairs, on_first: bool) -> None:
+def _run_pair(trainer: Trainer, subject: Subject, pairs: Pairs, on_first: bool, rest_seconds: float) -> None:
     for is_on in (on_first, not on_first):
-        (pairs.on if is_on else pairs.off).append(_run_block(trainer, subject, is_on))
+        (pairs.on if is_on else pairs.off).append(_run_block(trainer, subject, is_on, rest_seconds))
 
 
-def _run_block(trainer: Trainer, subject: Subject, is_on: bool) -> Block:
+def _run_block(trainer: Trainer, subject: Subject, is_on: bool, rest_seconds: float) -> Block:
     if not is_on:
+        time.sleep(rest_seconds)
         return trainer.block("off", "", subject.num_warm, subject.num_steps)
     subject.sampler.go()
     try:
+        time.sleep(rest_seconds)
         return trainer.block(subject.inside, subject.sampler.folder, subject.num_warm, subject.num_steps)
     finally:
         subject.sampler.pause()

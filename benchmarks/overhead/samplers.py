@@ -22,7 +22,6 @@ from memfit.measure.session import Attachment
 from memfit.records.run import settings_for
 
 HERE = Path(__file__).parent
-SETTLE_SECONDS = 0.02
 
 
 class NoSampler:
@@ -64,7 +63,6 @@ class Watcher(NoSampler):
 
     def go(self) -> None:
         self._signal(signal.SIGCONT)
-        time.sleep(SETTLE_SECONDS)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

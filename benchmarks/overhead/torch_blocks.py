@@ -20,7 +20,7 @@ def main() -> None:
     training = Training(sys.argv[1])
     for _ in range(20):
         training.step()
-    _answer({"ready": True})
+    _answer({"step_seconds": training.step_seconds()})
     for line in sys.stdin:
         order = json.loads(line)
         _answer(_train_for(training, order["train_seconds"]) if "train_seconds" in order else _block(training, order))

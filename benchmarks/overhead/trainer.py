@@ -37,7 +37,8 @@ class Trainer:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
         self.pid = self._process.pid
-        self._read()
+        self.step_seconds: float = self._read()["step_seconds"]
+        """What a step takes with nothing switched on, about."""
 
     def __enter__(self) -> Trainer:
         return self

@@ -34,7 +34,7 @@ def letters(folder: Path) -> str:
     inside.stop_marks()
     (path,) = folder.glob("marks-*.txt")
     lines = path.read_text().splitlines()
-    return "".join(line[0] for line in lines if line[0] in "FBUSVXN")
+    return "".join(line[0] for line in lines if line[0] in "FBUSVXNG")
 
 
 def read(folder: Path) -> MarksFile:
@@ -127,7 +127,7 @@ def test_the_step_behind_an_evaluation_is_marked_in_full_however_short(recording
         model(X)
     step(model, optimizer)
     before, after = letters(recording).split("V")
-    assert "SS" in before, "these steps are too long to have light ones among them"
+    assert "G" in before, "these steps are too long to have groups among them"
     assert after == "FBUS"
 
 
@@ -415,3 +415,76 @@ def test_data_workers_by_fork_and_by_spawn_leave_no_files_and_the_training_is_ma
     marks = run.marks()
     assert len(marks.steps) == 6
     assert marks.exited
+
+
+def in_a_group(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Train until the next step is one that is only counted."""
+    marks = inside.this_process.marks
+    for _ in range(2000):
+        step(model, optimizer)
+        if marks.is_light and marks.is_grouping and marks._counted:
+            return
+    raise AssertionError("these steps are too long to form groups")
+
+
+@pytest.mark.parametrize("way", ["eval", "no_grad", "inference_mode", "decorator"])
+def test_an_evaluation_between_steps_that_are_only_counted_is_told_apart(recording: Path, way: str):
+    model = mlp()
+    optimizer = sgd(model)
+    in_a_group(model, optimizer)
+    if way == "eval":
+        model.eval()
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        model(X)
+        torch.set_grad_enabled(before)
+        model.train()
+    elif way == "decorator":
+        torch.no_grad()(lambda: model(X))()
+    else:
+        with getattr(torch, way)():
+            model(X)
+    step(model, optimizer)
+    before, after = letters(recording).split("V")
+    assert before.endswith(("G", "S"))
+    assert after == "FBUS"
+
+
+def test_counted_steps_call_no_forward_hook_and_a_context_without_gradients_leaves_none_behind(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+    in_a_group(model, optimizer)
+    assert not torch_module._global_forward_pre_hooks
+    with torch.no_grad():
+        X.sum()
+    assert not torch_module._global_forward_pre_hooks
+
+
+def test_steps_of_an_optimizer_inside_of_another_are_never_grouped(recording: Path):
+    model = mlp()
+    inner = sgd(model)
+
+    class Outer(torch.optim.SGD):
+        def step(self, closure=None):
+            return inner.step(closure)
+
+    outer = Outer(model.parameters(), lr=0.01)
+    for _ in range(100):
+        step(model, outer)
+    steps = read(recording).steps
+    assert steps.total == 100
+    assert (steps.group_size == 1).all()
+
+
+def test_an_update_that_failed_does_not_hide_the_steps_of_other_optimizers(recording: Path):
+    model = mlp()
+    first, second = sgd(model), sgd(model)
+    step(model, first)
+    in_a_group(model, second)
+    num_before = inside.this_process.marks.step - 1
+    first.param_groups[0]["lr"] = None
+    with pytest.raises(TypeError):
+        first.step()
+    for _ in range(50):
+        step(model, second)
+    assert read(recording).steps.total >= num_before + 49  # the first of them is taken for a part of what failed

@@ -116,8 +116,7 @@ def _time(run: RunRecord) -> list[_Quantity]:
     steps = run.steps
     rows = []
     if len(steps):
-        seconds = steps.end_seconds - steps.begin_seconds
-        rows.append(_median_row(run, "time", "median step time", seconds, "seconds"))
+        rows.append(_median_row(run, "time", "median step time", steps.seconds_per_step, "seconds"))
     duration = measured(run.duration_seconds, "seconds", "monotonic clock")
     sources = (noise.machine_noise(run.duration_seconds),)
     rows.append(_Quantity(group="time", name="duration", figure=duration, noise=sources, grows=True))
@@ -134,7 +133,8 @@ def _median_row(run: RunRecord, group: Group, name: str, values: np.ndarray, uni
         return _Quantity(group=group, name=name, figure=unknown(unit, reason), noise_unknown=reason)
     middle = float(np.median(steady))
     floor = _resident_noise(run, middle) if unit == "bytes" else (noise.machine_noise(middle),)
-    figure = measured(middle, unit, f"median of {len(steady)} steady steps")
+    noun = "steady steps" if run.steps.group_size.max() == 1 else "steady steps and groups of short steps"
+    figure = measured(middle, unit, f"median of {len(steady)} {noun}")
     return _Quantity(group=group, name=name, figure=figure, noise=(scatter, *floor))
 
 
@@ -146,7 +146,7 @@ def _energy(run: RunRecord) -> list[_Quantity]:
         figure, name = reading.figure, f"energy, {reading.domain}"
         if figure.value is not None and len(run.steps):
             name += ", per step"
-            each = figure.value / len(run.steps)
+            each = figure.value / run.steps.total
             figure = Figure(
                 value=each, unit="joules", source=figure.source, method=f"{figure.method}, divided by steps"
             )

@@ -4,10 +4,13 @@ One file per process, `marks-PID.txt`, made at the first mark (a Python that nev
 lines on an append-only descriptor, so a kill can tear only the last. Any error of the disk switches marking off for
 good, in silence: the job goes first. The lines are described where they are read, in `records/marks_file.py`.
 
-A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches. So a step is *full* (a line and
-a peak of its own for every phase) only as often as that fits into a small share of the time, which is always when steps
-are long, and *light* otherwise: one reading at its end, its exact peak, and nothing about its phases. The readings of
-light steps wait for at most 50 ms before they are written, but a new maximum is written at once.
+A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches, and nobody knows what it takes
+on the next machine. So every mark is timed, and what it cost must be saved up, at a thousandth of the time, before
+the next of its kind. A step is *full* (a line and a peak of its own for every phase) when that is affordable, which is
+always when steps are long, and *light* otherwise: one reading at its end, and nothing about its phases. Where even
+that reading is too dear for each step, light steps form a *group*: they are counted, and the one reading at the end of
+the last is the exact peak of all of them. Readings wait for at most 50 ms before they are written, but a new maximum is
+written at once.
 """
 
 import atexit
@@ -22,10 +25,16 @@ from time import monotonic_ns
 from .descriptors import close, open_high
 from .high_water import HighWater
 
-PHASE_SHARE = 0.001
-"""What the marks of phases may take of the time, besides the one mark of each step."""
-LONGEST_PAUSE_NS = 100_000_000
+PHASE_SHARE = READING_SHARE = 0.001
+"""What the marks of full steps, and the readings at the ends of light ones, may take of the time."""
+UNSEEN = 2
+"""What a job loses by a mark, over what the clock sees inside of it: calls, and caches that have to be filled again."""
+LONG_STEP_NS = 100_000_000
 """Steps as long as this are always full, whatever a mark seems to cost on a busy machine."""
+LONGEST_PAUSE_NS = 1_000_000_000
+"""A full step comes at least this often,"""
+LONGEST_GROUP_NS = 250_000_000
+"""and a group ends with the first step that ends after this time, whatever the clock says."""
 ALWAYS_FULL_STEPS = 3
 NEAR_THE_LIMIT = 0.8
 """Above this share of the guard's limit every step is full, so that the guard can name the phase."""
@@ -52,10 +61,19 @@ class Marks:
         self._lock = threading.Lock()
         self.is_light = False
         """Whether the running step is only measured as a whole."""
+        self.is_grouping = False
+        """Whether the running step is so short that it will be one of a group."""
+        self._can_group = True
+        self._counted = {}
+        """The steps of the running group that have ended, by the number of their optimizer."""
+        self._ended_ns = self._read_ns = self._group_until_ns = 0
+        """When the last step ended, when one ended with a reading, and when what that cost is saved up."""
         self._waiting = []
-        """(nanoseconds, peak in bytes, number of the optimizer) of light steps that are not written yet."""
+        """(nanoseconds, peak in bytes, steps by the number of their optimizer) of groups that are not written yet."""
         self._written_ns = 0
         self._highest_bytes = 0
+        self._spent_ns = 0
+        """What the marks of the running full step have taken, and what the last mark took."""
         self._mark_ns = 10_000
         self._full_again_ns = 0
         """When what the last full step cost is saved up."""
@@ -66,6 +84,12 @@ class Marks:
         self.folder = folder
         limit = os.environ.get("MEMFIT_LIMIT_BYTES", "")
         self.limit_bytes = int(limit) if limit.isdigit() else 0
+        self._can_group = not self.limit_bytes  # a guard names the step
+
+    def end_groups(self):
+        """From now on every step has a peak of its own."""
+        self._can_group = self.is_grouping = False
+        self._group_until_ns = 0
 
     def phase_begins(self, letter, extra=b""):
         """A phase of the step begins; a light step does not tell them apart."""
@@ -85,50 +109,77 @@ class Marks:
         self.mark(b"S", number)
 
     def next_step(self):
-        """Count the step that just ended; its peak is forgotten here, not in the file."""
-        self._choose_next(monotonic_ns(), self.step_peak_bytes)
+        """Count the full step that just ended; its peak is forgotten here, not in the file."""
+        now_ns = monotonic_ns()
+        self._full_again_ns = now_ns + min(int(UNSEEN * self._spent_ns / PHASE_SHARE), LONGEST_PAUSE_NS)
+        self._spent_ns = 0
+        length_ns = self._save_up(now_ns, self._mark_ns, 1)
+        self._choose_next(now_ns, self.step_peak_bytes, length_ns)
         self.step += 1
         self.step_peak_bytes = 0
 
     def light_step_ended(self, number):
         """Both for a light step, in as few calls as can be: here the caches are cold, and each of them counts."""
-        now_ns = monotonic_ns()
+        now_ns = self._ended_ns = monotonic_ns()
+        counted = self._counted
+        counted[number] = counted.get(number, 0) + 1
+        self.step += 1
+        if now_ns < self._group_until_ns:
+            return
         try:
             peak_bytes = self.high_water.read_and_reset()
-            self._waiting.append((now_ns, peak_bytes, number))
+            self._end_group(peak_bytes)
             if peak_bytes > self._highest_bytes or now_ns - self._written_ns > WAIT_NS:
                 self._write_now(b"", now_ns, peak_bytes)
         except (OSError, ValueError, IndexError):
             self._switch_off()
             return
-        self.step += 1
-        if now_ns >= self._full_again_ns or self.limit_bytes:
-            self._choose_next(now_ns, peak_bytes)
+        length_ns = self._save_up(now_ns, monotonic_ns() - now_ns, sum(counted.values()))
+        self._choose_next(now_ns, peak_bytes, length_ns)
 
-    def _choose_next(self, now_ns, peak_bytes):
+    def _end_group(self, peak_bytes):
+        """The steps that were counted have this peak together; True when there were any."""
+        if not self._counted:
+            return False
+        self._waiting.append((self._ended_ns, peak_bytes, self._counted))
+        self._counted = {}
+        return True
+
+    def _save_up(self, now_ns, cost_ns, num_steps):
+        """What a reading cost must be saved up before the next one; returns how long a step was."""
+        length_ns = (now_ns - self._read_ns) // num_steps
+        self._read_ns = self._ended_ns = now_ns
+        if self._can_group:
+            pause_ns = min(int(UNSEEN * cost_ns / READING_SHARE), LONGEST_GROUP_NS)
+            self._group_until_ns = now_ns + pause_ns
+            self.is_grouping = 2 * length_ns < pause_ns
+        return length_ns
+
+    def _choose_next(self, now_ns, peak_bytes, length_ns):
         """Full or light: what a full step costs must be saved up before the next one."""
         is_near = self.limit_bytes and peak_bytes > NEAR_THE_LIMIT * self.limit_bytes
-        self.is_light = now_ns < self._full_again_ns and self.step >= ALWAYS_FULL_STEPS and not is_near
-        if not self.is_light:
-            self._full_again_ns = now_ns + min(int(3 * self._mark_ns / PHASE_SHARE), LONGEST_PAUSE_NS)
+        is_saved_up = now_ns >= self._full_again_ns or length_ns >= LONG_STEP_NS
+        self.is_light = self.step >= ALWAYS_FULL_STEPS and not is_saved_up and not is_near
 
     def mark(self, letter, extra=b""):
-        """Write one mark and begin a new stretch of the high-water mark."""
+        """Write one mark and begin a new stretch of the high-water mark; an open group ends here with its peak."""
         if self._descriptor < 0 and not self._open():
             return
         now_ns = monotonic_ns()
         try:
             peak_bytes = self.high_water.read_and_reset()
-            self._write_now(b"%s %d %d%s\n" % (letter, now_ns, peak_bytes, extra), now_ns, peak_bytes)
+            own_bytes = 0 if self._end_group(peak_bytes) else peak_bytes
+            self._write_now(b"%s %d %d%s\n" % (letter, now_ns, own_bytes, extra), now_ns, peak_bytes)
         except (OSError, ValueError, IndexError):
             self._switch_off()
             return
-        if peak_bytes > self.step_peak_bytes:
-            self.step_peak_bytes = peak_bytes
+        if own_bytes > self.step_peak_bytes:
+            self.step_peak_bytes = own_bytes
         if letter in b"VP":  # what follows must be told apart from it: this step is marked in full
-            self.is_light = False
+            self.is_light = self.is_grouping = False
         self.phase = _PHASE_OF_LETTER.get(letter) or extra.decode("utf-8", "replace").strip()
-        self._mark_ns += (monotonic_ns() - now_ns - self._mark_ns) // 8
+        self._mark_ns = monotonic_ns() - now_ns
+        self._spent_ns += self._mark_ns
 
     def _write_now(self, line, now_ns, peak_bytes):
         self._write(self._take_waiting() + line)
@@ -136,9 +187,9 @@ class Marks:
         self._written_ns = now_ns
 
     def _take_waiting(self):
-        """The lines of the light steps that wait."""
-        steps, self._waiting = self._waiting, []
-        return b"".join([b"S %d %d%s 0 0 0\n" % step for step in steps])
+        """The lines of the groups that wait; one step is a group too."""
+        groups, self._waiting = self._waiting, []
+        return b"".join([_group_line(*group) for group in groups])
 
     def note(self, message):
         """Leave a sentence for the reader of the record."""
@@ -148,6 +199,9 @@ class Marks:
         """Say which exception ends the program, and in which phase; a light step has to be told."""
         facts = {"type": error_type.__name__, "message": str(error)[:500], "out_of_memory": out_of_memory}
         facts["phase"] = (self.is_light and phase) or self.phase
+        if self._counted:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                self._end_group(self.high_water.read_and_reset())
         self._line(b"X", facts)
 
     def mark_phase(self, name):
@@ -169,7 +223,9 @@ class Marks:
         if self._descriptor < 0:
             return
         with contextlib.suppress(OSError, ValueError, IndexError):
-            self._write(self._take_waiting() + b"P %d %d exit\n" % (monotonic_ns(), self.high_water.read_status()))
+            peak_bytes = self.high_water.read_status()
+            self._end_group(peak_bytes)
+            self._write(self._take_waiting() + b"P %d %d exit\n" % (monotonic_ns(), peak_bytes))
         self.forget()
 
     def forget(self):
@@ -177,9 +233,9 @@ class Marks:
         inherited."""
         close(self._descriptor)
         self.high_water.close()
-        folder, limit_bytes = self.folder, self.limit_bytes
+        folder, limit_bytes, can_group = self.folder, self.limit_bytes, self._can_group
         self.__init__()
-        self.folder, self.limit_bytes = folder, limit_bytes
+        self.folder, self.limit_bytes, self._can_group = folder, limit_bytes, can_group
 
     # ---- the file --------------------------------------------------------------------------------------------------
 
@@ -223,6 +279,13 @@ class Marks:
     def _switch_off(self):
         self.forget()
         self.failed = True
+
+
+def _group_line(ended_ns, peak_bytes, counted):
+    """One light step, or a group of them."""
+    if len(counted) == 1 and 1 in counted.values():
+        return b"S %d %d%s 0 0 0\n" % (ended_ns, peak_bytes, *counted)
+    return b"G %d %d%s\n" % (ended_ns, peak_bytes, b"".join([b" %d%s" % (k, number) for number, k in counted.items()]))
 
 
 def _one_line(name):

@@ -5,7 +5,9 @@ torch tells: optimizers call global hooks around `step`, every backward pass goe
 and every module call asks for global hooks. The last would cost time at each call, so the forward hook takes itself
 away when it has seen a forward pass begin and comes back when the step ends: one call a step. A pass without
 gradients is an evaluation; then the hook comes back when that very module returns. Backward passes are let alone in
-light steps, which do not tell phases apart.
+light steps, which do not tell phases apart. Where steps are so short that they are only counted, even one call of the
+forward hook is too dear: it stays out until something announces an evaluation, `Module.eval` or a context without
+gradients.
 
 The forward hook always has the same key and the same function, because compiled code is guarded on both (torch
 2.13), and it is hidden from `_has_any_global_hook`, by which a compiled module decides whether to warn its user.
@@ -46,6 +48,7 @@ class TorchHooks:
             from .torch_ledger import TorchLedger
 
             self._tracing = TorchLedger(ledger)
+            marks.end_groups()  # a ledger chooses the steps it traces one by one
 
     def install(self):
         """Put the hooks in."""
@@ -57,6 +60,10 @@ class TorchHooks:
         self._plain_backward = torch.autograd.backward
         self._backward = self._marked_backward(torch.autograd.backward)
         self._replace(torch.autograd, "backward", self._backward)
+        self._replace(torch_module.Module, "eval", self._announcing(torch_module.Module.eval))
+        for context in (torch.no_grad, torch.inference_mode):
+            self._replace(context, "__enter__", self._announcing(context.__enter__))
+            self._replace(context, "__exit__", self._calling_off(context.__exit__))
         self._replace(torch_module, "_has_any_global_hook", self._others_have_hooks(torch_module._has_any_global_hook))
 
     def _install_forward(self):
@@ -132,6 +139,28 @@ class TorchHooks:
 
         handle = module.register_forward_hook(returned, always_call=True)
 
+    def _announcing(self, original):
+        """An evaluation may follow."""
+
+        @functools.wraps(original)
+        def announced(itself):
+            if self._marks.is_grouping:
+                self._arm()
+            return original(itself)
+
+        return announced
+
+    def _calling_off(self, original):
+        """No evaluation followed, if the next step is still to be counted."""
+
+        @functools.wraps(original)
+        def called_off(*args):
+            if self._marks.is_grouping:
+                self._disarm()
+            return original(*args)
+
+        return called_off
+
     def _others_have_hooks(self, original):
         @functools.wraps(original)
         def has_any_global_hook():
@@ -187,16 +216,27 @@ class TorchHooks:
     def _before_update(self, optimizer, args, kwargs):
         """An update begins, unless an optimizer that wraps others is at work and this is one of them."""
         stepping = self._stepping
-        if _is_compiling() or (stepping is not None and self._is_nested(optimizer, stepping)):
+        if _is_compiling():
+            return
+        if stepping is not None and self._is_nested(optimizer, stepping):
+            self._end_groups()
             return
         known, number = self._last_optimizer
         if known() is not optimizer:
             number = self._number(optimizer)
         self._stepping = (optimizer, number, _get_ident(), self._num_passes, len(args) > 1 or bool(kwargs))
         if not self._marks.is_light:
+            if _graph_task_id() != -1:
+                self._end_groups()
             self._marks.phase_begins(b"U", number)
         if self._tracing is not None:
             self._tracing.update_begins(optimizer)
+
+    def _end_groups(self):
+        """Updates inside of others, or of a backward pass: which of them complete a step cannot be counted blindly."""
+        if self._marks.is_grouping:
+            self._arm()
+        self._marks.end_groups()
 
     def _is_nested(self, optimizer, stepping):
         """Whether another update is running around this one; one left by an exception is over when a new pass began."""
@@ -216,7 +256,7 @@ class TorchHooks:
                 self._tracing.step_ended(optimizer)
             marks.next_step()
             self._watch_backward()
-        if self._handles:
+        if self._handles and not (marks.is_light and marks.is_grouping):
             self._forward_hooks[self._forward_key] = self._forward_hook
 
     def _number(self, optimizer):

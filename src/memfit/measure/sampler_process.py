@@ -31,7 +31,7 @@ from memfit.measure import read_proc
 from memfit.measure.counters import EnergyAndGpu
 from memfit.measure.guard import Guard
 from memfit.measure.launch import start_job
-from memfit.measure.pace import Pace
+from memfit.measure.pace import Pace, step_aside
 from memfit.measure.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
 from memfit.measure.ticks import Reading, Ticks
 from memfit.measure.tree_walks import TreeWalks
@@ -163,9 +163,13 @@ class Sampler:
     def _choose_pace(self, now_us: int) -> None:
         if self.pace.is_due(now_us):
             step, _ = self.marks.where(now_us)
-            num_exact = (step or 0) if self.marks.peak_bytes else 0
+            num_exact = step - 1 if step and self.marks.peak_bytes else 0
+            was_eased = self.pace.is_eased
+            self.pace.spent(time.process_time_ns(), self.ticks.num_ticks)
             self.pace.judge(now_us, num_exact, len(self.tree.processes))
             self.ticks.interval_ns = self.pace.interval_ns
+            if self.pace.is_eased != was_eased:
+                step_aside(self.pace.is_eased)
 
     def _understand(self, readings: list[Reading]) -> None:
         """Write down what was read at the last ticks, and what it means for the tree."""

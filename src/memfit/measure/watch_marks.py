@@ -30,11 +30,16 @@ class _Follower:
 
     def _line(self, line: bytes) -> None:
         letter, _, rest = line.partition(b" ")
-        if letter not in _PHASES and letter != b"P":
+        if letter not in _PHASES and letter not in (b"P", b"G"):
             return
         fields = rest.split(b" ", 2)
         if len(fields) > 1 and fields[1].isdigit():
             self.peak_bytes = max(self.peak_bytes, int(fields[1]))
+        if letter == b"G":
+            counts = fields[2].split()[::2] if len(fields) > 2 else []
+            self.num_steps += sum(int(count) for count in counts if count.isdigit())
+            self.phase = "data"
+            return
         self.num_steps += letter == b"S"
         self.phase = _PHASES.get(letter) or (fields[2].decode("utf-8", "replace") if len(fields) > 2 else "")
 

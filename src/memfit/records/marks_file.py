@@ -8,6 +8,8 @@ A text file of short lines, appended with one `write` each, so that every line b
     U NS PEAK OPT    optimizer number OPT began its update; again behind each backward pass of a closure that it calls
     S NS PEAK OPT    it ended: one optimizer step is complete, and the next one's data phase begins; behind a light step
                      stand the times of F, B and U (0 for none), and PEAK is that of the whole step
+    G NS PEAK K OPT  a group of K short steps of optimizer OPT is complete; PEAK is that of all of them together, and
+                     of what followed them where the next line has PEAK 0; more pairs K OPT with several optimizers
     V NS PEAK        an evaluation pass (forward without gradients) began
     P NS PEAK NAME   a phase named by the user began; 'data' right after the first line, where PEAK is that of the
                      program until then; 'exit' when the program ended in good order
@@ -27,7 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from memfit.records.steps import Steps, no_steps
+from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps, no_steps
 
 _PHASE_OF_LETTER = {"F": "forward", "B": "backward", "U": "update", "S": "data", "V": "evaluation"}
 
@@ -86,6 +88,7 @@ class _Reader:
         self.process = process
         self.clock_start_ns = clock_start_ns
         self.rows: list[tuple[float, ...]] = []
+        self.num_steps = 0
         self.phase = "setup"
         self.peak_bytes: int | None = None
         self.exited = False
@@ -101,7 +104,7 @@ class _Reader:
             pid=pid,
             steps=self._steps(),
             peak_bytes=self.peak_bytes,
-            last_step=len(self.rows),
+            last_step=self.num_steps,
             last_phase=self.phase,
             exited=self.exited,
             exception=self.exception,
@@ -116,12 +119,15 @@ class _Reader:
             self.phase = str(self.exception.get("phase") or self.phase)
         elif letter == "N":
             self.notes.append(str(_json(rest).get("message", rest)))
-        elif letter in _PHASE_OF_LETTER or letter == "P":
+        elif letter in _PHASE_OF_LETTER or letter in ("P", "G"):
             parts = rest.split(" ", 2)
             try:
                 time_ns, peak_bytes = int(parts[0]), int(parts[1])
             except (ValueError, IndexError):
                 self.notes.append(f"a line of the marks file could not be read: {line[:60]!r}")
+                return
+            if letter == "G":
+                self._group(time_ns, peak_bytes, parts[2] if len(parts) > 2 else "")
                 return
             self._mark(letter, time_ns, peak_bytes, parts[2] if len(parts) > 2 else "")
 
@@ -166,7 +172,21 @@ class _Reader:
         if peak_bytes:
             self.row.peaks["whole step"] = peak_bytes
 
-    def _end_step(self, time_ns: int, optimizer: int) -> None:
+    def _group(self, time_ns: int, peak_bytes: int, pairs: str) -> None:
+        """Steps that were counted, with one peak for all of them."""
+        numbers = [int(text) if text.isdecimal() and len(text) < 10 else -1 for text in pairs.split()]
+        counts, optimizers = numbers[::2], numbers[1::2]
+        if not counts or len(counts) != len(optimizers) or min(counts) < 1 or min(optimizers) < 0:
+            self.notes.append(f"a group of steps in the marks file could not be read: {pairs[:60]!r}")
+            return
+        if peak_bytes:
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+            self.row.peaks["whole step"] = peak_bytes
+        self.row.begin_ns = self.row.begin_ns or time_ns
+        self.exited, self.phase = False, "data"
+        self._end_step(time_ns, optimizers[0] if len(optimizers) == 1 else SEVERAL_OPTIMIZERS, sum(counts))
+
+    def _end_step(self, time_ns: int, optimizer: int, num_steps: int = 1) -> None:
         row, nan = self.row, float("nan")
         times = [
             self._seconds(row.times[name]) if name in row.times else nan for name in ("forward", "backward", "update")
@@ -174,8 +194,10 @@ class _Reader:
         peaks = [float(row.peaks.get(name, nan)) for name in ("data", "forward", "backward", "update")]
         peak_bytes = float(max(row.peaks.values(), default=nan))
         begin = self._seconds(row.begin_ns)
-        number = len(self.rows) + 1
-        self.rows.append((number, optimizer, begin, *times, self._seconds(time_ns), peak_bytes, *peaks))
+        self.num_steps += num_steps
+        self.rows.append(
+            (self.num_steps, num_steps, optimizer, begin, *times, self._seconds(time_ns), peak_bytes, *peaks)
+        )
         self.row = _Row(begin_ns=time_ns)
 
     def _seconds(self, time_ns: int) -> float:
@@ -188,15 +210,16 @@ class _Reader:
         return Steps(
             process=np.full(len(self.rows), self.process, dtype=np.int64),
             step=table[0].astype(np.int64),
-            optimizer=table[1].astype(np.int64),
-            begin_seconds=table[2],
-            forward_seconds=table[3],
-            backward_seconds=table[4],
-            update_seconds=table[5],
-            end_seconds=table[6],
-            peak_bytes=table[7],
-            data_peak_bytes=table[8],
-            forward_peak_bytes=table[9],
-            backward_peak_bytes=table[10],
-            update_peak_bytes=table[11],
+            group_size=table[1].astype(np.int64),
+            optimizer=table[2].astype(np.int64),
+            begin_seconds=table[3],
+            forward_seconds=table[4],
+            backward_seconds=table[5],
+            update_seconds=table[6],
+            end_seconds=table[7],
+            peak_bytes=table[8],
+            data_peak_bytes=table[9],
+            forward_peak_bytes=table[10],
+            backward_peak_bytes=table[11],
+            update_peak_bytes=table[12],
         )

@@ -15,7 +15,7 @@ from memfit.records.run import RunRecord
 from memfit.show.as_json import to_json
 from memfit.show.decimate import decimate
 from memfit.show.step_view import PHASE_NAMES
-from memfit.show.wording import command_text
+from memfit.show.wording import command_text, steps_text
 
 JOB = 0
 """The track of what belongs to no single process."""
@@ -86,7 +86,9 @@ def _slices(run: RunRecord, pid_of: dict[int, int]) -> Iterator[Event]:
     peaks = [getattr(steps, f"{phase}_peak_bytes") for phase in PHASE_NAMES]
     for row, edge in enumerate(edges.tolist()):
         pid = pid_of.get(int(steps.process[row]), JOB)
-        yield _slice(pid, f"step {int(steps.step[row])}", edge[0], edge[4], float(steps.peak_bytes[row]))
+        first = int(steps.first_step[row]) if steps.group_size[row] > 1 else None
+        name = steps_text(first, int(steps.step[row]))
+        yield _slice(pid, name, edge[0], edge[4], float(steps.peak_bytes[row]))
         for number, phase in enumerate(PHASE_NAMES):
             later = [value for value in edge[number + 1 :] if value == value]
             if edge[number] == edge[number] and later:
@@ -96,5 +98,5 @@ def _slices(run: RunRecord, pid_of: dict[int, int]) -> Iterator[Event]:
 def _slice(pid: int, name: str, begin: float, end: float, peak_bytes: float) -> Event:
     known = {} if np.isnan(peak_bytes) else {"exact_peak_bytes": peak_bytes}
     begin_us, end_us = round(begin * 1e6), round(end * 1e6)
-    return {"ph": "X", "name": name, "cat": "step" if name.startswith("step ") else "phase", "pid": pid, "tid": 1,
+    return {"ph": "X", "name": name, "cat": "step" if name.startswith("step") else "phase", "pid": pid, "tid": 1,
             "ts": begin_us, "dur": end_us - begin_us, "args": known}  # fmt: skip

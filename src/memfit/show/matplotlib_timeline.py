@@ -14,7 +14,7 @@ import numpy as np
 from memfit.errors import MissingExtra, StorageError
 from memfit.show.curves import Curve
 from memfit.show.views import RunView, highest_drawn_bytes
-from memfit.show.wording import bounds_text, cut, figure_text
+from memfit.show.wording import bounds_text, cut, figure_text, steps_text
 from memfit.units import GIB, KIB, MIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -233,10 +233,11 @@ def _draw_steps(axes: Axes, view: RunView) -> None:
         return
     at = np.where(np.isnan(steps.backward_seconds), steps.end_seconds, steps.backward_seconds)
     size = 16 if len(steps.step) <= 150 else 4
+    each, several = ("step", "steps") if steps.largest_group == 1 else ("group of steps", "groups of steps")
     label = (
-        "exact peak of each step"
+        f"exact peak of each {each}"
         if steps.steps_per_row == 1
-        else f"highest exact peak of every {steps.steps_per_row} steps"
+        else f"highest exact peak of every {steps.steps_per_row} {several}"
     )
     axes.scatter(
         at[known], steps.peak_bytes[known], s=size, color=RED, marker="o", linewidths=0, zorder=4,
@@ -248,7 +249,7 @@ def _draw_peak(axes: Axes, view: RunView, top: float) -> None:
     headline = view.headline
     if headline.peak.value is None or headline.peak_seconds is None:
         return
-    where = [f"step {headline.peak_step}"] if headline.peak_step is not None else []
+    where = [steps_text(headline.peak_first_step, headline.peak_step)] if headline.peak_step is not None else []
     where += [headline.peak_phase] if headline.peak_phase else []
     words = f"peak {format_bytes(headline.peak.value)}" + (f", {', '.join(where)}" if where else "")
     share = headline.peak_seconds / max(headline.duration.value or 1e-9, 1e-9)

@@ -28,14 +28,18 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsView:
-    """The steps that are drawn: all of them, or of each group of consecutive ones the one with the highest peak."""
+    """The rows that are drawn: all of them, or of several consecutive ones the one with the highest peak."""
 
     num_steps: int
+    largest_group: int
+    """The most short steps that share one exact peak; 1 where each has its own."""
     steps_per_row: int
+    """Of how many rows of the record each is the highest."""
     median_seconds: Figure
     steps_per_second: Figure
     median_peak: Figure
     step: np.ndarray
+    group_size: np.ndarray
     process: np.ndarray
     begin_seconds: np.ndarray
     forward_seconds: np.ndarray
@@ -68,7 +72,10 @@ class PeakPlace:
 
     time_seconds: float | None
     step: int | None
+    """The step, or the last one of the group it lay in."""
     phase: str
+    first_step: int | None = None
+    """The first step of that group; None where the step itself is known."""
 
 
 def steps_view(steps: Steps, *, max_steps: int) -> StepsView:
@@ -76,13 +83,18 @@ def steps_view(steps: Steps, *, max_steps: int) -> StepsView:
     rows = highest_rows(steps.peak_bytes, max_steps)
     rate, each = _pace(steps)
     return StepsView(
-        num_steps=len(steps),
+        num_steps=steps.total,
+        largest_group=int(steps.group_size.max(initial=1)),
         steps_per_row=-(-len(steps) // max_steps) if len(steps) > max_steps else 1,
         median_seconds=each,
         steps_per_second=rate,
-        median_peak=_statistic(steps.peak_bytes, np.median, "bytes", "median of the exact peaks"),
+        median_peak=_statistic(steps.peak_bytes, np.median, "bytes", "median of the exact peaks", _noun(steps)),
         **{name: getattr(steps, name)[rows] for name in _COLUMNS},
     )
+
+
+def _noun(steps: Steps) -> str:
+    return "steps and groups of short steps" if steps.group_size.max(initial=1) > 1 else "steps"
 
 
 def phase_rows(steps: Steps) -> tuple[PhaseRow, ...]:
@@ -120,24 +132,29 @@ def _next_known(later_edges: list[np.ndarray]) -> np.ndarray:
     return result
 
 
-def _statistic(values: np.ndarray, function, unit: str, method: str) -> Figure:
+def _statistic(values: np.ndarray, function, unit: str, method: str, noun: str = "steps") -> Figure:
     known = values[~np.isnan(values)]
     if not len(known):
         return unknown(unit, "no step was marked, or the high-water mark could not be reset")
-    return measured(float(function(known)), unit, f"{method} of {len(known)} steps")
+    return measured(float(function(known)), unit, f"{method} of {len(known)} {noun}")
 
 
 def _pace(steps: Steps) -> tuple[Figure, Figure]:
-    """(steps per second, seconds per step); the first step holds the start-up and is left out."""
+    """(steps per second, seconds per step); the first step holds the start-up and is left out.
+
+    The steps of a group are known by their mean alone.
+    """
     if len(steps) < 2:
         reason = "no optimizer step was marked" if not len(steps) else "one step is too few for a pace"
         return unknown("count", reason), unknown("seconds", reason)
     span = float(steps.end_seconds.max() - steps.end_seconds.min())
-    seconds = (steps.end_seconds - steps.begin_seconds)[1:]
-    each = measured(float(np.median(seconds)), "seconds", f"median of {len(seconds)} steps, the first left out")
+    seconds = np.repeat(steps.seconds_per_step[1:], steps.group_size[1:])
+    means = ", those of a group by their mean" if steps.group_size.max() > 1 else ""
+    each = measured(float(np.median(seconds)), "seconds", f"median of {len(seconds)} steps, the first left out{means}")
     if span <= 0:
         return unknown("count", "all steps ended at the same moment"), each
-    return measured((len(steps) - 1) / span, "count", "steps over the time between the first and the last"), each
+    num_steps = steps.total - int(steps.group_size[0])
+    return measured(num_steps / span, "count", "steps over the time between the first and the last"), each
 
 
 def peak_place(run: RunRecord) -> PeakPlace:
@@ -151,12 +168,20 @@ def peak_place(run: RunRecord) -> PeakPlace:
         row = int(np.nanargmax(steps.peak_bytes))
         if steps.peak_bytes[row] >= peak_bytes - _SAME_BYTES:
             phase = _highest_phase(steps, row)
-            return PeakPlace(time_seconds=_inside(steps, row, phase, run), step=int(steps.step[row]), phase=phase)
+            at_seconds = _inside(steps, row, phase, run)
+            return PeakPlace(time_seconds=at_seconds, phase=phase, **_steps_of(steps, row))
     if not len(run.tree.time_seconds):
         return PeakPlace(time_seconds=None, step=None, phase="")
     at_seconds = float(run.tree.time_seconds[int(run.tree.tree_bytes.argmax())])
-    step, phase = phase_at(steps, at_seconds)
-    return PeakPlace(time_seconds=at_seconds, step=step, phase=phase)
+    row, phase = phase_at(steps, at_seconds)
+    known = _steps_of(steps, row) if row is not None else {"step": None}
+    return PeakPlace(time_seconds=at_seconds, phase=phase, **known)
+
+
+def _steps_of(steps: Steps, row: int) -> dict[str, int | None]:
+    """The step of a row, or the first and last one of its group."""
+    is_group = steps.group_size[row] > 1
+    return {"step": int(steps.step[row]), "first_step": int(steps.first_step[row]) if is_group else None}
 
 
 def _highest_seconds(run: RunRecord, named: NamedPhase) -> float:
@@ -191,17 +216,17 @@ def _inside(steps: Steps, row: int, phase: str, run: RunRecord) -> float:
 
 
 def phase_at(steps: Steps, at_seconds: float) -> tuple[int | None, str]:
-    """(step, phase) of one moment; (None, '') between or outside of steps, no phase in a step measured as a whole."""
+    """(row, phase) of one moment; (None, '') between or outside of steps, no phase in a row measured as a whole."""
     rows = np.flatnonzero((steps.begin_seconds <= at_seconds) & (at_seconds < steps.end_seconds))
     if not len(rows):
         return None, ""
     row, phase = int(rows[0]), "data"
     if steps.is_whole[row]:
-        return int(steps.step[row]), ""
+        return row, ""
     for name in PHASE_NAMES[1:]:
         if getattr(steps, f"{name}_seconds")[row] <= at_seconds:
             phase = name
-    return int(steps.step[row]), phase
+    return row, phase
 
 
 MAX_SPANS = 500

@@ -17,7 +17,7 @@ from memfit.show.ledger_view import Bar, LedgerView
 from memfit.show.paper import render, table
 from memfit.show.sparkline import timeline_text
 from memfit.show.views import Headline, RunView
-from memfit.show.wording import bounds_text, cut, figure_text, short_text, value_text
+from memfit.show.wording import bounds_text, cut, figure_text, short_text, steps_text, value_text
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 MAX_PROCESS_ROWS = 8
@@ -60,7 +60,7 @@ def _peak(headline: Headline) -> RenderableType:
         return Text(figure_text(peak), style="yellow")
     first = Text(figure_text(peak), style="bold cyan")
     when = "" if headline.peak_seconds is None else f"at {format_seconds(headline.peak_seconds)}"
-    place = ", ".join(part for part in (when, _where(headline.peak_step, headline.peak_phase)) if part)
+    place = ", ".join(part for part in (when, _peak_place(headline)) if part)
     first.append(f"  {place}" if place else "", style="default")
     lines = [first, Text(": ".join(part for part in (bounds_text(peak), peak.method) if part), style="dim")]
     if headline.limit_bytes:
@@ -72,6 +72,11 @@ def _peak(headline: Headline) -> RenderableType:
         lines.append(Text(f"repeats may differ by ± {format_bytes(noise.half_width)} ({share})"))
         lines.append(Text(noise.decisive.reason, style="dim"))
     return Group(*lines)
+
+
+def _peak_place(headline: Headline) -> str:
+    steps = steps_text(headline.peak_first_step, headline.peak_step)
+    return ", ".join(part for part in (steps, headline.peak_phase) if part)
 
 
 def _where(step: int | None, phase: str) -> str:
@@ -97,6 +102,8 @@ def _steps(view: RunView) -> RenderableType | None:
     if steps.steps_per_second.value is not None:
         rate = steps.steps_per_second.value
         pace.append(f", {rate:.3g} per second, {short_text(steps.median_seconds)} each (median)")
+    if steps.largest_group > 1:
+        pace.append(f"; short ones share one exact peak, up to {steps.largest_group} of them", style="dim")
     rows = table("phase", ">median peak", ">highest peak", ">time")
     for row in view.phases:
         rows.add_row(

@@ -38,6 +38,8 @@ class Headline:
     peak_seconds: float | None
     """When the peak was, as near as is known."""
     peak_step: int | None
+    peak_first_step: int | None
+    """Set where the peak is that of a group of short steps, of which `peak_step` is the last."""
     peak_phase: str
     limit_bytes: int | None
     """What the user allowed; not a measurement."""
@@ -187,6 +189,7 @@ def _headline(run: RunRecord, noise: NoiseInterval | None) -> Headline:
         noise=noise,
         peak_seconds=place.time_seconds,
         peak_step=place.step,
+        peak_first_step=place.first_step,
         peak_phase=place.phase,
         limit_bytes=run.header.settings.limit_bytes,
     )
@@ -266,8 +269,8 @@ def _energy(run: RunRecord) -> EnergyView:
     known = [row.figure for row in run.energy if row.figure.value is not None]
     sources = {figure.source for figure in known}
     if known and len(run.steps) and len(sources) == 1:
-        joules = sum(figure.value or 0.0 for figure in known) / len(run.steps)
-        method = f"{len(known)} domain{'s' * (len(known) > 1)} over the whole run, divided by {len(run.steps)} steps"
+        joules = sum(figure.value or 0.0 for figure in known) / run.steps.total
+        method = f"{len(known)} domain{'s' * (len(known) > 1)} over the whole run, divided by {run.steps.total} steps"
         per_step = Figure(value=joules, unit="joules", source=known[0].source, method=method)
     else:
         why = run.energy_reason or ("no steps were marked" if known else "no energy was read")

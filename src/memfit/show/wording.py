@@ -52,6 +52,13 @@ def bounds_text(figure: Figure) -> str:
     return f"between {value_text(low, figure.unit)} and {value_text(figure.high, figure.unit)}"
 
 
+def steps_text(first: int | None, last: int | None) -> str:
+    """'step 48', or 'steps 41 to 48' for a group of short steps that share one peak; empty where no step is known."""
+    if last is None:
+        return ""
+    return f"step {last}" if first is None else f"steps {first} to {last}"
+
+
 def cut(text: str, width: int) -> str:
     """Shorten to `width` characters, keeping both ends."""
     if len(text) <= width:

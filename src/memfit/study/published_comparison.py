@@ -86,4 +86,4 @@ def _growth(study: Study, trial: TrialRecord) -> tuple[float, float, int] | None
         return None
     second, later = float(steps.peak_bytes[:2].max()), float(steps.peak_bytes[2:].max())
     grown_bytes = max(0.0, later - second)
-    return grown_bytes, grown_bytes / second, len(steps)
+    return grown_bytes, grown_bytes / second, steps.total

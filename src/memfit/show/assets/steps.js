@@ -1,4 +1,4 @@
-// The exact peak of every step, and of its phases, over the number of the step.
+// The exact peak of every step, or group of short steps, and of its phases, over the number of the (last) step.
 function makeSteps(run) {
   const steps = readSteps(run.steps);
   if (!steps.num_steps) return null;
@@ -6,7 +6,7 @@ function makeSteps(run) {
   const column = (name, color, title, width) => ({ name: title, color, visible: true, width, levels: [{ time: steps.step, low: steps[name], high: steps[name] }] });
   const series = [
     ...PHASES.map((phase) => column(`${phase}_peak_bytes`, phase, phase, 1.4)),
-    column('peak_bytes', 'exact', 'whole step', 4),
+    column('peak_bytes', 'exact', steps.largest_group > 1 ? 'whole step or group' : 'whole step', 4),
   ].filter((each) => each.levels[0].high.some((value) => !Number.isNaN(value)));
   for (const each of series) dropMissing(each);
   const first = steps.step[0], last = steps.step[steps.step.length - 1];
@@ -17,10 +17,12 @@ function makeSteps(run) {
   for (const each of series) toggle(byId('step-toggles'), each, () => chart.draw());
   byId('steps-fit').addEventListener('change', (event) => { chart.fit = event.target.checked; chart.draw(); });
   byId('steps').setAttribute('aria-label', 'Exact peak of every step and phase');
+  const grouped = steps.largest_group > 1;
   const note = steps.steps_per_row > 1
-    ? `${steps.num_steps.toLocaleString('en')} steps; of every ${steps.steps_per_row} consecutive ones the one with the highest peak is drawn.`
+    ? `${steps.num_steps.toLocaleString('en')} steps; of every ${steps.steps_per_row} consecutive ${grouped ? 'rows' : 'ones'} the one with the highest peak is drawn.`
     : `${steps.num_steps.toLocaleString('en')} steps.`;
-  byId('steps-note').textContent = `${note} The kernel's high-water mark, reset at every boundary: no sampling, nothing missed.`;
+  const groups = grouped ? ` Short steps share one exact peak, up to ${steps.largest_group} of them.` : '';
+  byId('steps-note').textContent = `${note}${groups} The kernel's high-water mark, reset at every boundary: no sampling, nothing missed.`;
   const rows = run.phases.map((row) => [row.phase, figureNode(row.median_peak, '-'), figureNode(row.highest_peak, '-'), figureNode(row.median_seconds, '-')]);
   byId('phase-table').replaceChildren(tableNode(['phase', '>median peak', '>highest peak', '>median time'], rows));
   return chart;
@@ -35,12 +37,12 @@ function dropMissing(series) {
 }
 
 function stepText(steps, number) {
-  const row = Math.max(upperIndex(steps.step, number) - 1, 0), parts = [`step ${steps.step[row]}`];
+  const row = Math.min(Math.max(upperIndex(steps.step, number - 1), 0), steps.step.length - 1), size = steps.group_size[row], parts = [stepsText(size > 1 ? steps.step[row] - size + 1 : null, steps.step[row])];
   if (!Number.isNaN(steps.peak_bytes[row])) parts.push(`peak ${bytesText(steps.peak_bytes[row])}`);
   for (const phase of PHASES) {
     const peak = steps[`${phase}_peak_bytes`][row];
     if (!Number.isNaN(peak)) parts.push(`${phase} ${bytesText(peak)}`);
   }
-  parts.push(`took ${secondsText(steps.end[row] - steps.begin[row])}`);
+  parts.push(`${size > 1 ? 'together ' : ''}took ${secondsText(steps.end[row] - steps.begin[row])}`);
   return parts.join('  ·  ');
 }

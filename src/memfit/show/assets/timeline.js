@@ -18,6 +18,12 @@ function seriesOf(curve, number, other) {
   return { name: `B: ${curve.name}`, role: curve.role, levels, visible: true, color: 'other', dash: [6, 3], width: 1.4 };
 }
 
+// "step 48", or "steps 41 to 48" for a group of short steps that share one peak.
+function stepsText(first, last) {
+  if (last === null) return '';
+  return first === null || first === undefined ? `step ${last}` : `steps ${first} to ${last}`;
+}
+
 function readSteps(steps) {
   const table = {};
   for (const [name, value] of Object.entries(steps)) table[name] = value && value.base64 !== undefined ? unpack(value) : value;
@@ -47,7 +53,8 @@ function phaseAt(steps, seconds) {
   const row = upperIndex(steps.end, seconds);
   if (row >= steps.end.length || steps.begin[row] > seconds) return null;
   const part = phaseEdges(steps, row).filter((each) => each.begin <= seconds).pop();
-  return { step: steps.step[row], phase: part ? part.phase : '', peak: part ? part.peak : NaN };
+  const first = steps.group_size[row] > 1 ? steps.step[row] - steps.group_size[row] + 1 : null;
+  return { first, step: steps.step[row], phase: part ? part.phase : '', peak: part ? part.peak : NaN };
 }
 
 function makeTimeline(run, other) {
@@ -56,7 +63,7 @@ function makeTimeline(run, other) {
   const series = run.curves.filter((curve) => ['tree', 'imports', 'upper bound', 'process', 'predicted'].includes(curve.role))
     .map((curve) => seriesOf(curve, curve.role === 'process' ? number++ : 0));
   if (other) series.push(...other.curves.filter((curve) => curve.role === 'tree').map((curve) => seriesOf(curve, 0, true)));
-  const dots = { name: steps.steps_per_row > 1 ? `highest exact step peak of every ${steps.steps_per_row}` : 'exact peak of each step', color: 'exact', swatch: 'dot', visible: alone };
+  const dots = { name: steps.steps_per_row > 1 ? `highest exact step peak of every ${steps.steps_per_row}` : steps.largest_group > 1 ? 'exact peak of each group of steps' : 'exact peak of each step', color: 'exact', swatch: 'dot', visible: alone };
   const bands = { name: 'phases', color: 'backward', swatch: 'block', visible: true };
   const end = Math.max(run.headline.duration.value, other ? other.headline.duration.value : 0, 1e-3);
   const limit = run.headline.limit_bytes;
@@ -162,13 +169,13 @@ function drawPeak(chart, pen, headline) {
   const x = chart.x(at), y = chart.y(headline.peak.value);
   pen.strokeStyle = colorOf('ink'); pen.lineWidth = 1.5;
   pen.beginPath(); pen.arc(x, y, 5, 0, 7); pen.stroke();
-  const place = [headline.peak_step !== null ? `step ${headline.peak_step}` : '', headline.peak_phase].filter(Boolean).join(', ');
+  const place = [stepsText(headline.peak_first_step, headline.peak_step), headline.peak_phase].filter(Boolean).join(', ');
   label(chart, pen, x, Math.max(y - 7, 21), `peak ${bytesText(headline.peak.value)}${place ? `, ${place}` : ''}`, colorOf('ink'));
 }
 
 function readOut(chart, series, steps, seconds) {
   const where = phaseAt(steps, seconds), parts = [clockText(seconds, chart.range[1] - chart.range[0])];
-  if (where) parts.push(`step ${where.step}`, where.phase + (Number.isNaN(where.peak) ? '' : ` (exact peak ${bytesText(where.peak)})`));
+  if (where) parts.push(stepsText(where.first, where.step), where.phase + (Number.isNaN(where.peak) ? '' : ` (exact peak ${bytesText(where.peak)})`));
   for (const each of series) {
     if (!each.visible) continue;
     const value = valueAt(chart.levelFor(each), seconds);
