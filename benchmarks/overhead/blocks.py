@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from benchmarks.overhead.paired import Estimate, ratio, rounds
-from benchmarks.overhead.quiet import Quiet
+from benchmarks.overhead.quiet import OthersAtWork, Quiet
 from benchmarks.overhead.samplers import NoSampler
 from benchmarks.overhead.trainer import Block, Trainer
 
@@ -28,12 +29,14 @@ class Subject:
     num_steps: int = 25
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pairs:
-    """All blocks of one tool, each next to its block without."""
+    """All blocks of one tool, each next to its block without; pairs that others disturbed are only counted."""
 
+    MOST_OTHERS_CORES: ClassVar[float] = 0.25
     on: list[Block] = field(default_factory=list)
     off: list[Block] = field(default_factory=list)
+    num_disturbed: int = 0
 
     def cpu_ratio(self, seed: int) -> Estimate:
         """CPU time of the training process in the loop."""
@@ -52,7 +55,7 @@ class Pairs:
 def run_pairs(
     trainer: Trainer, subjects: dict[str, Subject], *, seconds: float, num_rounds: int, quiet: Quiet, seed: int
 ) -> dict[str, Pairs]:
-    """Run whole rounds until they or the time are over; at least three."""
+    """Run whole rounds until they or the time are over; at least three, and a pair of each, or it is an error."""
     found = {name: Pairs() for name in subjects}
     draw = random.Random(seed)
     deadline = time.monotonic() + seconds
@@ -63,12 +66,19 @@ def run_pairs(
         quiet.wait()
         for turn in turns:
             _run_pair(trainer, subjects[turn.tool], found[turn.tool], turn.on_first, draw.uniform(*REST_SECONDS))
+    if not all(pairs.on for pairs in found.values()):
+        raise RuntimeError("other programs were at work all the time: there is no pair left to judge by")
     return found
 
 
 def _run_pair(trainer: Trainer, subject: Subject, pairs: Pairs, on_first: bool, rest_seconds: float) -> None:
-    for is_on in (on_first, not on_first):
-        (pairs.on if is_on else pairs.off).append(_run_block(trainer, subject, is_on, rest_seconds))
+    others = OthersAtWork([pid for pid in (trainer.pid, subject.sampler.pid) if pid is not None])
+    blocks = {is_on: _run_block(trainer, subject, is_on, rest_seconds) for is_on in (on_first, not on_first)}
+    if others.cores() > Pairs.MOST_OTHERS_CORES:
+        pairs.num_disturbed += 1
+        return
+    pairs.on.append(blocks[True])
+    pairs.off.append(blocks[False])
 
 
 def _run_block(trainer: Trainer, subject: Subject, is_on: bool, rest_seconds: float) -> Block:

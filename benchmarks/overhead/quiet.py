@@ -31,6 +31,22 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class OthersAtWork:
+    """CPU time of everybody but these processes and this one, from now on."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._started_seconds = time.monotonic()
+        self._before = self._others_seconds()
+
+    def cores(self) -> float:
+        """How many cores the others kept busy since then; the kernel counts in hundredths of a second."""
+        return (self._others_seconds() - self._before) / (time.monotonic() - self._started_seconds)
+
+    def _others_seconds(self) -> float:
+        return busy_core_seconds() - sum(map(cpu_seconds, self._pids)) - time.process_time()
+
+
 class Quiet:
     """Waits for quiet moments, but no longer than its patience over the whole benchmark."""
 

@@ -91,7 +91,9 @@ def test_a_program_killed_at_any_moment_leaves_a_readable_file(tmp_path: Path):
     job = subprocess.Popen([sys.executable, "-c", program], env=hook_environment(tmp_path), stdout=subprocess.PIPE)
     assert job.stdout is not None
     job.stdout.readline()
-    time.sleep(0.2)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(b"\nG " in f.read_bytes() for f in tmp_path.glob("marks-*.txt")):
+        time.sleep(0.01)
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
     job.stdout.close()
@@ -99,7 +101,7 @@ def test_a_program_killed_at_any_moment_leaves_a_readable_file(tmp_path: Path):
     marks = read_marks(path, process=0, clock_start_ns=0)
     assert marks is not None
     assert marks.pid == job.pid
-    assert marks.steps.total > 100
+    assert marks.steps.total > 4
     assert marks.last_phase in ("forward", "data")
     assert not marks.exited
     assert marks.notes == ()
