@@ -119,3 +119,14 @@ def test_without_torch_a_marked_test_runs_as_if_it_had_no_marker(pytester: pytes
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
+
+
+def test_the_marker_judges_each_test_in_the_worker_that_runs_it(pytester: pytest.Pytester):
+    body = """
+@pytest.mark.memfit_budget("1MiB")
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 20, 1 << 21])
+def test_size(size): torch.ones(size)
+"""
+    pytester.makepyfile(HEAD + body)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
+    result.assert_outcomes(passed=2, failed=2)
