@@ -30,7 +30,7 @@ class SmallGPT(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
