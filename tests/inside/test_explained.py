@@ -38,7 +38,9 @@ def test_more_than_95_percent_of_the_peak_of_a_training_process_has_a_name(hooke
         index=0, pid=marks.pid, parent_pid=1, command="", started_seconds=0.0,
         peak=measured(marks.peak_bytes or 0, "bytes", "marks"),
     )  # fmt: skip
-    record = SimpleNamespace(processes=(process,), ledger_facts=facts, maps=(), tree_readings=(), gpus=())
+    record = SimpleNamespace(
+        processes=(process,), ledger_facts=facts, tree_readings=(), gpus=(), peak=process.peak, samples=()
+    )
     (ledger,) = explain_peak(cast(RunRecord, record))
     assert ledger.peak_bytes == marks.peak_bytes
     assert (ledger.step, ledger.phase) == (7, "backward")

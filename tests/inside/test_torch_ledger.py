@@ -88,6 +88,10 @@ class Recorded:
         self.folder = folder
 
     def facts(self) -> list[LedgerFacts]:
+        """Those of traced steps."""
+        return [facts for facts in self.all_facts() if facts.step]
+
+    def all_facts(self) -> list[LedgerFacts]:
         inside.stop_marks()
         lines = [line for path in self.folder.glob("ledger-*.jsonl") for line in path.read_bytes().splitlines()]
         return [msgspec.json.decode(line, type=LedgerFacts) for line in lines]
@@ -130,6 +134,89 @@ def test_a_step_with_a_larger_input_is_traced_out_of_turn(recorded: Recorded):
         model(torch.randn(batch, 256)).sum().backward()
         optimizer.step()
     assert [f.step for f in recorded.facts()][-1] == 6
+
+
+def test_arguments_with_names_count_as_input_too(recorded: Recorded):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(1, 8):
+        optimizer.zero_grad()
+        model(input=torch.randn(2048 if number == 6 else 64, 256)).sum().backward()
+        optimizer.step()
+    assert [f.step for f in recorded.facts()][-1] == 6
+
+
+def test_an_evaluation_is_traced_for_itself_and_not_charged_to_the_next_step(recorded: Recorded):
+    """A pass over 64 MiB lies between two traced steps that take 1 MiB."""
+    model, large = nn.Linear(256, 1024), torch.randn(16384, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(1, 9):
+        if number == 4:
+            with torch.no_grad():
+                model(large)
+        optimizer.zero_grad()
+        model(large[: 65 + number]).sum().backward()
+        optimizer.step()
+    facts = recorded.facts()
+    (evaluation,) = [f for f in facts if f.peak_phase == "evaluation"]
+    after = next(f for f in facts if f.step == 4 and f.peak_phase != "evaluation")
+    assert evaluation.moment is not None
+    assert evaluation.moment.phase == "evaluation"
+    assert evaluation.resident_peak_bytes > after.resident_peak_bytes + 32 * 1024**2
+    made = {t.category: t.num_bytes for t in evaluation.moment.tensors}
+    assert made["temporary"] == 16384 * 1024 * 4
+
+
+def test_a_step_that_was_larger_than_any_traced_one_is_traced_the_next_time(recorded: Recorded):
+    """Its input is no larger, so that nobody could know before."""
+    model, kept = nn.Linear(256, 256), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(1, 8):
+        optimizer.zero_grad()
+        loss = model(torch.randn(64, 256)).sum()
+        if number == 5:
+            kept.append(torch.ones(8 << 20))
+        loss.backward()
+        optimizer.step()
+    assert [f.step for f in recorded.facts()] == [2, 4, 6], "step 5 was larger than steps 2 and 4"
+
+
+def test_an_update_that_is_the_peak_is_traced_again_and_not_taken_from_memory(recorded: Recorded):
+    """With a large layer and a small batch the temporaries of Adam are the peak."""
+    model = nn.Linear(2048, 2048)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    ballast = []
+    for _ in range(13):
+        optimizer.zero_grad()
+        model(torch.randn(4, 2048)).sum().backward()
+        ballast.append(torch.ones(2 << 20))
+        optimizer.step()
+    facts = recorded.facts()
+    best = max(facts, key=lambda f: f.resident_peak_bytes)
+    assert best.moment is not None
+    seen = best.moment.anonymous_bytes + best.moment.file_bytes + best.moment.shmem_bytes
+    assert seen > 0.98 * best.resident_peak_bytes, [(f.step, f.update_is_reused) for f in facts]
+
+
+def test_a_large_tensor_that_was_never_written_is_known_to_take_no_memory(recorded: Recorded):
+    model = nn.Linear(256, 256)
+    model.register_buffer("cache", torch.empty(64 << 20))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 256)).sum().backward()
+        optimizer.step()
+    moment = recorded.facts()[0].moment
+    assert moment is not None
+    (cache,) = [t for t in moment.tensors if t.category == "buffer"]
+    assert cache.num_bytes == 256 << 20
+    assert cache.untouched_bytes > 0.99 * cache.num_bytes
+
+
+def test_the_end_of_a_process_is_written_whether_it_trained_or_not(recorded: Recorded):
+    (facts,) = recorded.all_facts()
+    assert (facts.step, facts.tensors) == (0, ())
+    assert facts.startup_anonymous_bytes > 0
 
 
 def test_the_timeline_of_a_step_replays_to_its_peak(recorded: Recorded):

@@ -169,15 +169,18 @@ def _processes(run: RunRecord) -> list[_Quantity]:
 
 
 def _ledger(ledger: Ledger, run: RunRecord) -> list[_Quantity]:
-    rows = []
+    rows, num_workers = [], 0
     for line in ledger.lines:
         name = line.kind if line.name in ("", line.kind) else f"{line.kind}: {line.name}"
+        if line.kind == "worker":  # process numbers differ from run to run
+            num_workers += 1
+            name = f"worker {num_workers}"
         if ledger.device != "host":
             name = f"{ledger.device} {name}"
         if ledger.process:
             name = f"process {ledger.process} {name}"
         figure = Figure(value=line.num_bytes, unit="bytes", source=line.source, method=line.method)
-        if line.kind == "tensors":
+        if line.kind == "tensors" and line.measured_bytes is None:
             sources: tuple[NoiseSource, ...] = ()
         elif line.kind in _FIXED_LINES:
             sources = (noise.counter_noise(),)

@@ -3,10 +3,16 @@
 glibc's `mallinfo2` answers in a third of a microsecond; Python's allocator prints its statistics into a stream of
 the C library, which takes about 40 us. Where one of them does not exist (another libc, another Python), the answer
 is None.
+
+Both count addresses, not pages. How much of a stretch of addresses is in memory is told by `mincore`, for about 1 us
+per MiB.
 """
 
 import ctypes
+import os
 import re
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _MallInfo(ctypes.Structure):
@@ -24,6 +30,8 @@ def _c_library():
     try:
         library = ctypes.CDLL(None)
         library.mallinfo2.restype = _MallInfo
+        library.sbrk.restype, library.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
+        library.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
         return library
     except (OSError, AttributeError):
         return None
@@ -68,6 +76,29 @@ def _debug_malloc_stats():
     text = ctypes.string_at(buffer, size.value)
     _LIBRARY.free(buffer)
     return text
+
+
+def untouched_bytes(start, num_bytes):
+    """Bytes of the whole pages between these addresses that are not in memory; None when the kernel does not say."""
+    first = -(-start // _PAGE_BYTES)
+    num_pages = (start + num_bytes) // _PAGE_BYTES - first
+    if _LIBRARY is None or num_pages <= 0:
+        return None if _LIBRARY is None else 0
+    pages = ctypes.create_string_buffer(num_pages)
+    if _LIBRARY.mincore(first * _PAGE_BYTES, num_pages * _PAGE_BYTES, pages):
+        return None
+    return pages.raw.count(b"\0") * _PAGE_BYTES
+
+
+def untouched_heap_bytes():
+    """Bytes of the C library's main heap that are not in memory: never written, or given back; None when unknown."""
+    try:
+        with open("/proc/self/stat", "rb") as stream:
+            start = int(stream.read().rpartition(b")")[2].split()[44])
+    except (OSError, ValueError, IndexError):
+        return None
+    end = _LIBRARY.sbrk(0) if _LIBRARY is not None else None
+    return untouched_bytes(start, end - start) if end and end > start > 0 else None
 
 
 class Heaps:

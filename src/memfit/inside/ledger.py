@@ -1,7 +1,9 @@
 """What does the ledger of this process need to know that has nothing to do with torch, and where does it write?"""
 
+import atexit
 import json
 import os
+import time
 
 from .descriptors import close, open_high
 from .heaps import Heaps
@@ -25,15 +27,29 @@ class Ledger:
         self.imports = ImportCosts(self.resident)
         self._num_lines = 0
         self._high_bytes = {}
+        self._pid = os.getpid()
 
     def start(self):
         """Begin to count imports."""
         self.imports.start()
+        atexit.register(self.process_ended)
 
     def stop(self):
         """Count no more."""
+        atexit.unregister(self.process_ended)
+        self.process_ended()
         self.imports.stop()
         self.resident.close()
+
+    def process_ended(self):
+        """Write what is known without any step; of a forked child that would be its parent's story."""
+        if os.getpid() != self._pid:
+            return
+        facts = {
+            "pid": self._pid, "step": 0, "time_ns": time.monotonic_ns(), "device": "cpu", "tensor_peak_bytes": 0,
+            "peak_phase": "", "tensors": [], "resident_peak_bytes": 0,
+        }  # fmt: skip
+        self.write({**facts, **self.process_facts()}, True)
 
     def forked(self):
         """In a forked child: own counters, own file."""
@@ -70,4 +86,5 @@ class Ledger:
             "startup_heap": self.startup_heaps.facts(),
             "imports": self.imports.facts(),
             "imports_heap": self.imports.heap_growth,
+            "heap": Heaps().facts(),
         }

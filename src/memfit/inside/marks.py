@@ -78,6 +78,11 @@ class Marks:
         self._full_again_ns = 0
         """When what the last full step cost is saved up."""
 
+    @property
+    def highest_bytes(self):
+        """The highest peak of any stretch so far."""
+        return self._highest_bytes
+
     def start(self, folder):
         """Marks go to this folder from now on; nothing is written before the first."""
         self.__init__()

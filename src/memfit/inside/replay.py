@@ -78,20 +78,22 @@ def phase_at(events, index, storages):
     return "data"
 
 
-def shares(numbers, storages):
-    """The bytes of these storages by category, module and birth phase, the largest first."""
+def shares(numbers, storages, untouched=None):
+    """The bytes of these storages by category, module and birth phase, the largest first; `untouched` tells how many
+    bytes of a storage take no memory."""
     sums = {}
     for number in numbers:
         storage = storages[number]
-        row = sums.setdefault((storage.category, storage.module, storage.phase, storage.backing), [0, 0])
+        row = sums.setdefault((storage.category, storage.module, storage.phase, storage.backing), [0, 0, 0])
         row[0] += storage.num_bytes
         row[1] += 1
+        row[2] += untouched.get(number, 0) if untouched else 0
     rows = [
         {
             "category": category, "module": module, "phase": phase, "backing": backing,
-            "num_bytes": num_bytes, "num_tensors": num_tensors,
+            "num_bytes": num_bytes, "num_tensors": num_tensors, "untouched_bytes": untouched_bytes,
         }
-        for (category, module, phase, backing), (num_bytes, num_tensors) in sums.items()
+        for (category, module, phase, backing), (num_bytes, num_tensors, untouched_bytes) in sums.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda row: (-row["num_bytes"], row["category"], row["module"]))
 

@@ -112,7 +112,7 @@ class TorchHooks:
             return
         self._forward_hooks.pop(self._forward_key, None)
         if not _is_grad_enabled():
-            self._evaluation(module)
+            self._evaluation(module, inputs)
             return
         self._num_passes += 1
         if self._tracing is not None and self._tracing.forward_begins(module, inputs):
@@ -120,6 +120,8 @@ class TorchHooks:
         if not self._marks.is_light:
             self._watch_backward()
             self._marks.phase_begins(b"F")
+            if self._tracing is not None:
+                self._tracing.forward_marked()
 
     def _is_model(self, module):
         """Whether it has parameters: transforms and losses are modules too. The last one seen is remembered."""
@@ -128,13 +130,17 @@ class TorchHooks:
         self._last_model = weakref.ref(module)
         return True
 
-    def _evaluation(self, module):
-        """One mark for the whole evaluation, however many batches it has."""
-        if self._marks.phase != "evaluation":
+    def _evaluation(self, module, inputs):
+        """One mark for the whole evaluation, however many batches it has; a traced batch gets its own."""
+        tracing = self._tracing
+        is_traced = tracing is not None and tracing.evaluation_begins(module, inputs)
+        if is_traced or self._marks.phase != "evaluation":
             self._marks.mark(b"V")
 
         def returned(*_):
             handle.remove()
+            if tracing is not None:
+                tracing.evaluation_ended()
             self._arm()
 
         handle = module.register_forward_hook(returned, always_call=True)

@@ -5,14 +5,26 @@ since its birth, one that lives into the backward pass was an activation, one th
 """
 
 import bisect
+from collections import namedtuple
 
 from . import replay
-from .heaps import Heaps
+from .heaps import Heaps, untouched_bytes, untouched_heap_bytes
 from .resident import read_parts
 from .torch_names import name_modules, optimized_parameters, owned_tensors, state_tensors
 from .torch_tracer import MAX_BIRTHS, StepTracer
 
 HOST = "cpu"
+_SAME_SHARE = 1 / 256
+"""Between two looks that differ by less, the one with more in use is the better peak: the heap keeps its pages while
+tensors come and go inside of it."""
+_WALK_SHARE = 0.01
+"""The pages of the heap are counted again when the process has changed by this."""
+_LARGE_BYTES = 1024 * 1024
+"""Storages of this size may have been made without being written."""
+
+
+_Look = namedtuple("_Look", "index anonymous_bytes shared_bytes used_bytes heaps untouched_heap_bytes")
+"""The process as a whole after the event of the log at `index`."""
 
 
 class Trace:
@@ -31,6 +43,10 @@ class Trace:
         self._template = None
         self._read_resident = read_resident
         self._moment = None
+        self._largest_bytes = 0
+        self._walked = (0, None)
+        """The resident size when the pages of the heap were counted last, and what was found."""
+        self._untouched = {}
 
     def open(self, root=None):
         """Make known what is there, then watch; `root` is the module whose call has just begun, if there is one."""
@@ -87,8 +103,31 @@ class Trace:
         if self._read_resident is None:
             return
         anonymous_bytes, shared_bytes = self._read_resident()
-        if self._moment is None or anonymous_bytes + shared_bytes > self._moment[1] + self._moment[2]:
-            self._moment = (index, anonymous_bytes, shared_bytes, Heaps(python=False))
+        resident_bytes, best = anonymous_bytes + shared_bytes, self._moment
+        self._largest_bytes = max(self._largest_bytes, resident_bytes)
+        same_bytes = self._largest_bytes * _SAME_SHARE
+        if resident_bytes < self._largest_bytes - same_bytes:
+            return
+        heaps = Heaps(python=False)
+        used_bytes = heaps.malloc_used_bytes or 0
+        best_bytes = best.anonymous_bytes + best.shared_bytes if best else 0
+        if best is None or resident_bytes > best_bytes + same_bytes or used_bytes >= best.used_bytes:
+            if abs(resident_bytes - self._walked[0]) > _WALK_SHARE * resident_bytes:
+                self._walked = (resident_bytes, untouched_heap_bytes())
+            self._moment = _Look(index, anonymous_bytes, shared_bytes, used_bytes, heaps, self._walked[1])
+
+    def note_untouched(self):
+        """Find the pages of large storages that were never written; of those that are gone, all were."""
+        for storage, number in self.tracer.living():
+            if storage.device.type == HOST and storage.nbytes() >= _LARGE_BYTES:
+                num_bytes = untouched_bytes(storage.data_ptr(), storage.nbytes())
+                if num_bytes:
+                    self._untouched[number] = num_bytes
+
+    @property
+    def untouched(self):
+        """Storage number: bytes of it that take no memory."""
+        return self._untouched
 
     def abandon(self):
         """Leave, and let go of everything; False when the thread that entered must come by once more."""
@@ -192,22 +231,30 @@ class Trace:
                 template.append((storages[~signed], False, numbers[~signed]))
         return len(self._gradients), template
 
+    @property
+    def seen_bytes(self):
+        """The size of the process at the look that is kept; 0 without one."""
+        return self._moment.anonymous_bytes + self._moment.shared_bytes if self._moment else 0
+
     def moment(self, storages):
         """The look at the largest process, with the tensors of the host that were alive then."""
         if self._moment is None:
             return None
-        index, anonymous_bytes, shared_bytes, heaps = self._moment
-        events = replay.order_log(self.tracer.log[:index], storages)
+        look = self._moment
+        events = replay.order_log(self.tracer.log[: look.index], storages)
         alive = replay.alive_after(events, len(events) - 1, storages, HOST)
-        shmem_bytes = min(read_parts()["shmem_bytes"], shared_bytes)
-        return {
+        shmem_bytes = min(read_parts()["shmem_bytes"], look.shared_bytes)
+        facts = {
             "phase": replay.phase_at(events, len(events) - 1, storages),
-            "tensors": replay.shares(alive, storages),
-            "anonymous_bytes": anonymous_bytes,
-            "file_bytes": shared_bytes - shmem_bytes,
+            "tensors": replay.shares(alive, storages, self._untouched),
+            "anonymous_bytes": look.anonymous_bytes,
+            "file_bytes": look.shared_bytes - shmem_bytes,
             "shmem_bytes": shmem_bytes,
-            **heaps.facts(),
+            **look.heaps.facts(),
         }
+        if look.untouched_heap_bytes is not None:
+            facts["untouched_heap_bytes"] = look.untouched_heap_bytes
+        return facts
 
 
 class _NodeNames:

@@ -133,6 +133,11 @@ class StepTracer(TorchDispatchMode):
             return None
         return None if ref is None else ref.number
 
+    def living(self):
+        """(storage, its number) of everything that is alive now."""
+        found = [(ref(), ref.number) for ref in list(self._alive.values())]
+        return [(storage, number) for storage, number in found if storage is not None]
+
     def register(self, tensor, phase="setup"):
         """Make a storage known that exists already; its number, or None when it has none of its own."""
         try:
@@ -156,7 +161,7 @@ class StepTracer(TorchDispatchMode):
         num_bytes = storage.nbytes()
         self.births.append((num_bytes, operator, where, phase, device, replaced, backing))
         self.log.append((self.num_operators, number))
-        if num_bytes >= self._look_at_bytes:
+        if num_bytes >= self._look_at_bytes and operator is not None:  # an argument is noted before what became of it
             self._look(len(self.log))
         return number
 

@@ -108,11 +108,7 @@ class TreeWalks:
         """Walk when there is a reason and the budget allows."""
         reason = self._reason(tree, now_us, tree_bytes)
         self._previous_bytes = tree_bytes
-        if (
-            reason
-            and self._is_settled(tree, now_us)
-            and self._within_budget(len(tree.processes) == 1 and not self._full, now_us)
-        ):
+        if reason and self._is_settled(tree, now_us) and self._within_budget(len(tree.processes) == 1, now_us):
             self.walk(tree, now_us, reason)
             self._largest_bytes = max(self._largest_bytes, self.estimate(tree))
 

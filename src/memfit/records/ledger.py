@@ -11,7 +11,7 @@ from memfit.records.timeline import Timeline
 
 LedgerKind = Literal[
     "interpreter", "imports", "library files", "python heap", "native heap", "tensors", "allocator slack",
-    "shared memory", "worker", "device context", "unexplained",
+    "shared memory", "program data", "worker", "device context", "unexplained",
 ]  # fmt: skip
 
 
@@ -22,8 +22,11 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """'torch' for imports, 'parameter' for tensors, 'worker 4711' for a worker."""
     num_bytes: int
+    """Resident bytes."""
     source: Source = "measured"
     method: str = ""
+    measured_bytes: int | None = None
+    """What was measured, where that is more than can have been resident; None where the two agree."""
 
 
 class TensorShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,8 @@ class TensorShare(msgspec.Struct, frozen=True, kw_only=True):
     num_tensors: int
     backing: Literal["", "shared", "file"] = ""
     """Where host tensors lie when not in the process's own heap: in shared memory, or mapped from a file."""
+    untouched_bytes: int = 0
+    """The part of them whose pages were never written and take no memory."""
 
 
 class ImportCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +74,17 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shmem_bytes: int
     malloc_used_bytes: int | None = None
     malloc_free_bytes: int | None = None
+    untouched_heap_bytes: int | None = None
+    """Pages of the C heap that are not resident: never written, or given back; None when nobody looked."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one Python process of the job knew of itself in one traced step (a line of ledger-PID.jsonl)."""
+    """What one Python process of the job knew of itself in one traced step, or at its end (a line of
+    ledger-PID.jsonl)."""
 
     pid: int
     step: int
+    """0 at the end of the process: nothing is said of tensors."""
     time_ns: int
     """Monotonic clock."""
     device: str
@@ -107,23 +116,41 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak of one process (or device) from the operating system's number down to layers."""
+    """The peak of the job (or of one process, or device) from the operating system's number down to layers.
+
+    Its lines add up to its peak and none is below zero: a ledger that breaks this law cannot be made.
+    """
 
     process: int
-    """Index into RunRecord.processes."""
+    """Index into RunRecord.processes: the process whose inside is known."""
     device: str
     """'host', or 'cuda:0'."""
     peak_bytes: int
-    """What the operating system (or the device allocator) says."""
-    step: int
+    """What the operating system (or the device allocator) says; the headline, for the job's first ledger."""
+    step: int | None
+    """The traced step it rests on; None when none was."""
     phase: str
-    """Where in the step the peak of tensor bytes lay."""
+    """Where in that step the process was largest."""
     lines: tuple[LedgerLine, ...]
     """Add up to peak_bytes; the last is 'unexplained'."""
     tensors: tuple[TensorShare, ...]
+    note: str = ""
+    """Which moment is explained, where that is not the very peak."""
+    untouched_bytes: int | None = None
+    """Memory that the heap and tensors reserve and that takes no page; not part of the peak. None when not looked
+    at."""
+
+    def __post_init__(self) -> None:
+        total_bytes = sum(line.num_bytes for line in self.lines)
+        if total_bytes != self.peak_bytes or any(line.num_bytes < 0 for line in self.lines):
+            raise ValueError(f"lines of {total_bytes} bytes do not make a peak of {self.peak_bytes} bytes")
+
+    @property
+    def unexplained_bytes(self) -> int:
+        """The part of the peak that carries no name."""
+        return sum(line.num_bytes for line in self.lines if line.kind == "unexplained")
 
     @property
     def explained_ratio(self) -> float:
-        """The share of the peak that carries a name."""
-        rest = sum(abs(line.num_bytes) for line in self.lines if line.kind == "unexplained")
-        return 1.0 - rest / self.peak_bytes if self.peak_bytes else 0.0
+        """The share of the peak that carries a name: the one number that every page and table shows."""
+        return 1.0 - self.unexplained_bytes / self.peak_bytes if self.peak_bytes else 0.0

@@ -25,6 +25,8 @@ class Bar:
     share: float
     source: str
     method: str
+    measured_bytes: int | None = None
+    """What was measured, where less than that was resident."""
     parts: tuple[Bar, ...] = ()
 
 
@@ -35,10 +37,16 @@ class LedgerView:
     process: int
     pid: int | None
     device: str
-    step: int
+    step: int | None
     phase: str
+    moment: str
+    """What is explained, in words: 'step 37, backward'."""
+    note: str
     peak_bytes: int
     explained_ratio: float
+    unexplained_bytes: int
+    untouched_bytes: int | None
+    """Reserved by heap and tensors without taking a page; not part of the peak."""
     bars: tuple[Bar, ...]
 
 
@@ -54,6 +62,7 @@ def ledger_view(ledger: Ledger, run: RunRecord) -> LedgerView:
             share=_share(line.num_bytes, ledger.peak_bytes),
             source=line.source,
             method=line.method,
+            measured_bytes=line.measured_bytes,
             parts=parts.get(line.name, ()) if line.kind == "tensors" else (),
         )
         for line in ledger.lines
@@ -66,8 +75,12 @@ def ledger_view(ledger: Ledger, run: RunRecord) -> LedgerView:
         device=ledger.device,
         step=ledger.step,
         phase=ledger.phase,
+        moment=_moment(ledger),
+        note=ledger.note,
         peak_bytes=ledger.peak_bytes,
-        explained_ratio=ledger.explained_ratio if ledger.peak_bytes else 0.0,
+        explained_ratio=ledger.explained_ratio,
+        unexplained_bytes=ledger.unexplained_bytes,
+        untouched_bytes=ledger.untouched_bytes,
         bars=tuple(bars),
     )
 
@@ -86,6 +99,15 @@ def import_bytes(ledgers: tuple[LedgerView, ...]) -> int:
     """What the interpreter and its imports take of a host ledger; 0 when there is none, or more than one."""
     bars = [bar for ledger in ledgers if ledger.device == "host" for bar in ledger.bars if bar.kind == IMPORTS]
     return bars[0].num_bytes if len(bars) == 1 else 0
+
+
+def _moment(ledger: Ledger) -> str:
+    """Which moment the lines speak of."""
+    if ledger.step is None:
+        return "no traced step"
+    if ledger.phase == "evaluation":
+        return f"an evaluation pass before step {ledger.step}"
+    return f"step {ledger.step}, {ledger.phase or 'traced'}"
 
 
 def _share(num_bytes: int, whole_bytes: int) -> float:

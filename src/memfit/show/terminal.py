@@ -133,7 +133,7 @@ def _ledger(ledger: LedgerView, width: int) -> RenderableType:
     head.append("Where it went", style="bold")
     owner = "" if ledger.pid is None else f"process {ledger.pid}, "
     where = "" if ledger.device == "host" else f"{ledger.device}, "
-    head.append(f"  {owner}{where}step {ledger.step}, {ledger.phase}", style="dim")
+    head.append(f"  {owner}{where}{ledger.moment}", style="dim")
     rows = table("what", ">bytes", ">share", "")
     shown = [bar for rank, bar in enumerate(ledger.bars) if rank < MAX_LEDGER_ROWS or bar.kind == "unexplained"]
     hidden = [bar for bar in ledger.bars if bar not in shown]
@@ -150,9 +150,19 @@ def _ledger(ledger: LedgerView, width: int) -> RenderableType:
         rows.add_row(
             cut(marked, max(width - 46, 22)), format_bytes(bar.num_bytes), format_ratio(bar.share), Text(drawn, style)
         )
-    total = sum(bar.num_bytes for bar in ledger.bars)
-    rows.add_row("adds up to", format_bytes(total), f"{format_ratio(ledger.explained_ratio)}", "carries a name")
-    return Group(head, Padding(rows, (0, 0, 0, 2)))
+    rows.add_row("adds up to", format_bytes(ledger.peak_bytes), f"{format_ratio(1.0)}", "")
+    return Group(head, Padding(rows, (0, 0, 0, 2)), Padding(Text("\n".join(ledger_remarks(ledger))), (0, 0, 0, 2)))
+
+
+def ledger_remarks(ledger: LedgerView) -> list[str]:
+    """What is said below the lines: how much carries a name, what is reserved without being there, and the note."""
+    named_bytes = ledger.peak_bytes - ledger.unexplained_bytes
+    remarks = [f"{format_ratio(ledger.explained_ratio)} carries a name ({format_bytes(named_bytes)})."]
+    if ledger.untouched_bytes:
+        remarks.append(
+            f"Not in memory, so not counted: {format_bytes(ledger.untouched_bytes)} of reserved heap and tensors."
+        )
+    return [*remarks, *([ledger.note] if ledger.note else [])]
 
 
 def _smaller_lines(hidden: list[Bar], peak_bytes: int) -> tuple[str, ...] | None:

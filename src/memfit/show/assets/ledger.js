@@ -9,8 +9,11 @@ function makeLedgers(run) {
 
 function ledgerNode(ledger) {
   const node = element('div', 'ledger'), owner = ledger.pid === null ? '' : `process ${ledger.pid}, `;
-  const place = `${owner}${ledger.device === 'host' ? '' : `${ledger.device}, `}step ${ledger.step}, ${ledger.phase}`;
-  node.append(element('p', 'hint', `${place}: ${bytesText(ledger.peak_bytes)}, of which ${valueText(ledger.explained_ratio, 'ratio')} carries a name.`));
+  const place = `${owner}${ledger.device === 'host' ? '' : `${ledger.device}, `}${ledger.moment}`;
+  const remarks = [`${place}: ${bytesText(ledger.peak_bytes)}, of which ${valueText(ledger.explained_ratio, 'ratio')} carries a name.`];
+  if (ledger.untouched_bytes) remarks.push(`Not in memory, so not counted: ${bytesText(ledger.untouched_bytes)} of reserved heap and tensors.`);
+  if (ledger.note) remarks.push(ledger.note);
+  node.append(element('p', 'hint', remarks.join(' ')));
   const stack = element('div', 'stack');
   stack.setAttribute('aria-hidden', 'true');
   node.append(stack);
@@ -18,14 +21,13 @@ function ledgerNode(ledger) {
     const grey = { unexplained: 'line', imports: 'data' }[bar.kind];
     const color = grey ? `var(--${grey})` : `var(--${LEDGER_COLORS[number % LEDGER_COLORS.length]})`;
     const part = element('span');
-    part.style.flexGrow = Math.max(bar.num_bytes, 0);
+    part.style.flexGrow = bar.num_bytes;
     part.style.background = color;
     part.title = `${barName(bar)}: ${bytesText(bar.num_bytes)}, ${valueText(bar.share, 'ratio')}`;
     stack.append(part);
     node.append(bar.parts.length ? openLine(bar, color) : lineNode(bar, color, 1));
   });
-  const total = ledger.bars.reduce((sum, bar) => sum + bar.num_bytes, 0);
-  const last = lineNode({ kind: '', name: 'adds up to', num_bytes: total, share: total / ledger.peak_bytes, source: 'measured' }, 'transparent', 0);
+  const last = lineNode({ kind: '', name: 'adds up to', num_bytes: ledger.peak_bytes, share: 1, source: 'measured' }, 'transparent', 0);
   last.classList.add('total');
   node.append(last);
   return node;
