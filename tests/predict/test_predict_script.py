@@ -132,12 +132,13 @@ def test_a_mistake_of_the_script_shows_its_own_line_and_how_far_it_came(tmp_path
     [
         ("print('hello')", "no step", "without an optimizer step"),
         ("import sys; sys.exit(4)", "script", "exit code 4"),
-        ("import subprocess; subprocess.run(['true'])", "processes", "starts processes"),
-        ("import os; os.system('true')", "processes", "starts processes"),
-        ("import multiprocessing as m; m.get_context('fork').Process(target=print).start()", "processes", "processes"),
-        ("import multiprocessing as m; m.get_context('spawn').Process(target=print).start()", "processes", "processes"),
+        ("import subprocess; subprocess.run(['rm', 'x'])", "processes", "starts processes"),
+        ("import subprocess; subprocess.run('git log; rm x', shell=True)", "processes", "starts processes"),
+        ("import subprocess; subprocess.run(['git', 'push'])", "processes", "starts processes"),
+        ("import os; os.system('rm x')", "processes", "starts processes"),
+        ("import os; os.fork()", "processes", "starts processes"),
         (
-            "import torch\nx = torch.randn(4, requires_grad=True)\ntorch.repeat_interleave(x, (x > 0).long())",
+            "import torch\nx = torch.randn(40, requires_grad=True)\ntorch.repeat_interleave(x, (x > 0).long())",
             "data",
             "train.py:3 needs values",
         ),

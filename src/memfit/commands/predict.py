@@ -50,7 +50,7 @@ Examples:
     "--answer",
     multiple=True,
     metavar="FILE:LINE=VALUE",
-    help="What reading an unknown value there gives (phantom GPU).",
+    help="What reading an unknown value there gives.",
 )
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
 @click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")

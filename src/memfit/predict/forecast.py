@@ -107,6 +107,7 @@ def forecast(
         with_probes=options.with_probes,
         allow_real=options.allow_real,
         truth=options.truth,
+        answers=options.answers or {},
         gpu_name=device.name,
         gpu_bytes=device.total_bytes or 0,
         capability=device.capability,

@@ -68,12 +68,6 @@ def foresee(
         answers=_answers(answer),
         ask_processor=ask_processor,
     )
-    if answer and not options.on_phantom:
-        raise UsageError(
-            "an answer for a place is for the phantom GPU",
-            found="fake tensors",
-            hint="--unknown-is, or --engine phantom",
-        )
     asked = parse_sweep(sweep) if sweep else None
     if asked or fit_batch:
         check_can_vary(job, spec, fit_batch, function is not None)

@@ -24,6 +24,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Operators that may run for real, as 'aten::name' or 'aten::name.overload'."""
     truth: bool = True
     """The answer to a boolean that is not known."""
+    answers: dict[str, float] = {}
+    """What reading an unknown value gives, by place: 'train.py:33'."""
     scratch_folder: str = ""
     gpu_name: str = ""
     gpu_bytes: int = 0

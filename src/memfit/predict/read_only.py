@@ -29,6 +29,13 @@ class _PathRule(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
 
+def can_forbid_writing() -> bool:
+    """Whether `forbid_writing_outside` will do it."""
+    if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
+        return False
+    return ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, VERSION_QUERY) >= 1
+
+
 def forbid_writing_outside(folders: list[str]) -> str:
     """From now on this process writes only below these folders; returns why that is not so, or nothing."""
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):

@@ -18,6 +18,15 @@ from memfit.predict.scratch_files import ProcessRefused
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
+UNREACHABLE = (
+    "URLError", "ConnectionError", "gaierror", "OfflineModeIsEnabled", "LocalEntryNotFoundError",
+    "Max retries exceeded", "couldn't connect to", "We couldn't connect", "ConnectTimeout", "ProxyError",
+    "Name or service not known", "Temporary failure in name resolution", "Couldn't reach", "ConnectError",
+    "Network is unreachable",
+)  # fmt: skip
+"""Words of errors that mean there is no way to the network."""
+
+
 class EnoughSteps(BaseException):
     """The script has made the steps that were asked for."""
 
@@ -47,7 +56,8 @@ def script_failure(error: BaseException) -> Failure | None:
     """What only a script can do wrong; None for everything else."""
     if isinstance(error, NeverStepped):
         return Failure(
-            kind="no step", what="the script ended without an optimizer step", found="no call of optimizer.step()",
+            kind="no step", what="the script ended without an optimizer step or a backward",
+            found="no call of optimizer.step() or backward()",
             hint="check its arguments behind `--`; a step function can be predicted as FILE:function",
         )  # fmt: skip
     if isinstance(error, ScriptLeft):
@@ -62,6 +72,20 @@ def script_failure(error: BaseException) -> Failure | None:
             hint="predict what one of its processes does: a script or function that trains in one process",
         )  # fmt: skip
     return None
+
+
+def hint_for(error: BaseException) -> str:
+    """What to try when a script lacks something that is no value: a rank, a package, a file, a network."""
+    text = f"{type(error).__name__} {error}"
+    if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name}, or leave that import out; the script needs it where it is predicted"
+    if any(word in text for word in UNREACHABLE):
+        return "nothing can be downloaded here: run it once where it can, to fill the cache, or give local files"
+    if isinstance(error, FileNotFoundError):
+        return "give it the file, or arguments behind `--` that name one that exists"
+    return ""
 
 
 def own_part(error: BaseException) -> TracebackType | None:

@@ -1,31 +1,24 @@
-"""What happens to checkpoints while a script is predicted: `torch.save` and, in the same run, `torch.load`?
+"""Checkpoints while a script is predicted: what `torch.save` keeps, and what `torch.load` gives back in the same run.
 
 Nothing is saved but a line that says which checkpoint it was, so that the file exists, can be renamed and listed, and
-is found again. Loading it makes tensors of the shapes that were saved, as loading a real one would. Shapes are all
-that is remembered: a checkpoint keeps no tensor alive. A file that was there before is loaded by torch itself.
+is found again. Kept is a pickle with the geometry of every storage (torch_copies), and its values where they are known:
+a checkpoint keeps no tensor alive, and loading it makes tensors as loading a real one would. A file that was there
+before is loaded by torch itself.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from memfit.predict.torch_copies import forget_stored, read_to, reduced
+
 MARK = b"memfit: a checkpoint that was not written, number "
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """A tensor without its values."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    is_parameter: bool
 
 
 class Checkpoints:
@@ -34,12 +27,12 @@ class Checkpoints:
     def __init__(self, note: Callable[[str, str], None]) -> None:
         self._note = note
         self._load = torch.load
-        self._saved: list[Any] = []
+        self._saved: list[bytes] = []
 
     def save(self, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
-        """Remember shapes, and leave a line in the file."""
+        """Remember geometry, and leave a line in the file."""
         self._note("script", "a checkpoint was not written")
-        self._saved.append(outline_of(value))
+        self._saved.append(pickled(value))
         line = MARK + str(len(self._saved) - 1).encode() + b"\n"
         if isinstance(file, (str, os.PathLike)):
             with open(file, "wb") as stream:
@@ -48,11 +41,12 @@ class Checkpoints:
             file.write(line)
 
     def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Tensors of the shapes that were saved, or whatever torch finds in the file."""
+        """Tensors as they were saved, or whatever torch finds in the file."""
         number = self._number_in(file)
         if number is None:
             return self._load(file, map_location, *args, **kwargs)
-        return tensors_of(self._saved[number], map_location if isinstance(map_location, (str, torch.device)) else None)
+        with read_to(map_location):
+            return pickle.loads(self._saved[number])
 
     def _number_in(self, file: Any) -> int | None:
         if isinstance(file, (str, os.PathLike)):
@@ -65,25 +59,18 @@ class Checkpoints:
         return int(line.removeprefix(MARK)) if line.startswith(MARK) else None
 
 
-def outline_of(value: Any) -> Any:
-    """The same containers with outlines for tensors; anything else as it is."""
-    if isinstance(value, torch.Tensor):
-        is_parameter = isinstance(value, torch.nn.Parameter)
-        return Outline(tuple(value.shape), tuple(value.stride()), value.dtype, value.device, is_parameter)
-    if isinstance(value, dict):
-        return {name: outline_of(item) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(outline_of(item) for item in value)
-    return value
+class _Pickler(pickle.Pickler):
+    """Describes tensors of every kind, also those that have their own way of being pickled."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tensors are described; anything else goes its own way."""
+        return reduced(value) if isinstance(value, torch.Tensor) else NotImplemented
 
 
-def tensors_of(value: Any, device: str | torch.device | None) -> Any:
-    """The same containers with new tensors for outlines."""
-    if isinstance(value, Outline):
-        tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device or value.device)
-        return torch.nn.Parameter(tensor) if value.is_parameter else tensor
-    if isinstance(value, dict):
-        return {name: tensors_of(item, device) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(tensors_of(item, device) for item in value)
-    return value
+def pickled(value: Any) -> bytes:
+    """A checkpoint without its tensors' memory."""
+    stream = io.BytesIO()
+    forget_stored()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    forget_stored()
+    return stream.getvalue()

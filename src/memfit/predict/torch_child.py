@@ -38,7 +38,7 @@ from memfit.predict.probing import Probed, ProbeProcess, untouched_bytes
 from memfit.predict.read_only import forbid_writing_outside
 from memfit.predict.real_operators import operator_name
 from memfit.predict.scratch_files import ScratchFiles
-from memfit.predict.script_ends import own_part, script_failure
+from memfit.predict.script_ends import hint_for, own_part, script_failure
 from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
 from memfit.predict.torch_ghost import trace_script
@@ -125,7 +125,11 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     signatures = Signatures()
     sign = signatures.sign if request.with_probes and request.device == "cpu" else None
     recording = Recording(
-        sign, truth=request.truth, allow_real=request.allow_real, gemm_workspace_bytes=request.gemm_workspace_bytes
+        sign,
+        truth=request.truth,
+        answers=request.answers,
+        allow_real=request.allow_real,
+        gemm_workspace_bytes=request.gemm_workspace_bytes,
     )
     modules_before = set(sys.modules)
     try:
@@ -236,14 +240,21 @@ def failure_of(error: BaseException, recording: Recording | None) -> Failure:
         hint = "leave the writing out for the prediction, for example behind an argument of the script"
         return Failure(kind="script", what=what, found=f"{type(error).__name__}: {first}", hint=hint, traceback=text)
     came = f"after {max(recording.num_updates.values(), default=0)} optimizer steps" if recording else ""
-    hint = "the traceback above is the job's own; run it once for real to see whether it works there"
     return Failure(
         kind="script",
-        what=f"the job failed{where} by itself {came}".rstrip(),
+        what=f"the job failed{where} {came}".rstrip(),
         found=f"{type(error).__name__}: {first}",
-        hint=hint,
+        hint=hint_for(error) or _hint_of_guesses(last_user_line(error, recording), recording),
         traceback=text,
     )
+
+
+def _hint_of_guesses(line: str, recording: Recording | None) -> str:
+    """The guesses that may have led to a failure, each with the option that changes it."""
+    nearest = recording.shadow.guesses.nearest(line) if recording is not None else []
+    if not nearest:
+        return "no value was guessed before it; the traceback above is the job's own"
+    return "this may follow from a guess. " + ". ".join(guess.with_flag() for guess in nearest)
 
 
 def last_user_line(error: BaseException, recording: Recording | None) -> str:

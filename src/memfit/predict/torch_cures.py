@@ -17,7 +17,10 @@ import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.torch_copies import copied_as_fakes
 from memfit.predict.torch_known import shadow_of
 from memfit.predict.torch_linear import register_linear
 from memfit.predict.torch_packed import register_packed
@@ -37,6 +40,8 @@ def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             _scaler_always_steps,
             _values_out,
             _initialisers,
+            copied_as_fakes,
+            _lazy_modules,
         ):
             stack.enter_context(cure(mode, shadow))
         yield
@@ -97,22 +102,23 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     def tolist(self: Any) -> Any:
         real = shadow_of(self)
         if real is not None:
-            with torch._C._DisableTorchDispatch():
+            shadow.note_assumed(self)
+            with _disable_current_modes():
                 return real.tolist()
-        shadow.note("scalar answer", "a list of values was asked for and ones were answered")
-        one = 1.0 if self.dtype.is_floating_point else 1
-        return _nested(one, list(self.shape))
+        given = shadow.guess("a list of values", 1, "ones")
+        return _nested(_of_type(given, self.dtype), list(self.shape))
 
     def numpy(self: Any, *, force: bool = False) -> Any:
         import numpy
 
         real = shadow_of(self)
         if real is not None:
-            with torch._C._DisableTorchDispatch():
-                return real.numpy().copy()
-        shadow.note("scalar answer", "a numpy array was asked for and zeros were answered")
+            shadow.note_assumed(self)
+            with _disable_current_modes():
+                return real.resolve_conj().resolve_neg().numpy()  # the same memory, as torch gives it
+        given = shadow.guess("a numpy array", 0, "zeros")
         name = str(self.dtype).removeprefix("torch.")
-        return numpy.zeros(tuple(self.shape), dtype="float32" if name == "bfloat16" else name)
+        return numpy.full(tuple(self.shape), given, dtype="float32" if name == "bfloat16" else name)
 
     def formatted(self: Any, spec: str) -> str:
         return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
@@ -121,6 +127,12 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
             stack.enter_context(patch.object(FakeTensor, name, function, create=True))
         yield
+
+
+def _of_type(number: float, dtype: torch.dtype) -> Any:
+    if dtype is torch.bool:
+        return bool(number)
+    return float(number) if dtype.is_floating_point or dtype.is_complex else int(number)
 
 
 def _nested(value: Any, shape: list[int]) -> Any:
@@ -136,6 +148,30 @@ def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             return tensor.normal_()
 
     with patch.object(torch.nn.init, "trunc_normal_", truncated):
+        yield
+
+
+@contextlib.contextmanager
+def _lazy_modules(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """An uninitialised parameter is an empty real tensor, which becomes a fake one when it gets its shape."""
+
+    def unmade(original: Any) -> Any:
+        def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            with _disable_current_modes():
+                return original(cls, *args, **{**kwargs, "device": None})
+
+        return make
+
+    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        made = torch.empty(shape, device=device, dtype=dtype or self.dtype)
+        is_parameter = isinstance(self, UninitializedParameter)
+        made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made
+        torch.utils.swap_tensors(self, made)
+
+    with contextlib.ExitStack() as stack:
+        for kind in (UninitializedParameter, UninitializedBuffer):
+            stack.enter_context(patch.object(kind, "__new__", unmade(kind.__new__)))
+            stack.enter_context(patch.object(kind, "materialize", materialize))
         yield
 
 

@@ -8,8 +8,9 @@ second is the steady state.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from memfit.predict.torch_packed import note_packing
 from memfit.predict.torch_places import Places
 from memfit.predict.torch_shadow import Shadow
 from memfit.predict.torch_tracker import Signer, Tracker, tensors_in
+from memfit.predict.torch_work import WorkCounter
 from memfit.predict.trace import TraceLog
 from memfit.records.prediction import Assumption
 
@@ -58,15 +60,18 @@ class Recording:
         sign: Signer | None = None,
         *,
         truth: bool = True,
+        answers: Mapping[str, float] | None = None,
         allow_real: tuple[str, ...] = (),
         gemm_workspace_bytes: int = 0,
     ) -> None:
         self.places = Places()
         self.mode = ChoosyFakeMode(allow_real)
-        self.shadow = Shadow(self.places.line, truth)
+        self.shadow = Shadow(self.places.line, truth, answers)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
         self.tracker.insides.append(note_packing)
         self.on_update: Callable[[Optimizer], None] | None = None
+        self.on_root: Callable[[Any], None] | None = None
+        self._work: WorkCounter | None = None
         self.num_updates: dict[int, int] = {}
         self._known_roots: set[int] = set()
         self._optimizer = ""
@@ -86,13 +91,17 @@ class Recording:
     def finish(self, seconds: float) -> Trace:
         """Close the log."""
         num_steps = max(self.num_updates.values(), default=0)
-        work = self.tracker.work
+        work = self._work or self.tracker.work
         return Trace(
             self.tracker.log, self.places.root_names(), num_steps, self.tracker.num_operators, seconds,
             self.shadow.assumptions(), optimizer=self._optimizer,
             half_flops=work.half_flops, single_flops=work.single_flops, moved_bytes=work.moved_bytes,
             num_calls=work.num_calls,
         )  # fmt: skip
+
+    def keep_work(self) -> None:
+        """The work counted so far is that of the last whole step."""
+        self._work = copy.copy(self.tracker.work)
 
     # ---- hooks -------------------------------------------------------------------------------------------------------
 
@@ -157,6 +166,8 @@ class Recording:
 
     def _enter_root(self, module: torch.nn.Module, inputs: Any) -> None:
         """An outermost module is called: its parameters, buffers and inputs say what they are."""
+        if self.on_root is not None:
+            self.on_root(inputs)
         if id(module) not in self._known_roots:
             self._known_roots.add(id(module))
             blind_libraries()

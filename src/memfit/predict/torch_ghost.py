@@ -21,65 +21,48 @@ import torch
 import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memfit.predict.absent_packages import standing_alone
+from memfit.predict.compiled_files import opening_for_compiled_code
 from memfit.predict.messages import TraceRequest
+from memfit.predict.processes import Processes
 from memfit.predict.scratch_files import ScratchFiles
-from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
+from memfit.predict.script_ends import NeverStepped, run_as_main
 from memfit.predict.torch_checkpoints import Checkpoints
+from memfit.predict.torch_compute import small_copy
 from memfit.predict.torch_fake import Recording, Trace
 from memfit.predict.torch_known import keep_shadow
 from memfit.predict.torch_loading import loading_here
 from memfit.predict.torch_ranks import pretending_ranks
-from memfit.predict.torch_shadow import small_copy
+from memfit.predict.torch_steps import StepCounter
 
-OTHERS_MAY_LAG = 8
-"""When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
-
-
-class StepCounter:
-    """Ends the run after enough steps of every optimizer."""
-
-    def __init__(self, recording: Recording, num_steps: int) -> None:
-        self._recording = recording
-        self._num_steps = num_steps
-        self._waiting: set[int] = set()
-        self._leader: Any = None
-        self.is_done = False
-
-    def made(self, optimizer: Any) -> None:
-        """An optimizer was built; it is waited for."""
-        self._waiting.add(id(optimizer))
-
-    def stepped(self, optimizer: Any) -> None:
-        """An optimizer made a step."""
-        counts = self._recording.num_updates
-        most = max(counts.values())
-        self._recording.places.step = most + 1
-        all_there = all(counts.get(key, 0) >= self._num_steps for key in self._waiting | set(counts))
-        if all_there or most >= self._num_steps * OTHERS_MAY_LAG:
-            self.is_done = True
-            raise EnoughSteps
-        if optimizer is self._leader or self._leader is None:
-            self._leader = optimizer
-            self._recording.tracker.work.reset()
+SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
 
 
 def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     """Run the script as a ghost."""
     started = time.perf_counter()
     counter = StepCounter(recording, request.num_steps)
-    recording.on_update = counter.stepped
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
+    note = recording.shadow.note
     with (
         recording.running(),
-        _pretending(recording, counter),
-        pretending_ranks(request.num_ranks, recording.shadow.note),
+        _pretending(recording),
+        counter.listening(),
+        pretending_ranks(request.num_ranks, note),
         files.guarding(),
+        Processes(files, note).standing_in(),
+        opening_for_compiled_code(files, note),
+        standing_alone(note),
     ):
-        run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
+        try:
+            run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
+        except Exception as error:
+            if not counter.is_done:
+                raise
+            recording.shadow.answered["script", _failed_later(error), ""] += 1
     trace = recording.finish(time.perf_counter() - started)
-    if not counter.is_done:
-        _note_end(recording, trace, request.num_steps)
+    _note_end(recording, trace, counter, request.num_steps)
     if files.redirected:
         text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
         recording.shadow.answered["script", text, ""] += 1
@@ -87,19 +70,31 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     return trace
 
 
-def _note_end(recording: Recording, trace: Trace, num_steps: int) -> None:
-    """The script ended by itself before the steps were made."""
-    if not trace.num_steps:
+def _failed_later(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0][:120]
+    return f"what the script does after its steps was not followed to the end: {type(error).__name__}: {first}"
+
+
+def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_steps: int) -> None:
+    """How the run ended, where that is not by its steps."""
+    made = counter.num_backwards if counter.by_backwards else counter.num_steps_made or trace.num_steps
+    if not made:
         raise NeverStepped
-    text = f"the script ended by itself after {trace.num_steps} of {num_steps} optimizer steps"
-    recording.shadow.answered["script", text, ""] += 1
+    trace.num_steps = made
+    if counter.by_backwards:
+        text = "the script has no optimizer of torch: a step is counted at each backward"
+        recording.shadow.answered["script", text, ""] += 1
+    if made < num_steps:
+        how = "prediction ended, for time," if counter.is_done else "script ended by itself"
+        text = f"the {how} after {made} of {num_steps} steps"
+        recording.shadow.answered["script", text, ""] += 1
 
 
 # ---- what the script meets instead -----------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
+def _pretending(recording: Recording) -> Iterator[None]:
     shadow = recording.shadow
 
     def unsaved(*args: Any, **kwargs: Any) -> None:
@@ -123,7 +118,6 @@ def _pretending(recording: Recording, counter: StepCounter) -> Iterator[None]:
             stack.enter_context(patch.object(owner, name, function))
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
         stack.enter_context(loading_here(in_data, claim, pinned=False))
-        stack.enter_context(_optimizers_announced(counter))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
@@ -148,22 +142,11 @@ def _faked(recording: Recording, original: Any) -> Any:
         if isinstance(real, FakeTensor):
             return real
         fake = recording.mode.from_tensor(real)
-        values = small_copy(real)
-        if values is not None:
-            keep_shadow(fake, values)
+        if original.__name__ in SHARE_MEMORY and real.device.type == "cpu":
+            keep_shadow(fake, real)  # whoever changes the array changes the tensor, and the other way round
+        else:
+            keep_shadow(fake, small_copy(real))
         recording.tracker.see(fake, original.__name__)
         return fake
 
     return make
-
-
-@contextlib.contextmanager
-def _optimizers_announced(counter: StepCounter) -> Iterator[None]:
-    original = torch.optim.Optimizer.__init__
-
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        counter.made(self)
-
-    with patch.object(torch.optim.Optimizer, "__init__", made):
-        yield

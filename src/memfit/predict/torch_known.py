@@ -1,24 +1,141 @@
-"""Which values of a fake tensor are known? Those of its shadow, a small real tensor that is kept beside it."""
+"""The values of fake tensors that are known: host memory beside the storage of a fake tensor.
+
+A fake storage has no memory. Where its values can be known, memory of the same size is kept under the identity of the
+storage, so that all views share it as they do in torch: an in-place change of a view changes its base, and a copy, a
+swap or a move of tensors needs no care. It is dropped with the storage (a weak reference; storage objects keep their
+Python identity, read in torch 2.13).
+"""
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+
+DRAWN = "drawn at random"
+"""Why a value is an assumption: a run of its own would draw another one."""
+FINITE = "no number is infinite or not a number"
+
+
+class Known:
+    """The values of one storage."""
+
+    __slots__ = ("assumed", "memory", "reference")
+
+    def __init__(self, reference: Any, memory: torch.UntypedStorage, assumed: str) -> None:
+        self.reference, self.memory = reference, memory
+        self.assumed = assumed
+        """Why they are an assumption; empty when they are what a real run would have."""
+
+
+_known: dict[int, Known] = {}
+
+
+def storage_of(tensor: torch.Tensor) -> Any | None:
+    """The tensor's storage, or None for layouts that have none and parameters without a shape."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError, ValueError):
+        return None
+
+
+def _find(tensor: torch.Tensor) -> Known | None:
+    if not _known:
+        return None
+    storage = storage_of(tensor)
+    found = _known.get(id(storage))
+    if found is None or storage is None:
+        return None
+    if found.memory.nbytes() != storage.nbytes():  # resized meanwhile
+        del _known[id(storage)]
+        return None
+    return found
 
 
 def shadow_of(tensor: Any) -> torch.Tensor | None:
-    """The real values beside a fake tensor, where they are kept."""
-    return getattr(tensor, "_memfit_shadow", None)
+    """The true values of a tensor as a real tensor of the same geometry, where they are known."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor.detach() if _is_real(tensor) else None
+    found = _find(tensor)
+    if found is None:
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        return _view(tensor, found.memory)
 
 
-def keep_shadow(fake: Any, values: torch.Tensor | None) -> None:
-    """Keep these values beside a fake tensor, or forget those it had."""
-    fake._memfit_shadow = values
+def _is_real(tensor: Any) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+
+
+def _view(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.Tensor:
+    """The same view of other memory. Must be called without modes."""
+    view = torch.empty(0, dtype=tensor.dtype)
+    view.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())  # pyright: ignore[reportArgumentType]
+    if tensor.is_conj():
+        view = view.conj()
+    return view._neg_view() if tensor.is_neg() else view
+
+
+def why_assumed(tensor: Any) -> str:
+    """Why the known values of a tensor are an assumption; empty when they are true."""
+    found = _find(tensor) if isinstance(tensor, FakeTensor) else None
+    return found.assumed if found is not None else ""
+
+
+def is_known(tensor: Any) -> bool:
+    """Whether `shadow_of` has an answer."""
+    return _find(tensor) is not None if isinstance(tensor, FakeTensor) else _is_real(tensor)
+
+
+def keep_shadow(fake: Any, values: torch.Tensor | None, assumed: str = "") -> None:
+    """Keep these values beside a fake tensor that covers its storage, or forget what its storage held."""
+    storage = storage_of(fake)
+    if storage is None:
+        return
+    if values is None or not covers_storage(fake):
+        _known.pop(id(storage), None)
+        return
+    with _disable_current_modes(), torch.no_grad():
+        memory = _memory_for(fake, storage.nbytes(), values)
+    forget = partial(_known.pop, id(storage), None)
+    _known[id(storage)] = Known(weakref.ref(storage, lambda _: forget()), memory, assumed)
+
+
+def _memory_for(fake: torch.Tensor, num_bytes: int, values: torch.Tensor) -> torch.UntypedStorage:
+    """The memory of these values themselves where they lie as the fake tensor does, else a copy that does."""
+    same = values.stride() == fake.stride() and not values.storage_offset() and not fake.storage_offset()
+    if same and values.untyped_storage().nbytes() == num_bytes and not values.is_conj() and not values.is_neg():
+        return values.untyped_storage()
+    memory = torch.zeros(num_bytes, dtype=torch.uint8).untyped_storage()
+    _view(fake, memory).copy_(values)
+    return memory
+
+
+def assume(tensor: Any, reason: str) -> None:
+    """From now on the known values of this tensor's storage are an assumption."""
+    found = _find(tensor) if isinstance(tensor, FakeTensor) else None
+    if found is not None and reason:
+        found.assumed = found.assumed or reason
+
+
+def covers_storage(tensor: torch.Tensor) -> bool:
+    """Whether every byte of the storage belongs to exactly one element of the tensor."""
+    storage = storage_of(tensor)
+    if storage is None or tensor.numel() * tensor.element_size() != storage.nbytes():
+        return False
+    expected = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def integers_of(tensor: Any) -> list[int]:
-    """The values of a tensor of integers that is real or has a shadow."""
+    """The values of a tensor of integers that is real or whose values are known."""
     with _disable_current_modes():
         return (tensor if (kept := shadow_of(tensor)) is None else kept).tolist()

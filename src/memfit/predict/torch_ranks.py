@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as distributed
+import torch.multiprocessing
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -88,9 +89,14 @@ def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterat
     def join(*args: Any, **kwargs: Any) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        note("ranks", f"the process group is rank 0 of {num_ranks}, without the others (--ranks)")
+        size = num_ranks if num_ranks > 1 else max(kwargs.get("world_size", 1) or 1, 1)
+        note("ranks", f"the process group is rank 0 of {size}, without the others (--ranks)")
         with _disable_current_modes():
-            original("fake", rank=0, world_size=num_ranks, store=FakeStore())
+            original("fake", rank=0, world_size=size, store=FakeStore())
+
+    def spawn(function: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> None:
+        note("ranks", f"of {nprocs} spawned processes the first was run, in this one")
+        function(0, *args)
 
     original = distributed.init_process_group
     sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
@@ -98,6 +104,8 @@ def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterat
     try:
         with (
             patch.object(distributed, "init_process_group", join),
+            patch.object(torch.multiprocessing, "spawn", spawn),
+            patch.object(torch.multiprocessing, "start_processes", spawn),
             patch.object(nn.parallel, "DistributedDataParallel", GhostDistributedDataParallel),
             patch("torch.nn.parallel.distributed.DistributedDataParallel", GhostDistributedDataParallel),
             patch.dict(os.environ, told),

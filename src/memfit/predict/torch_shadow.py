@@ -1,16 +1,15 @@
-"""What does a fake tensor answer when the program asks for a value?
+"""The dispatch mode that answers a program's questions for the values of fake tensors.
 
-Integer and boolean tensors steer control flow (masks, lengths, positions, shuffles), so small ones keep a real copy
-beside them, their shadow, on which every operator is run too as long as all its tensor arguments have shadows. Such
-questions are answered with the truth. Everything else gets a fixed answer (1.0, 1, or the chosen boolean), and the
-line that asked is noted. Where the size of a result depends on values that are not known, the largest possible size
-is taken and noted.
+Small tensors steer control flow (masks, lengths, positions, shuffles, layer widths), so their values are computed
+beside the fake ones as long as all arguments are known (torch_compute). Such questions are answered with the truth.
+Everything else gets the user's answer for that line, or a fixed one (1.0, 1, or the chosen boolean), and is listed as a
+guess. Where the size of a result depends on values that are not known, the largest possible size is taken and listed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,13 +20,24 @@ from memfit.predict import torch_cuda_attention as attention
 from memfit.predict import torch_cuda_convolution as convolution
 from memfit.predict import torch_cuda_recurrent as recurrent
 from memfit.predict import torch_packed as packed
-from memfit.predict.torch_known import keep_shadow, shadow_of
+from memfit.predict.guesses import Guesses
+from memfit.predict.torch_compute import (
+    LIFTS,
+    Plan,
+    attach,
+    compute,
+    finite_answer,
+    forget_written,
+    is_small,
+    plan_for,
+    properties_of,
+    small_copy,
+)
+from memfit.predict.torch_known import keep_shadow, shadow_of, why_assumed
 from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten
-MOST_ELEMENTS = 4 * 1024**2
-LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
 NO_OPERATION = {
     name
     for packet in ("_fused_sgd_", "_fused_adagrad_")
@@ -41,10 +51,11 @@ NO_OPERATION = {
 class Shadow(LeanMode):
     """Answers questions for values, and keeps the values that can be known."""
 
-    def __init__(self, line: Callable[[], str], truth: bool = True) -> None:
+    def __init__(self, line: Callable[[], str], truth: bool = True, answers: Mapping[str, float] | None = None) -> None:
         super().__init__()
         self._line = line
         self._truth = truth
+        self.guesses = Guesses(answers or {})
         self.answered: Counter[tuple[str, str, str]] = Counter()
         self._bounds = {
             aten.nonzero.default: self._nonzero,
@@ -65,9 +76,13 @@ class Shadow(LeanMode):
 
     def assumptions(self) -> list[Assumption]:
         """One line per kind of question and place."""
-        return [
+        found = [
             Assumption(kind=kind, text=text, line=line, count=count)
             for (kind, text, line), count in self.answered.items()
+        ]
+        return found + [
+            Assumption(kind="scalar answer", text=f"nothing unknown was asked for at {place}: its answer was not used")
+            for place in self.guesses.unused()
         ]
 
     def note(self, kind: str, text: str) -> None:
@@ -84,45 +99,98 @@ class Shadow(LeanMode):
             return self.scalar(args[0])
         if func in NO_OPERATION:
             return None
-        real = self._on_shadows(func, args, kwargs)
-        if real is None and _only_writes(func, args):
-            _forget_changed(func, args)
-            return args[0] if func._schema.returns else None
+        if func in LIFTS and not isinstance(args[0], FakeTensor):
+            return self._lifted(func, args, kwargs)
+        plan = plan_for(func, args, kwargs)
         bound = self._bounds.get(func)
-        result = bound(func, args, kwargs, real) if bound else func(*args, **kwargs)
-        if real is not None:
-            _attach(result, real)
+        if properties_of(func).dynamic and (bound is not None or plan is not None):
+            return self._sized_by_values(func, args, kwargs, plan, bound)
+        if plan is None and _only_writes(func, args):
+            forget_written(func, args, kwargs)
+            return args[0] if func._schema.returns else None
+        result = bound(func, args, kwargs, None) if bound is not None else func(*args, **kwargs)
+        self._follow(func, args, kwargs, result, plan)
+        return result
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: Plan | None) -> None:
+        """After the fake operator: compute the values of its results, or forget what it wrote to."""
+        real = compute(func, plan) if plan is not None and is_small(func, result, args, kwargs) else None
+        if plan is not None and (real is not None or (plan.ran and properties_of(func).is_mutable)):
+            attach(func, args, kwargs, result, real, plan)
+            return
+        forget_written(func, args, kwargs)
+        if plan is None:
+            finite_answer(func, args, result)
+
+    def _sized_by_values(self, func: Any, args: Any, kwargs: Any, plan: Plan | None, bound: Any) -> Any:
+        """An operator whose result, or the size of it, depends on values."""
+        real = compute(func, plan)
+        for tensor in tensors_in((args, kwargs)):
+            self.note_assumed(tensor)
+        if bound is not None:
+            result = bound(func, args, kwargs, real)
+        elif real is None:
+            result = func(*args, **kwargs)
+        elif not any(True for _ in tensors_in(real)):
+            return real
         else:
-            _forget_changed(func, args)
+            like = next(tensors_in((args, kwargs)))
+            made = [like.new_empty(part.shape, dtype=part.dtype) for part in tensors_in(real)]
+            result = made[0] if isinstance(real, torch.Tensor) else tuple(made)
+        if plan is not None and real is not None and is_small(func, result, args, kwargs):
+            attach(func, args, kwargs, result, real, plan)
+        return result
+
+    def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A real tensor, made of a list or number, becomes a fake one that knows its values."""
+        values = small_copy(args[0])
+        result = func(*args, **kwargs)
+        if values is not None:
+            keep_shadow(result, values)
         return result
 
     # ---- single values ---------------------------------------------------------------------------------------
 
     def scalar(self, tensor: torch.Tensor) -> Any:
-        """The value of a one-element tensor: true where known, else a fixed answer."""
+        """The value of a one-element tensor: true where known, else the user's answer or a fixed one."""
         real = shadow_of(tensor)
-        constant = getattr(tensor, "constant", None)
-        if real is None and constant is not None:
-            real = constant
         if real is not None:
+            self.note_assumed(tensor)
             with _disable_current_modes():
                 return real.item()
         if tensor.dtype is torch.bool:
-            self.note("scalar answer", f"a boolean was asked for and {self._truth} was answered")
-            return self._truth
+            return bool(self.guess("a boolean", self._truth))
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            self.note("scalar answer", "a number was asked for and 1.0 was answered")
-            return 1.0
-        self.note("scalar answer", "an integer was asked for and 1 was answered")
-        return 1
+            return float(self.guess("a number", 1.0))
+        return int(self.guess("an integer", 1))
+
+    def guess(self, what: str, usual: Any, shown: str = "") -> Any:
+        """The user's answer for the line that asks, else the usual one; both are listed."""
+        line = self._line()
+        given = self.guesses.answer(line)
+        if given is not None:
+            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}, as told", line] += 1
+            return given
+        text = f"{what} was asked for and answered with {shown or usual}"
+        self.answered["scalar answer", text, line] += 1
+        self.guesses.add(line, text)
+        return usual
+
+    def note_assumed(self, tensor: torch.Tensor) -> None:
+        """List that a value was read which is known only by assumption."""
+        why = why_assumed(tensor)
+        if why:
+            line = self._line()
+            text = f"a value was read that is an assumption: {why}"
+            self.answered["assumed value", text, line] += 1
+            self.guesses.add(line, text)
 
     def _equal(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> bool:
-        left, right = (shadow_of(value) for value in args[:2])
-        if left is not None and right is not None:
-            with _disable_current_modes():
-                return torch.equal(left, right)
-        self.note("scalar answer", f"whether two tensors are equal was asked for and {self._truth} was answered")
-        return self._truth
+        if real is not None:
+            return real
+        if tuple(args[0].shape) != tuple(args[1].shape):
+            return False
+        return bool(self.guess("whether two tensors are equal", self._truth))
 
     # ---- results whose size depends on values ----------------------------------------------------------------
 
@@ -169,98 +237,22 @@ class Shadow(LeanMode):
         return packed.pack(*args)
 
     def _most(self, tensor: torch.Tensor, name: str) -> int:
-        self.note("upper bound", f"the size of the result of {name} depends on data; the largest possible was taken")
+        line = self._line()
+        given = self.guesses.answer(line)
+        if given is not None:
+            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}, as told", line] += 1
+            return min(int(given), tensor.numel())
+        text = f"the size of the result of {name} depends on data; the largest possible was taken"
+        self.answered["upper bound", text, line] += 1
+        self.guesses.add(line, text)
         return tensor.numel()
-
-    # ---- shadows ---------------------------------------------------------------------------------------------
-
-    def _on_shadows(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the operator on the shadows too; None when some value is unknown or the result is not worth keeping."""
-        if func in LIFTS and not isinstance(args[0], FakeTensor):
-            return small_copy(args[0])
-        given = list(tensors_in((args, kwargs)))
-        if any(shadow_of(tensor) is None for tensor in given):
-            return None
-        if not given and not _makes_small_integers(func, args, kwargs):
-            return None
-        try:
-            with _disable_current_modes(), torch.no_grad():
-                real_args = _swap(args)
-                real_kwargs = _swap({name: value for name, value in kwargs.items() if name != "device"})
-                result = func(*real_args, **real_kwargs)
-        except Exception:  # whatever goes wrong beside the prediction must not stop it
-            return None
-        return result if all(_worth_keeping(tensor) for tensor in tensors_in(result)) else None
-
-
-def _swap(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return shadow_of(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_swap(item) for item in value)
-    if isinstance(value, dict):
-        return {name: _swap(item) for name, item in value.items()}
-    return value
-
-
-def _worth_keeping(tensor: torch.Tensor) -> bool:
-    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and tensor.numel() <= MOST_ELEMENTS
-
-
-def small_copy(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of a small integer or boolean tensor."""
-    with _disable_current_modes():
-        return tensor.detach().cpu().clone() if _worth_keeping(tensor) else None
-
-
-_FACTORIES = {"zeros", "ones", "full", "arange", "randint", "randperm", "empty", "tril_indices", "triu_indices"}
-
-
-def _makes_small_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a factory makes an integer tensor small enough to be made for real."""
-    name = func._schema.name.partition("::")[2]
-    if name not in _FACTORIES:
-        return False
-    dtype = kwargs.get("dtype")
-    if dtype is None and name not in ("arange", "randint", "randperm", "tril_indices", "triu_indices"):
-        return False
-    if dtype is not None and (dtype.is_floating_point or dtype.is_complex):
-        return False
-    sizes = [value for value in args if isinstance(value, (list, tuple))]
-    count = 1
-    for size in sizes[0] if sizes else []:
-        count *= int(size)
-    if name in ("arange", "randperm"):
-        count = max((int(abs(value)) for value in args if isinstance(value, (int, float))), default=0)
-    return count <= MOST_ELEMENTS
 
 
 _WRITERS = (
-    "add_",
-    "sub_",
-    "mul_",
-    "div_",
-    "addcmul_",
-    "addcdiv_",
-    "lerp_",
-    "sqrt_",
-    "neg_",
-    "exp_",
-    "zero_",
-    "fill_",
-    "copy_",
-    "normal_",
-    "uniform_",
-    "masked_fill_",
-    "clamp_",
-    "clamp_min_",
-    "clamp_max_",
-    "relu_",
-    "reciprocal_",
-    "bernoulli_",
-    "pow_",
-    "maximum_",
-)
+    "add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "sqrt_", "neg_", "exp_", "zero_", "fill_",
+    "copy_", "normal_", "uniform_", "masked_fill_", "clamp_", "clamp_min_", "clamp_max_", "relu_",
+    "reciprocal_", "bernoulli_", "pow_", "maximum_",
+)  # fmt: skip
 _only_writing: dict[Any, bool] = {}
 
 
@@ -273,21 +265,4 @@ def _only_writes(func: Any, args: tuple[Any, ...]) -> bool:
     if not known:
         return False
     first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
-    return type(first) is FakeTensor and first.constant is None and shadow_of(first) is None
-
-
-def _attach(result: Any, real: Any) -> None:
-    for fake, value in zip(tensors_in(result), tensors_in(real), strict=False):
-        if isinstance(fake, FakeTensor) and fake.shape == value.shape:
-            keep_shadow(fake, value)
-
-
-def _forget_changed(func: Any, args: tuple[Any, ...]) -> None:
-    """A tensor that was written with unknown values has no known values any more."""
-    if not func._schema.is_mutable:
-        return
-    for argument, value in zip(func._schema.arguments, args, strict=False):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            for tensor in tensors_in(value):
-                if shadow_of(tensor) is not None:
-                    keep_shadow(tensor, None)
+    return type(first) is FakeTensor and first.constant is None

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memfit.predict.torch_known import storage_of
 from memfit.predict.torch_numbers import NumberRule
 from memfit.predict.torch_places import Places
 from memfit.predict.torch_work import WorkCounter
@@ -60,14 +61,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
-
-
-def storage_of(tensor: torch.Tensor) -> Any | None:
-    """The tensor's storage, or None for layouts that have none."""
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None
 
 
 def device_of(tensor: Any) -> torch.device:

@@ -6,19 +6,15 @@ Inductor asks for them: they write only to the scratch folder, and end by themse
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from memfit.predict.scratch_files import ScratchFiles
 
 COMPILERS = {"cc", "gcc", "clang", "ptxas", "ptxas-blackwell", "c++", "g++", "nvcc"}
 STARTS = {"subprocess.Popen", "os.posix_spawn"}
-_RENAME, _RMDIR = os.replace, os.rmdir
 
 
 def use_folder_for_compilers(folder: str) -> None:
@@ -30,36 +26,6 @@ def use_folder_for_compilers(folder: str) -> None:
 
 class CompilingFiles(ScratchFiles):
     """As the scratch files of a script, with compilers, which know their way about the scratch folder itself."""
-
-    @contextlib.contextmanager
-    def guarding(self) -> Iterator[None]:
-        """As for every script; a folder inside the scratch folder that is not empty stays."""
-        with super().guarding(), patch.object(os, "rmdir", self.rmdir):
-            yield
-
-    def rmdir(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Fails where it must: `os.removedirs` goes up until it does."""
-        if self._is_inside(path):
-            _RMDIR(path)
-        else:
-            self.forget(path)
-
-    def mkdir(self, name: Any, mode: int = 0o777, *args: Any, **kwargs: Any) -> None:
-        """A folder inside the scratch folder is made where it is asked for."""
-        if self._is_inside(name):
-            self._make_folder(os.path.abspath(os.fsdecode(name)))
-        else:
-            super().mkdir(name, mode, *args, **kwargs)
-
-    def rename(self, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        """A file inside the scratch folder is renamed for real."""
-        if self._is_inside(source) and self._is_inside(target):
-            _RENAME(source, target)
-        else:
-            super().rename(source, target, *args, **kwargs)
-
-    def _is_inside(self, path: Any) -> bool:
-        return os.path.abspath(os.fsdecode(path)).startswith(self.folder + os.sep)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event in STARTS and args and os.path.basename(os.fsdecode(args[0])) in COMPILERS and _torch_asks():

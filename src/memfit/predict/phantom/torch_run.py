@@ -222,7 +222,7 @@ def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
         )  # fmt: skip
     made = max(run.watch.num_updates.values(), default=0)
     return Failure(
-        kind="script", what=f"the job failed at {where} by itself after {made} optimizer steps",
+        kind="script", what=f"the job failed at {where} after {made} optimizer steps",
         found=f"{type(error).__name__}: {first}", traceback=text, hint=_hint(f"{type(error).__module__} {error}"),
     )  # fmt: skip
 

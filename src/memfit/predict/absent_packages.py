@@ -1,0 +1,45 @@
+"""Processes that a predicted script starts: questions are asked, pools and workers run in this process.
+
+A trial of NNI asks for its parameters and reports results. Without a tuner there are none, and the script's own
+defaults count, as when it is run by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+Note = Callable[[str, str], None]
+
+
+@contextlib.contextmanager
+def standing_alone(note: Note) -> Iterator[None]:
+    """Within, `import nni` works also where it is not installed."""
+    if "nni" in sys.modules or importlib.util.find_spec("nni") is not None:
+        yield
+        return
+    with patch.dict(sys.modules, {"nni": _trial(note)}):
+        yield
+
+
+def _trial(note: Note) -> types.ModuleType:
+    """The functions that a trial of NNI calls."""
+
+    def parameters(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        note("script", "nni is not installed: it gave no parameters, so the script's own defaults count")
+        return {}
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    module: Any = types.ModuleType("nni", "The trial's side of NNI, without a tuner.")
+    module.get_next_parameter = module.get_current_parameter = parameters
+    module.report_intermediate_result = module.report_final_result = nothing
+    module.get_experiment_id = module.get_trial_id = lambda: "STANDALONE"
+    module.get_sequence_id = lambda: 0
+    return module

@@ -1,0 +1,184 @@
+"""The scratch file system: a script sees what a real one would show, and the real one does not change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit.predict.compiled_files import opening_for_compiled_code
+from memfit.predict.scratch_files import ScratchFiles
+
+NAMES = ("a", "b", "d", "d/x", "d/e", "d/e/y", "new", "new/z")
+
+
+def written(path: str, mode: str, text: str) -> None:
+    with open(path, mode) as stream:
+        stream.write(text)
+
+
+def read(path: str) -> str:
+    with open(path) as stream:
+        return stream.read()
+
+
+def tree(folder: str) -> Any:
+    return sorted((os.path.relpath(top, folder), sorted(names), sorted(files)) for top, names, files in os.walk(folder))
+
+
+ACTIONS: dict[str, Callable[[str, str], Any]] = {
+    "write": lambda a, b: written(a, "w", b[-3:]),
+    "append": lambda a, b: written(a, "a", "more"),
+    "change": lambda a, b: written(a, "r+", "R"),
+    "create": lambda a, b: written(a, "x", "new"),
+    "read": lambda a, b: read(a),
+    "make folder": lambda a, b: os.mkdir(a),
+    "make folders": lambda a, b: os.makedirs(a, exist_ok=True),
+    "remove": lambda a, b: os.remove(a),
+    "remove folder": lambda a, b: os.rmdir(a),
+    "remove tree": lambda a, b: shutil.rmtree(a),
+    "rename": lambda a, b: os.rename(a, b) if os.path.isfile(a) and not os.path.isdir(b) else None,
+    "move": lambda a, b: shutil.move(a, b) and None if not b.startswith(a) and not os.path.isdir(b) else None,
+    "copy": lambda a, b: shutil.copyfile(a, b) and None if a != b else None,
+    "copy tree": lambda a, b: shutil.copytree(a, b) and None if not (b + "/").startswith(a + "/") else None,
+    "list": lambda a, b: sorted(os.listdir(a)),
+    "scan": lambda a, b: sorted((entry.name, entry.is_dir()) for entry in os.scandir(a)),
+    "size": lambda a, b: os.path.getsize(a) if os.path.isfile(a) else os.path.isdir(a),
+    "touch": lambda a, b: pathlib.Path(a).touch(),
+    "when": lambda a, b: (os.utime(a, (5, 7)), None if os.path.isdir(a) else 0)[1],
+    "truncate": lambda a, b: os.truncate(a, 1),
+    "link": lambda a, b: os.symlink(a, b) if os.path.isfile(a) else None,
+    "find": lambda a, b: sorted(str(path.name) for path in pathlib.Path(a).glob("*")),
+    "space": lambda a, b: os.statvfs(a).f_namemax > 0,
+}
+Steps = list[tuple[str, str, str]]
+
+
+def outcome(folder: str, steps: Steps) -> list[Any]:
+    """What each step gave, or the kind of its error, and what is there in the end."""
+    found: list[Any] = []
+    for action, first, second in steps:
+        try:
+            found.append(ACTIONS[action](os.path.join(folder, first), os.path.join(folder, second)))
+        except OSError as error:
+            found.append(type(error))
+        except shutil.Error:
+            found.append(shutil.Error)
+    return [*found, tree(folder)]
+
+
+def furnished(folder: str) -> str:
+    os.makedirs(os.path.join(folder, "d", "e"))
+    for name in ("a", "d/x", "d/e/y"):
+        written(os.path.join(folder, name), "w", f"content of {name}")
+    return folder
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8
+    )
+)
+def test_every_sequence_of_calls_gives_what_the_real_file_system_gives(steps: Steps):
+    with tempfile.TemporaryDirectory() as top:
+        real, kept, scratch = (os.path.join(top, name) for name in ("real", "kept", "scratch"))
+        os.mkdir(scratch)
+        expected = outcome(furnished(real), steps)
+        furnished(kept)
+        before = [tree(kept), [read(os.path.join(kept, name)) for name in ("a", "d/x", "d/e/y")]]
+        with ScratchFiles(scratch).guarding():
+            found = outcome(kept, steps)
+        assert found == expected
+        assert [tree(kept), [read(os.path.join(kept, name)) for name in ("a", "d/x", "d/e/y")]] == before
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ScratchFiles:
+    (tmp_path / "scratch").mkdir()
+    return ScratchFiles(str(tmp_path / "scratch"))
+
+
+def test_a_temporary_file_in_a_new_folder_can_be_moved(tmp_path: Path, files: ScratchFiles):
+    with files.guarding():
+        os.makedirs(tmp_path / "cache" / "a")
+        with tempfile.NamedTemporaryFile("w", dir=tmp_path / "cache" / "a", delete=False) as stream:
+            stream.write("hello")
+        shutil.move(stream.name, tmp_path / "cache" / "final")
+        assert (tmp_path / "cache" / "final").read_text() == "hello"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_script_can_go_into_a_folder_it_made(tmp_path: Path, files: ScratchFiles):
+    (tmp_path / "given").write_text("here")
+    before = os.getcwd()
+    with files.guarding():
+        try:
+            os.mkdir(tmp_path / "run")
+            os.chdir(tmp_path / "run")
+            assert os.getcwd() == str(tmp_path / "run")
+            written("own", "w", "mine")
+            assert (read("own"), read("../given")) == ("mine", "here")
+        finally:
+            os.chdir(before)
+
+
+def test_writing_through_a_link_changes_nothing_outside(tmp_path: Path, files: ScratchFiles):
+    (tmp_path / "given").write_text("here")
+    with files.guarding():
+        os.symlink(tmp_path / "given", tmp_path / "link")
+        written(str(tmp_path / "link"), "w", "changed")
+        assert read(str(tmp_path / "given")) == "changed"
+    assert (tmp_path / "given").read_text() == "here"
+
+
+def test_a_database_is_written_to_the_scratch_folder(tmp_path: Path, files: ScratchFiles):
+    with files.guarding(), opening_for_compiled_code(files, lambda kind, text: None):
+        for rows in (1, 2):
+            with contextlib.closing(sqlite3.connect(tmp_path / "base.db")) as base, base:
+                base.execute("create table if not exists t (x)")
+                base.execute("insert into t values (1)")
+                assert base.execute("select count(*) from t").fetchone() == (rows,)
+        assert os.path.getsize(tmp_path / "base.db") > 0
+    assert not (tmp_path / "base.db").exists()
+
+
+LOADS_A_DATA_SET = """
+import json, os, torch
+from datasets import load_dataset
+with open("rows.json", "w") as stream:
+    for number in range(40):
+        stream.write(json.dumps({"text": "word " * number, "label": number % 2}) + "\\n")
+data = load_dataset("json", data_files="rows.json", split="train")
+data = data.map(lambda row: {"length": len(row["text"].split())}, num_proc=2).filter(lambda row: row["length"] > 3)
+data = data.train_test_split(0.25, seed=0)["train"].with_format("torch", columns=["length", "label"])
+model = torch.nn.Embedding(50, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in torch.utils.data.DataLoader(data, batch_size=4):
+    model(batch["length"]).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("datasets", reason="the package `datasets` is not installed")
+    import subprocess
+    import sys
+
+    (tmp_path / "train.py").write_text(LOADS_A_DATA_SET)
+    environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "memfit", "predict", "train.py", "--no-probes"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "3 steps" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
