@@ -13,6 +13,7 @@
     |   `-- DamagedRecord             a file in it is broken beyond its tail
     |-- DataError                     a data set cannot be fetched or read
     |-- StorageError                  the run folder cannot be written (disk full, no permission)
+    |-- Interrupted                   exit code 130: a signal ended a series of runs; what is done is kept
     |-- MissingExtra                  an optional dependency is not installed
     |-- PredictionFailed              a job could not be traced; carries its own traceback
     |-- PlanBroken                    the model was not called as it was when its plan was made
@@ -95,6 +96,12 @@ class DataError(MemfitError):
 
 class StorageError(MemfitError):
     """The run folder cannot be written."""
+
+
+class Interrupted(MemfitError):
+    """Ctrl-C or a termination signal ended a series of runs; what is done is kept."""
+
+    exit_code = 130
 
 
 class MissingExtra(MemfitError):

@@ -97,6 +97,54 @@ def test_diff_without_two_sides_is_a_usage_error(runs: Path, arguments: tuple[st
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--repeat", "4", "--", "true"), "two commands"),
+        (("--repeat", "4", "a"), "two commands"),
+        (("--repeat", "4", "--", "true", "--", "true", "--", "true"), "two commands"),
+        (("--repeat", "4", "a", "b", "--", "true", "--", "true"), "two commands"),
+        (("--repeat", "2", "--", "true", "--", "true"), "at least 4"),
+        (("--repeat", "4", "--", "true", "--", "no-such-program"), "no-such-program"),
+        (("--resume", "x", "a", "b"), "--resume"),
+        (("--stable", "a", "b"), "--repeat"),
+        (("a", "--", "b", "--", "b"), "--repeat"),
+        (("a", "b", "--fail-above", "much"), "percent"),
+    ],
+)
+def test_diff_refuses_repeats_that_make_no_sense(runs: Path, arguments: tuple[str, ...], said: str):
+    done = memfit("diff", *arguments, folder=runs)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_diff_repeats_two_commands_and_prints_one_json_document(tmp_path: Path):
+    command = ("--", sys.executable, "-S", "-c", "print('hello')")
+    done = memfit("diff", "--repeat", "4", "-o", "out", "--json", *command, *command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["order"] == ["A", "B", "B", "A", "A", "B", "B", "A"]
+    assert data["differences"][0]["resolves"] > 0
+    assert "8/8  A  peak" in done.stderr
+    again = memfit("diff", "--resume", "out", "--json", folder=tmp_path)
+    assert json.loads(again.stdout)["differences"] == data["differences"]
+    shown = memfit("diff", "--resume", "out", "-q", folder=tmp_path)
+    assert "would have been seen" in " ".join(shown.stdout.split())
+    assert shown.stderr == ""
+
+
+def test_diff_fails_only_above_a_share_that_is_surely_passed(runs: Path):
+    assert memfit("diff", "a", "b", "--fail-above", "20%", folder=runs).returncode == 1
+    passed = memfit("diff", "a", "b", "--fail-above", "500%", folder=runs)
+    assert passed.returncode == 0
+    unsure = memfit("diff", "a", "a", "--fail-above", "5%", folder=runs)
+    assert unsure.returncode == 0
+    assert "need not be seen" in unsure.stderr
+    assert memfit("diff", "b", "a", "--fail-above", "0%", folder=runs).returncode == 0
+
+
 def test_export_names_what_it_wrote(runs: Path, tmp_path: Path):
     for to, name in {"csv": "tables", "json": "a.json", "chrome-trace": "t.json", "memory-viewer": "m.pickle"}.items():
         done = memfit("export", "a", "--to", to, "-o", tmp_path / name, folder=runs)

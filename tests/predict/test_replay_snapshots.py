@@ -17,10 +17,56 @@ from memfit.predict.replay_report import best_forward, replay, requests_of
 from memfit.predict.simulate import make_allocator, play
 from memfit.predict.snapshot_file import read_snapshot
 from memfit.records.snapshot import DeviceSnapshot, Frame, Snapshot, TraceEvent
+from memfit.show.replay_view import replay_text
 from memfit.units import KIB, MIB
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"
 REAL = sorted(TRUTH.glob("*.pickle*"))
+
+
+def pages_of(allocator: CachingAllocator) -> dict[int, int]:
+    """Mapped pages of 2 MiB of an expandable allocator."""
+    step = 2 * MIB
+    starts = [(s.address, s.address + s.num_bytes) for s in allocator.segments()]
+    return {page: step for low, high in starts for page in range(low, high, step)}
+
+
+def runs_of(pages: list[int]) -> list[tuple[int, int]]:
+    """Neighbouring pages as (address, size)."""
+    runs: list[tuple[int, int]] = []
+    for page in sorted(pages):
+        if runs and sum(runs[-1]) == page:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 2 * MIB)
+        else:
+            runs.append((page, 2 * MIB))
+    return runs
+
+
+def record_expandable(events: list[int], told: AllocatorSettings, skip: int = 0) -> DeviceSnapshot:
+    """The same for expandable segments: pages that are mapped and given back."""
+    allocator = make_allocator(told)
+    handles: list[int] = []
+    trace: list[TraceEvent] = []
+    for number, event in enumerate(events):
+        if number == skip:
+            trace.clear()
+        known = pages_of(allocator)
+        if event > 0:
+            handles.append(allocator.allocate(event))
+        elif event < 0:
+            address, requested = allocator.address(handles[-1 - event]), requested_bytes(events, -1 - event)
+            allocator.free(handles[-1 - event])
+            for action in ("free_requested", "free_completed"):
+                trace.append(TraceEvent(action=action, address=address, num_bytes=requested, stack=0))
+        else:
+            allocator.empty_cache()
+        now = pages_of(allocator)
+        gone, new = [p for p in known if p not in now], [p for p in now if p not in known]
+        trace += [TraceEvent(action="segment_unmap", address=a, num_bytes=n) for a, n in runs_of(gone)]
+        trace += [TraceEvent(action="segment_map", address=a, num_bytes=n) for a, n in runs_of(new)]
+        if event > 0:
+            trace.append(TraceEvent(action="alloc", address=allocator.address(handles[-1]), num_bytes=event, stack=0))
+    return DeviceSnapshot(device=0, segments=allocator.segments(), events=tuple(trace if skip < len(events) else []))
 
 
 def record(events: list[int], told: AllocatorSettings, skip: int = 0) -> DeviceSnapshot:
@@ -156,16 +202,108 @@ def test_a_failure_in_the_recording_is_found_with_its_line():
     assert failure.line == "model.py:12 in forward"
 
 
-def test_a_recording_with_expandable_segments_says_that_it_was_not_replayed():
-    events = (
-        TraceEvent(action="segment_map", address=0, num_bytes=20 * MIB),
-        TraceEvent(action="alloc", address=0, num_bytes=5 * MIB),
-    )
-    segments = play([5 * MIB], make_allocator(AllocatorSettings(expandable_segments=True))).allocator.segments()
-    report = replay(snapshot_of(DeviceSnapshot(device=0, segments=segments, events=events), "expandable_segments:True"))
-    assert "expandable" in report.agreement.reason
-    assert report.peaks["allocated"].value == 5 * MIB
-    assert report.peaks["reserved"].value == 20 * MIB
+@settings(deadline=None, max_examples=60)
+@given(runs(), st.integers(0, 40))
+def test_a_recording_with_expandable_segments_is_replayed_to_the_address(events: list[int], skip: int):
+    told = AllocatorSettings(ties_by_address=True, expandable_segments=True)
+    device = record_expandable(events, told, min(skip, len(events) - 1))
+    _, agreement = best_forward(device, told)
+    assert agreement.num_same_place == agreement.num_allocations
+    if not agreement.reason:
+        assert agreement.same_reserved
+        assert run_forward(device, told).allocator.segments() == device.segments
+
+
+def test_a_recording_whose_settings_changed_between_kinds_of_segments_says_that_it_was_not_replayed():
+    told = AllocatorSettings(expandable_segments=True)
+    grown, whole = record_expandable([5 * MIB], told), record([30 * MIB], AllocatorSettings())
+    mixed = DeviceSnapshot(device=0, segments=(*grown.segments, *whole.segments), events=(*grown.events, *whole.events))
+    report = replay(snapshot_of(mixed, "expandable_segments:True"))
+    assert "some are not" in report.agreement.reason
+    assert report.peaks["allocated"].value == 35 * MIB
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+def with_failure(device: DeviceSnapshot, num_bytes: int, driver_free: int, number: int = 0, time_us: int | None = None):
+    failed = TraceEvent(action="oom", address=driver_free, num_bytes=num_bytes, stack=0, time_us=time_us)
+    return DeviceSnapshot(device=number, segments=device.segments, events=(*device.events, failed))
+
+
+def fragmented() -> DeviceSnapshot:
+    """Two blocks of 40 MiB free, each below a living one of 60 MiB: 80 MiB lie unused, in two pieces."""
+    return record([100 * MIB, 100 * MIB, -1, -2, 60 * MIB, 60 * MIB], AllocatorSettings(ties_by_address=True))
+
+
+def test_a_failure_shows_what_lay_free_and_that_it_was_fragmentation():
+    report = replay(snapshot_of(with_failure(fragmented(), 70 * MIB, 10 * MIB)))
+    (failure,) = report.failures
+    assert failure.memory is not None
+    assert failure.memory.reserved_bytes == 200 * MIB
+    assert failure.memory.allocated_bytes == 120 * MIB
+    assert (failure.memory.num_free_blocks, failure.memory.free_bytes) == (2, 80 * MIB)
+    assert failure.memory.largest_free_bytes == 40 * MIB
+    text = " ".join(replay_text(report, width=200).split())
+    assert "the largest block it could take: 40.0 MiB" in text
+    assert "enough: fragmentation" in text
+    short = replay(snapshot_of(with_failure(fragmented(), 170 * MIB, 10 * MIB)))
+    assert "80.0 MiB would have been missing" in replay_text(short, width=200)
+
+
+def test_the_failed_request_counts_in_the_least_memory_and_says_which_settings_would_have_fitted():
+    report = replay(snapshot_of(with_failure(fragmented(), 70 * MIB, 10 * MIB)))
+    served = replay(snapshot_of(fragmented()))
+    assert served.available_bytes is None
+    assert report.available_bytes == 210 * MIB
+    by_name = {run.settings: run for run in report.what_if}
+    plain, grown = by_name[""].smallest_device_bytes, by_name["expandable_segments:True"].smallest_device_bytes
+    assert plain is not None
+    assert grown is not None
+    assert plain == (200 + 70) * MIB
+    assert grown <= 210 * MIB
+    assert (served.what_if[0].smallest_device_bytes or 0) < plain
+    rows = [line.split() for line in replay_text(report, width=200).split("\n") if "MiB" in line]
+    assert next(row[-1] for row in rows if row[:2] == ["default", "(recorded)"]) == "no"
+    assert next(row[-1] for row in rows if row[:1] == ["expandable_segments:True"]) == "yes"
+
+
+def test_of_two_devices_the_one_that_failed_is_shown_and_the_other_named():
+    busy = record([5 * MIB, 6 * MIB, 7 * MIB, 8 * MIB], AllocatorSettings())
+    failed = with_failure(record([5 * MIB], AllocatorSettings()), 1 << 30, 0, number=1)
+    snapshot = snapshot_of(busy)
+    both = Snapshot(name="two", devices=(busy, failed), settings="", frames=snapshot.frames, stacks=snapshot.stacks)
+    report = replay(both)
+    assert report.device == 1
+    assert "ran out of memory" in report.why_this_device
+    assert [(other.device, other.num_failures) for other in report.other_devices] == [(0, 0)]
+    text = replay_text(report, width=200)
+    assert "not shown: device 0" in text
+    assert "--device 0" in text
+    assert replay(both, device=0).device == 0
+    assert replay(both, device=0).other_devices[0].num_failures == 1
+
+
+def test_of_two_devices_that_failed_the_last_one_is_shown():
+    made = record([5 * MIB], AllocatorSettings())
+    devices = (with_failure(made, MIB, 0, 0, time_us=20), with_failure(made, MIB, 0, 1, time_us=10))
+    snapshot = snapshot_of(made)
+    both = Snapshot(name="two", devices=devices, settings="", frames=snapshot.frames, stacks=snapshot.stacks)
+    assert replay(both).device == 0
+
+
+def test_changes_are_against_the_recorded_settings():
+    told = "max_split_size_mb:32"
+    report = replay(snapshot_of(record([30 * MIB, 5 * MIB], parse_allocator_settings(told)), told))
+    assert [run.settings for run in report.what_if[:2]] == [told, ""]
+    lines = replay_text(report, width=200).split("\n")
+    (mine,) = [line for line in lines if f"{told} (recorded)" in line]
+    assert "+" not in mine
+    (default,) = [line for line in lines if line.startswith("default")]
+    assert "+0 B" in default
+    silent = snapshot_of(record([MIB], AllocatorSettings()))
+    unknown = Snapshot(name="x", devices=silent.devices, settings=None, frames=silent.frames, stacks=silent.stacks)
+    assert "default (taken as recorded)" in replay_text(replay(unknown), width=200)
 
 
 def test_a_snapshot_without_events_is_explained_as_it_stands():

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from memfit.api.comparisons import (
+    repeat_commands,
+    repeat_runs,
+    repeats_progress,
+    resume_repeats,
+)
 from memfit.api.data_sets import (
     data_set_names,
     fetch_data,
@@ -95,7 +101,11 @@ __all__ = [
     "read_prediction",
     "read_run",
     "read_study",
+    "repeat_commands",
+    "repeat_runs",
+    "repeats_progress",
     "replay_snapshot",
+    "resume_repeats",
     "run_edge",
     "run_offloading",
     "run_study",

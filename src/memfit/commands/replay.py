@@ -12,7 +12,9 @@ from memfit.commands.options import BYTES, json_option
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("snapshot", type=click.Path(path_type=Path))
-@click.option("--device", type=int, help="Which GPU of the snapshot; without it, the one with the most events.")
+@click.option(
+    "--device", type=int, help="Which GPU; without it, the one that ran out of memory, or has the most events."
+)
 @click.option(
     "--alloc-conf",
     "settings",

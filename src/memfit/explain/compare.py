@@ -2,8 +2,8 @@
 
 Every quantity known on a side becomes a row with its own noise (explain/noise.py). A difference above the noise is
 called larger; below it, within; and where a run was cut short, a number is missing or its bounds overlap, the
-answer is that we cannot tell. With four repeats or more on both sides the noise comes from relabelling the repeats
-and nothing is assumed.
+answer is that we cannot tell. With four repeats or more on both sides the noise comes from the repeats
+(explain/repeats.py) and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.explain import noise
+from memfit.explain import noise, repeats
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.finding import Comparison, Difference, Group, NoiseSource, Side, Verdict
 from memfit.records.ledger import Ledger
@@ -23,6 +23,7 @@ from memfit.records.run import RunRecord, Settings
 CUT_SHORT = {"killed", "out of memory", "over the limit", "interrupted", "still running", "lost", "failed"}
 _PHASES = ("data", "forward", "backward", "update")
 _FIXED_LINES = {"interpreter", "imports", "library files"}
+_ONE_RUN = "one run each cannot tell {}; repeat both: --repeat 4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,9 @@ def compare_groups(first: Sequence[Subject], second: Sequence[Subject]) -> Compa
     """Compare two sides of one or more runs each."""
     sides = [[_quantities(subject) for subject in side] for side in (first, second)]
     names = list(dict.fromkeys(name for side in sides for run in side for name in run))
-    differences = [_difference(name, first, second, sides[0], sides[1]) for name in names]
+    rows = [(_of_side(name, first, sides[0]), _of_side(name, second, sides[1])) for name in names]
+    confidence = repeats.confidence_for(sum(_varies(a, b) for a, b in rows))
+    differences = [_difference(a, b, confidence) for a, b in rows]
     return Comparison(
         first=_side("A", first),
         second=_side("B", second),
@@ -86,7 +89,7 @@ def _memory(run: RunRecord) -> list[_Quantity]:
     mean_bytes = run.tree.mean_bytes()
     if mean_bytes is not None:
         mean = measured(mean_bytes, "bytes", f"mean over time of {len(run.tree.tree_bytes)} samples")
-        rows.append(_Quantity(group="memory", name="mean", figure=mean, noise=_resident_noise(run, mean.value or 0)))
+        rows.append(_single_run_row("memory", "mean", mean, "how far the mean over time repeats"))
     for device in sorted({reading.device for reading in run.gpus}):
         used = [sum(p.num_bytes or 0 for p in r.processes) for r in run.gpus if r.device == device]
         figure = measured(max(used), "bytes", f"largest of {len(used)} NVML readings")
@@ -118,9 +121,16 @@ def _time(run: RunRecord) -> list[_Quantity]:
     if len(steps):
         rows.append(_median_row(run, "time", "median step time", steps.seconds_per_step, "seconds"))
     duration = measured(run.duration_seconds, "seconds", "monotonic clock")
-    sources = (noise.machine_noise(run.duration_seconds),)
-    rows.append(_Quantity(group="time", name="duration", figure=duration, noise=sources, grows=True))
+    rows.append(_single_run_row("time", "duration", duration, _PACE, grows=True))
     return rows
+
+
+_PACE = "how much the machine changes the pace of a repeat"
+
+
+def _single_run_row(group: Group, name: str, figure: Figure, what: str, *, grows: bool = False) -> _Quantity:
+    """A quantity of which one run does not show how far it repeats."""
+    return _Quantity(group=group, name=name, figure=figure, noise_unknown=_ONE_RUN.format(what), grows=grows)
 
 
 def _median_row(run: RunRecord, group: Group, name: str, values: np.ndarray, unit: str) -> _Quantity:
@@ -132,16 +142,16 @@ def _median_row(run: RunRecord, group: Group, name: str, values: np.ndarray, uni
         reason = f"{len(steady)} steady steps; at least {noise.MIN_STEADY_STEPS} are needed"
         return _Quantity(group=group, name=name, figure=unknown(unit, reason), noise_unknown=reason)
     middle = float(np.median(steady))
-    floor = _resident_noise(run, middle) if unit == "bytes" else (noise.machine_noise(middle),)
     noun = "steady steps" if run.steps.group_size.max() == 1 else "steady steps and groups of short steps"
     figure = measured(middle, unit, f"median of {len(steady)} {noun}")
-    return _Quantity(group=group, name=name, figure=figure, noise=(scatter, *floor))
+    if unit == "seconds":
+        return _single_run_row(group, name, figure, _PACE)
+    return _Quantity(group=group, name=name, figure=figure, noise=(scatter, *_resident_noise(run, middle)))
 
 
 def _energy(run: RunRecord) -> list[_Quantity]:
     """Joules per domain, divided by the steps where there are any."""
     rows = []
-    why = "one run cannot show how far its energy repeats; give several runs per side"
     for reading in run.energy:
         figure, name = reading.figure, f"energy, {reading.domain}"
         if figure.value is not None and len(run.steps):
@@ -150,7 +160,7 @@ def _energy(run: RunRecord) -> list[_Quantity]:
             figure = Figure(
                 value=each, unit="joules", source=figure.source, method=f"{figure.method}, divided by steps"
             )
-        rows.append(_Quantity(group="energy", name=name, figure=figure, noise_unknown=why))
+        rows.append(_single_run_row("energy", name, figure, "how far energy repeats"))
     return rows
 
 
@@ -195,15 +205,12 @@ def _ledger(ledger: Ledger, run: RunRecord) -> list[_Quantity]:
 _Rows = list[dict[str, _Quantity]]
 
 
-def _difference(
-    key: str, first: Sequence[Subject], second: Sequence[Subject], first_rows: _Rows, second_rows: _Rows
-) -> Difference | None:
+def _difference(a: _SideOfRow, b: _SideOfRow, confidence: float) -> Difference | None:
     """Compare one quantity; None when neither side knows it."""
-    a, b = (_of_side(key, subjects, rows) for subjects, rows in ((first, first_rows), (second, second_rows)))
-    sample = next(row[key] for row in (*first_rows, *second_rows) if key in row)
+    sample = (*a.quantities, *b.quantities)[0]
     if not a.known and not b.known:
         return None
-    figures = [_mean_figure(side) for side in (a, b)]
+    figures = [_mean_figure(side, sample.figure.unit) for side in (a, b)]
     if not a.known or not b.known:
         change = unknown(sample.figure.unit, "known on one side only")
         reason = "; ".join(f"{label}: {side.missing}" for label, side in (("A", a), ("B", b)) if not side.known)
@@ -212,14 +219,14 @@ def _difference(
             verdict="cannot tell", reason=reason,
         )  # fmt: skip
     delta = (figures[1].value or 0.0) - (figures[0].value or 0.0)
-    half, why = _noise_of(a, b)
-    verdict, reason = _verdict(delta, half, why, a, b)
+    width = _noise_of(a, b, confidence)
+    verdict, reason = _verdict(delta, width.half, width.reason, a, b)
     source = "measured" if {figures[0].source, figures[1].source} == {"measured"} else "assumed"
-    low, high = (None, None) if half is None else (delta - half, delta + half)
+    low, high = (None, None) if width.half is None else (delta - width.half, delta + width.half)
     change = Figure(value=delta, unit=sample.figure.unit, source=source, method="B - A", low=low, high=high)
     return Difference(
-        group=sample.group, name=sample.name, first=figures[0], second=figures[1], change=change, noise=half,
-        verdict=verdict, reason=reason,
+        group=sample.group, name=sample.name, first=figures[0], second=figures[1], change=change, noise=width.half,
+        resolves=width.resolves, verdict=verdict, reason=reason,
     )  # fmt: skip
 
 
@@ -258,9 +265,8 @@ def _absent_line(key: str) -> _Quantity:
     return _Quantity(group="ledger", name=key.partition("/")[2], figure=figure)
 
 
-def _mean_figure(side: _SideOfRow) -> Figure:
+def _mean_figure(side: _SideOfRow, unit: str) -> Figure:
     if not side.known:
-        unit = side.quantities[0].figure.unit if side.quantities else "bytes"
         return unknown(unit, side.missing)
     if len(side.quantities) == 1:
         return side.quantities[0].figure
@@ -272,21 +278,47 @@ def _mean_figure(side: _SideOfRow) -> Figure:
     )
 
 
-def _noise_of(a: _SideOfRow, b: _SideOfRow) -> tuple[float | None, str]:
-    """(half width, why): from relabelling when there are enough repeats, else the largest of spread and sources."""
-    fewest = min(len(a.values), len(b.values))
-    if fewest >= noise.MIN_REPEATS:
-        half = noise.permutation_noise(a.values, b.values)
-        grain = max((s.half_width for q in a.quantities for s in q.noise if s.name == "counter"), default=0.0)
-        if grain > half:
-            return grain, noise.counter_noise().reason
-        return half, f"repeats: 95 % of all relabellings of {len(a.values)} + {len(b.values)} runs stay below"
-    spread = max(float(np.ptp(a.values)), float(np.ptp(b.values)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Width:
+    """How large a difference is no evidence, and why."""
+
+    half: float | None
+    reason: str
+    resolves: float | None = None
+
+
+def _is_repeated(a: _SideOfRow, b: _SideOfRow) -> bool:
+    return a.known and b.known and min(len(a.values), len(b.values)) >= repeats.MIN_REPEATS
+
+
+def _varies(a: _SideOfRow, b: _SideOfRow) -> bool:
+    """Whether a row of enough repeats can differ by chance; what is always counted the same cannot."""
+    return _is_repeated(a, b) and (np.ptp(a.values) > 0 or np.ptp(b.values) > 0)
+
+
+def _noise_of(a: _SideOfRow, b: _SideOfRow, confidence: float) -> _Width:
+    """From the repeats when there are enough, else the larger of their spread and of what is assumed."""
+    if _is_repeated(a, b):
+        return _repeated_noise(a, b, confidence)
     half, why = _single_noise(a, b)
-    repeated = max(len(a.values), len(b.values)) > 1
-    if repeated and (half is None or spread > half):
-        return spread, "repeats: runs of one side differ by this much"
-    return half, why
+    spread = max(float(np.ptp(a.values)), float(np.ptp(b.values)))
+    if half is not None and spread > half:
+        return _Width(half=spread, reason="repeats: runs of one side differ by this much")
+    return _Width(half=half, reason=why)
+
+
+def _repeated_noise(a: _SideOfRow, b: _SideOfRow, confidence: float) -> _Width:
+    found = repeats.compare_means(a.values, b.values, confidence)
+    grains = [s for q in (*a.quantities, *b.quantities) for s in q.noise if s.name in ("counter", "device")]
+    grain = max(grains, key=lambda source: source.half_width, default=None)
+    if grain is not None and grain.half_width > found.half_width:
+        resolves = grain.half_width + found.resolves - found.half_width
+        return _Width(half=grain.half_width, reason=grain.reason, resolves=resolves)
+    if found.half_width == 0:
+        return _Width(half=0.0, reason="all repeats of a side gave the same number", resolves=0.0)
+    runs = f"{len(a.values)} + {len(b.values)} runs"
+    reason = f"repeats: Welch's t over {runs}; all rows share a false-alarm rate of about 5 %"
+    return _Width(half=found.half_width, reason=reason, resolves=found.resolves)
 
 
 def _single_noise(a: _SideOfRow, b: _SideOfRow) -> tuple[float | None, str]:
@@ -345,10 +377,10 @@ def _notes(first: Sequence[Subject], second: Sequence[Subject]) -> tuple[str, ..
             if subject.run.outcome.kind in CUT_SHORT
         )
     fewest = min(len(first), len(second))
-    if fewest < noise.MIN_REPEATS:
+    if fewest < repeats.MIN_REPEATS:
         notes.append(
-            f"with fewer than {noise.MIN_REPEATS} runs per side the noise rests on assumptions; "
-            f"repeat both and compare `A A A A -- B B B B`"
+            f"with fewer than {repeats.MIN_REPEATS} runs per side the noise rests on assumptions; "
+            f"`memfit diff --repeat {repeats.MIN_REPEATS} A B` measures both again and again"
         )
     return tuple(notes)
 

@@ -2,21 +2,19 @@
 
 Three sources, each with where it comes from:
   - the allocator: with glibc's moving mmap threshold, identical CPU jobs land in one of two modes, up to 7.5 %
-    apart; with the threshold pinned they agree within about 0.2 %. Measured on memfit's own test job, so for any
-    other job it is an assumption.
+    apart; with the threshold pinned they differed by up to 0.3 %, taken as 1 %. Measured on memfit's own test jobs,
+    so for any other job it is an assumption.
   - the counter: resident counters are batched per thread; below 0.5 MiB two readings count as equal.
   - the steps of the run itself: a moving-block bootstrap of the median over steady steps (Kuensch 1989; blocks keep
     the correlation between neighbouring steps, which a plain bootstrap would take for independence).
 The sources overlap, so the largest counts and they are not added. With four repeats or more on both sides none of
-this is needed: `permutation_noise` asks how large a difference relabelling the runs gives (Fisher 1935).
+this is needed (explain/repeats.py).
 
-Known limits: one run cannot show what the machine does to its pace, so the floor for times is an assumption too.
+Known limits: one run cannot show what the machine does to its pace, so times, energy and the mean over time, which
+depends on how long each part of the run took, have no noise here: only repeats can tell.
 """
 
 from __future__ import annotations
-
-from itertools import combinations
-from math import comb
 
 import numpy as np
 
@@ -27,16 +25,12 @@ from memfit.units import MIB, format_ratio
 
 COUNTER_BYTES = MIB // 2
 DEFAULT_ALLOCATOR_RATIO = 0.075
-STABLE_ALLOCATOR_RATIO = 0.002
+STABLE_ALLOCATOR_RATIO = 0.01
 TREE_RATIO = 0.02
-MACHINE_TIME_RATIO = 0.03
 MIN_STEADY_STEPS = 5
-MIN_REPEATS = 4
-"""From four and four on, full separation by chance alone happens in 2 of 70 relabellings, below one in twenty."""
 
 _NUM_RESAMPLES = 400
 _MAX_VALUES = 2000
-_MAX_RELABELLINGS = 20_000
 _SEED = 20_260_314
 _PINNING = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_")
 """Any one of these switches glibc's moving threshold off (mallopt(3))."""
@@ -76,7 +70,7 @@ def allocator_noise(header: RunHeader, num_bytes: float) -> NoiseSource:
         ratio, why = STABLE_ALLOCATOR_RATIO, f"{pinned} pins glibc's mmap threshold"
     else:
         ratio = DEFAULT_ALLOCATOR_RATIO
-        why = "glibc's mmap threshold moves while the job runs; --stable would bring it to about 0.2 %"
+        why = "glibc's mmap threshold moves while the job runs; --stable would bring it to about 1 %"
     reason = f"allocator, up to {format_ratio(ratio)}: {why}"
     return NoiseSource(name="allocator", half_width=ratio * num_bytes, source="assumed", reason=reason)
 
@@ -96,12 +90,6 @@ def counter_noise() -> NoiseSource:
     """The grain of the kernel's resident counters."""
     reason = "counter: the kernel batches it per thread; below 0.5 MiB readings count as equal"
     return NoiseSource(name="counter", half_width=COUNTER_BYTES, source="measured", reason=reason)
-
-
-def machine_noise(seconds: float) -> NoiseSource:
-    """What a shared machine does to the pace of a repeat."""
-    reason = "pace: identical runs on one machine differ by about 3 %; repeats would tell"
-    return NoiseSource(name="machine", half_width=MACHINE_TIME_RATIO * seconds, source="assumed", reason=reason)
 
 
 def steady_rows(steps: Steps) -> np.ndarray:
@@ -132,16 +120,3 @@ def _block_medians(values: np.ndarray) -> np.ndarray:
     starts = rng.integers(0, len(values) - length + 1, (_NUM_RESAMPLES, num_blocks))
     rows = (starts[:, :, None] + np.arange(length)).reshape(_NUM_RESAMPLES, -1)[:, : len(values)]
     return np.median(values[rows], axis=1)
-
-
-def permutation_noise(first: np.ndarray, second: np.ndarray) -> float:
-    """The difference of means that 95 % of all relabellings of the runs stay at or below."""
-    both, size = np.concatenate([first, second]), len(first)
-    if comb(len(both), size) <= _MAX_RELABELLINGS:
-        picks = np.array(list(combinations(range(len(both)), size)))
-    else:
-        rng = np.random.default_rng(_SEED)
-        picks = rng.permuted(np.tile(np.arange(len(both)), (_MAX_RELABELLINGS, 1)), axis=1)[:, :size]
-    sums = both[picks].sum(axis=1)
-    differences = np.abs((both.sum() - sums) / len(second) - sums / size)
-    return float(np.quantile(differences, 0.95, method="higher"))

@@ -38,6 +38,7 @@ INSIDE_START = str(Path(__file__).resolve().parents[1] / "inside" / "start")
 FORWARDED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 STABLE_THRESHOLD_BYTES = 1024 * 1024
 """What --stable pins glibc's mmap threshold to: large blocks come from mmap and go back at once, so repeated runs
 agree."""
@@ -53,6 +54,8 @@ class JobEnd:
     signal: int | None
     storage_problem: str = ""
     """Set when the run folder could not be written to the end (a full disk)."""
+    interrupted_by: int | None = None
+    """The signal by which somebody asked memfit, and so the job, to end."""
 
 
 def run_command(
@@ -63,8 +66,12 @@ def run_command(
     overwrite: bool = False,
     grace_seconds: float = 5.0,
     on_live: Listener | None = None,
+    output_file: Path | None = None,
 ) -> JobEnd:
-    """Run a command under the sampler and wait for its end; the run folder is written while it runs."""
+    """Run a command under the sampler and wait for its end; the run folder is written while it runs.
+
+    With `output_file` the job prints into that file, reads nothing and has no terminal.
+    """
     check_command(command)
     clock_start_ns = time.monotonic_ns()
     run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
@@ -77,7 +84,7 @@ def run_command(
         "live": on_live is not None,
         **common_orders(folder, settings, clock_start_ns),
     }
-    return _Supervisor(orders, on_live).run()
+    return _Supervisor(orders, on_live, output_file).run()
 
 
 def check_command(command: list[str]) -> None:
@@ -126,25 +133,33 @@ def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
     return changes
 
 
-def start_sampler(orders: dict[str, Any], pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def start_sampler(
+    orders: dict[str, Any], pass_fds: tuple[int, ...], output_file: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Start the sampler as a bare interpreter: no site-packages, no environment, memfit found by its place."""
     code = (
         f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler_process import main; main()"
     )
-    return subprocess.Popen([sys.executable, "-I", "-S", "-c", code, json.dumps(orders)], pass_fds=pass_fds)
+    arguments = [sys.executable, "-I", "-S", "-c", code, json.dumps(orders)]
+    if output_file is None:
+        return subprocess.Popen(arguments, pass_fds=pass_fds)
+    with output_file.open("wb") as out:
+        return subprocess.Popen(arguments, pass_fds=pass_fds, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
 class _Supervisor:
     """Lives while the job runs: hears the sampler, forwards signals, handles the terminal."""
 
-    def __init__(self, orders: dict[str, Any], on_live: Listener | None) -> None:
+    def __init__(self, orders: dict[str, Any], on_live: Listener | None, output_file: Path | None = None) -> None:
         self.orders = orders
         self.on_live = on_live
+        self.output_file = output_file
+        self.interrupted_by: int | None = None
         self.job_pid: int | None = None
         self.end: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.storage_problem = ""
-        self.terminal = Terminal.of_this_process()
+        self.terminal = Terminal.of_this_process() if output_file is None else None
         self._early_signals: list[int] = []
         self._handlers: dict[int, Any] = {}
 
@@ -158,7 +173,7 @@ class _Supervisor:
         }
         self._take_signals()
         try:
-            sampler = start_sampler(self.orders, (status_write,))
+            sampler = start_sampler(self.orders, (status_write,), self.output_file)
             os.close(status_write)
             self._listen(status_read)
             sampler.wait()
@@ -246,7 +261,12 @@ class _Supervisor:
 
     def _job_end(self) -> JobEnd:
         end = self.end or {}
-        return JobEnd(exit_code=end.get("exit_code"), signal=end.get("signal"), storage_problem=self.storage_problem)
+        return JobEnd(
+            exit_code=end.get("exit_code"),
+            signal=end.get("signal"),
+            storage_problem=self.storage_problem,
+            interrupted_by=self.interrupted_by,
+        )
 
     # ---- signals and job control ----------------------------------------------------------------------------------
 
@@ -262,6 +282,8 @@ class _Supervisor:
             signal.signal(number, handler)
 
     def _forward(self, number: int) -> None:
+        if number in ENDING:
+            self.interrupted_by = number
         if self.job_pid is None:
             self._early_signals.append(number)
             return

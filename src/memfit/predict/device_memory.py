@@ -172,6 +172,10 @@ class TracedMemory(PhysicalMemory):
         self._beyond = ChunkedMemory(first_address=FIRST_ADDRESS * 3)
         self._sizes: dict[int, int] = {}
 
+    def expect(self, addresses: Iterable[int]) -> None:
+        """What the recording hands out next, in place of what was left."""
+        self._addresses = deque(addresses)
+
     def adopt(self, address: int, num_bytes: int) -> None:
         """A segment that was there before the recording began."""
         self._sizes[address] = num_bytes

@@ -21,6 +21,7 @@ from memfit.predict.caching_allocator import (
     Pool,
 )
 from memfit.predict.device_memory import DeviceMemory
+from memfit.records.allocator import Segment
 from memfit.units import TIB
 
 UNLIMITED_RANGE_BYTES = 1 * TIB
@@ -143,8 +144,11 @@ class ExpandableAllocator(CachingAllocator):
         page, base = self._page_bytes(pool), self._range_of(start)
         first = base + -(-(start - base) // page) * page
         last = base + (start + size - base) // page * page
-        if first >= last:
-            return
+        if first < last:
+            self._unmap_pages(pool, start, size, first, last)
+
+    def _unmap_pages(self, pool: Pool, start: int, size: int, first: int, last: int) -> None:
+        """Give back the pages from `first` to `last` of a free block."""
         pool.remove(size, start)
         del self._free_sizes[start], self._free_ends[start + size]
         for left, right in ((start, first), (last, start + size)):
@@ -153,6 +157,50 @@ class ExpandableAllocator(CachingAllocator):
         self.driver.give_pages(last - first)
         self.log.reserve(first - last, pool.is_small, 0)
         self._return_unmapped(pool, first, last)
+
+    # --- beginning in the middle of a run --------------------------------------------------------------------------
+
+    def adopt_range(
+        self, address: int, num_bytes: int, stream: int, is_small: bool, segments: tuple[Segment, ...]
+    ) -> dict[int, int]:
+        """Enter a range with its runs of mapped pages, by address; the handles of live blocks are returned."""
+        pool = self._pools[not is_small].get(stream) or self._new_pool(stream, is_small)
+        start = position = self._place_of(address)
+        self._segments[start] = (num_bytes, pool)
+        handles = {}
+        for segment in segments:
+            place = start + segment.address - address
+            if place > position:
+                self._add_unmapped(pool, position, place - position)
+            handles |= self._adopt_blocks(pool, segment, place - segment.address)
+            self.log.reserve(segment.num_bytes, is_small, 0)
+            position = place + segment.num_bytes
+        if position < start + num_bytes:
+            self._add_unmapped(pool, position, start + num_bytes - position)
+        return handles
+
+    def _adopt_blocks(self, pool: Pool, segment: Segment, shift: int) -> dict[int, int]:
+        handles = {}
+        for block in segment.blocks:
+            place = block.address + shift
+            if block.state == "free":
+                self._add_free(pool, place, block.num_bytes)
+            else:
+                self._live[place] = (block.num_bytes, block.requested_bytes, pool)
+                self._note(block.num_bytes, block.requested_bytes, 0)
+                handles[block.address] = place
+        return handles
+
+    def unmap_at(self, address: int, num_bytes: int) -> bool:
+        """Give pages back, as a recording says; False when they are not mapped and free here."""
+        for pool in (*self._pools[1].values(), *self._pools[0].values()):
+            for key in pool.keys:
+                place, size = key & PLACE_MASK, key >> PLACE_BITS
+                first = place + address - (place & ADDRESS_MASK)
+                if place <= first and first + num_bytes <= place + size:
+                    self._unmap_pages(pool, place, size, first, first + num_bytes)
+                    return True
+        return False
 
     def _range_of(self, address: int) -> int:
         starts = sorted(self._segments)

@@ -32,7 +32,7 @@ class InitialState:
 
 
 @dataclass(slots=True)
-class _Shell:
+class Shell:
     """A segment without its blocks."""
 
     address: int
@@ -55,29 +55,29 @@ class _Found:
 def recover(device: DeviceSnapshot, settings: AllocatorSettings) -> InitialState:
     """Work out the beginning of a recording."""
     shells = _shells_at_start(device)
-    blocks = _blocks_at_start(device, settings)
+    blocks = blocks_at_start(device, settings)
     num_unknown = sum(block.is_unknown for block in blocks)
     num_open = _stretch(shells, blocks, device)
     lows = [block.address for block in blocks]
     return InitialState(
-        segments=tuple(_fill(shell, blocks, lows) for shell in shells),
+        segments=tuple(fill_segment(shell, blocks, lows) for shell in shells),
         num_unknown_blocks=num_unknown,
         num_inferred_blocks=num_unknown - num_open,
     )
 
 
-def _shells_at_start(device: DeviceSnapshot) -> list[_Shell]:
-    shells = {s.address: _Shell(s.address, s.num_bytes, s.stream, s.pool) for s in device.segments}
+def _shells_at_start(device: DeviceSnapshot) -> list[Shell]:
+    shells = {s.address: Shell(s.address, s.num_bytes, s.stream, s.pool) for s in device.segments}
     for event in reversed(device.events):
         if event.action == "segment_alloc":
             shells.pop(event.address, None)
         elif event.action == "segment_free":
             pool = "small" if event.num_bytes == SMALL_SEGMENT_BYTES else "large"
-            shells[event.address] = _Shell(event.address, event.num_bytes, event.stream, pool)
+            shells[event.address] = Shell(event.address, event.num_bytes, event.stream, pool)
     return sorted(shells.values(), key=lambda shell: shell.address)
 
 
-def _blocks_at_start(device: DeviceSnapshot, settings: AllocatorSettings) -> list[_Found]:
+def blocks_at_start(device: DeviceSnapshot, settings: AllocatorSettings) -> list[_Found]:
     """Blocks freed in the recording without having been allocated in it, and those it never touched."""
     born: set[int] = set()
     found: dict[int, _Found] = {}
@@ -97,7 +97,7 @@ def _blocks_at_start(device: DeviceSnapshot, settings: AllocatorSettings) -> lis
     return sorted(found.values(), key=lambda block: block.address)
 
 
-def _stretch(shells: list[_Shell], blocks: list[_Found], device: DeviceSnapshot) -> int:
+def _stretch(shells: list[Shell], blocks: list[_Found], device: DeviceSnapshot) -> int:
     """Give blocks of unknown size what lies behind them, where that is certain; how many stay open is returned."""
     lows = [shell.address for shell in shells]
     begins = _first_allocation_behind(blocks, device)
@@ -134,7 +134,7 @@ def _first_allocation_behind(blocks: list[_Found], device: DeviceSnapshot) -> di
     return begins
 
 
-def _fill(shell: _Shell, blocks: list[_Found], lows: list[int]) -> Segment:
+def fill_segment(shell: Shell, blocks: list[_Found], lows: list[int]) -> Segment:
     """The blocks of a segment with the free ones in between."""
     position, end = shell.address, shell.address + shell.num_bytes
     filled: list[Block] = []

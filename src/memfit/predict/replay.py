@@ -7,11 +7,14 @@ corrected on the way.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from memfit.predict.allocator_settings import AllocatorSettings
 from memfit.predict.caching_allocator import CachingAllocator
 from memfit.predict.device_memory import TracedMemory
+from memfit.predict.expandable_segments import ExpandableAllocator
+from memfit.predict.expandable_state import recover_ranges
 from memfit.predict.initial_state import InitialState, recover
 from memfit.records.snapshot import Agreement, DeviceSnapshot
 
@@ -27,8 +30,10 @@ class Forward:
     num_allocations: int = 0
     num_same_place: int = 0
     recorded_segments: list[tuple[int, int]] = field(default_factory=list)
-    """(number of the allocation, size) of each new segment in the recording."""
+    """(number of the allocation, size) of each new segment, or mapping of pages, in the recording."""
     replayed_segments: list[tuple[int, int]] = field(default_factory=list)
+    mapped_addresses: list[int] = field(default_factory=list)
+    """Where pages were mapped since the last allocation."""
     first_difference: tuple[int, int, int] | None = None
     """(event, recorded address, simulated address) of the first other placement."""
     log_of_event: list[int] = field(default_factory=list)
@@ -37,6 +42,14 @@ class Forward:
 
 def run_forward(device: DeviceSnapshot, settings: AllocatorSettings, stop_at: int | None = None) -> Forward:
     """Run a recording from its beginning, up to an event or to its end."""
+    forward = (_begin_expandable if settings.expandable_segments else _begin)(device, settings)
+    for number, event in enumerate(device.events[:stop_at]):
+        _step(forward, number, event.action, event.address, event.num_bytes, event.stream)
+        forward.log_of_event.append(len(forward.allocator.log.block_bytes))
+    return forward
+
+
+def _begin(device: DeviceSnapshot, settings: AllocatorSettings) -> Forward:
     initial = recover(device, settings)
     memory = TracedMemory(event.address for event in device.events if event.action == "segment_alloc")
     allocator = CachingAllocator(settings, driver=memory)
@@ -45,9 +58,19 @@ def run_forward(device: DeviceSnapshot, settings: AllocatorSettings, stop_at: in
     for segment in initial.segments:
         memory.adopt(segment.address, segment.num_bytes)
         forward.handles |= allocator.adopt(segment)
-    for number, event in enumerate(device.events[:stop_at]):
-        _step(forward, number, event.action, event.address, event.num_bytes, event.stream)
-        forward.log_of_event.append(len(allocator.log.block_bytes))
+    return forward
+
+
+def _begin_expandable(device: DeviceSnapshot, settings: AllocatorSettings) -> Forward:
+    ranges = recover_ranges(device, settings)
+    allocator = ExpandableAllocator(settings, driver=TracedMemory(()))
+    allocator.completes_waiting = False
+    segments = tuple(segment for one in ranges for segment in one.segments)
+    initial = InitialState(segments=segments, num_unknown_blocks=0, num_inferred_blocks=0)
+    forward = Forward(allocator=allocator, initial=initial, handles={})
+    for one in ranges:
+        handles = allocator.adopt_range(one.address, one.num_bytes, one.stream, one.pool == "small", one.segments)
+        forward.handles |= handles
     return forward
 
 
@@ -59,10 +82,13 @@ def _step(forward: Forward, number: int, action: str, address: int, num_bytes: i
         allocator.request_free(handles[address])
     elif action == "free_completed" and address in handles:
         _complete(allocator, handles.pop(address))
-    elif action == "segment_alloc":
+    elif action in ("segment_alloc", "segment_map"):
         forward.recorded_segments.append((forward.num_allocations, num_bytes))
+        forward.mapped_addresses.append(address)
     elif action == "segment_free":
         allocator.release_segment_at(address)
+    elif action == "segment_unmap" and isinstance(allocator, ExpandableAllocator):
+        allocator.unmap_at(address, num_bytes)
 
 
 def _complete(allocator: CachingAllocator, handle: int) -> None:
@@ -74,12 +100,15 @@ def _complete(allocator: CachingAllocator, handle: int) -> None:
 
 def _allocate(forward: Forward, number: int, address: int, num_bytes: int, stream: int) -> None:
     allocator = forward.allocator
-    before = allocator.log.num_device_allocs
+    changes = allocator.log.reserved_changes
+    before, reserved = len(changes), allocator.reserved_bytes
+    if isinstance(allocator, ExpandableAllocator) and isinstance(allocator.driver, TracedMemory):
+        allocator.driver.expect(forward.mapped_addresses[:1])
+    forward.mapped_addresses.clear()
     handle = allocator.allocate(num_bytes, stream)
-    if allocator.log.num_device_allocs > before:
-        changes = allocator.log.reserved_changes
-        size = changes[-1][1] - (changes[-2][1] if len(changes) > 1 else 0)
-        forward.replayed_segments.append((forward.num_allocations, size))
+    for _, after in changes[before:]:
+        forward.replayed_segments.append((forward.num_allocations, after - reserved))
+        reserved = after
     forward.num_allocations += 1
     if allocator.address(handle) == address:
         forward.num_same_place += 1
@@ -95,7 +124,7 @@ def agreement_of(forward: Forward, device: DeviceSnapshot, settings: AllocatorSe
         num_allocations=forward.num_allocations,
         num_same_place=forward.num_same_place,
         num_segments=max(len(recorded), len(replayed)),
-        num_same_segments=len(set(recorded) & set(replayed)),
+        num_same_segments=(Counter(recorded) & Counter(replayed)).total(),
         recorded_reserved_bytes=sum(segment.num_bytes for segment in device.segments),
         replayed_reserved_bytes=forward.allocator.reserved_bytes,
         num_unknown_blocks=forward.initial.num_unknown_blocks,

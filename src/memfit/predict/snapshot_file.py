@@ -8,6 +8,7 @@ over, so that newer files can be read; a block without an address (torch 2.0) li
 from __future__ import annotations
 
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,6 +145,7 @@ class _Reader:
             stream=int(segment.get("stream", 0)),
             pool="small" if segment["segment_type"] == "small" else "large",
             is_expandable=bool(segment.get("is_expandable", False)),
+            is_private=any(segment.get("segment_pool_id") or ()),
             blocks=tuple(blocks),
         )
 
@@ -206,4 +208,18 @@ def settings_text(settings: dict[str, Any] | None) -> str | None:
     if any(divisions.values()):
         listed = ",".join(f"{interval}:{steps}" for interval, steps in divisions.items())
         parts.append(f"roundup_power2_divisions:[{listed}]")
-    return ",".join(parts)
+    return ",".join([*parts, *_settings_told_as_text(settings)])
+
+
+_ONLY_IN_TEXT = ("max_non_split_rounding_mb", "large_segment_size_mb", "per_process_memory_fraction")
+
+
+def _settings_told_as_text(settings: dict[str, Any]) -> list[str]:
+    """Settings that stand only in the variable the program was started with, which the snapshot keeps as text."""
+    text = str(settings.get("PYTORCH_ALLOC_CONF") or settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+    pairs = (part.partition(":") for part in text.replace(" ", "").split(","))
+    told = []
+    for key, _, value in pairs:
+        if key in _ONLY_IN_TEXT and re.fullmatch(r"[\d.]{1,20}", value):
+            told.append(f"{key}:{value}")
+    return told

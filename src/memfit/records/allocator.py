@@ -31,6 +31,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream: int
     pool: PoolName
     is_expandable: bool = False
+    is_private: bool = False
+    """It belongs to a pool of a CUDA graph or a MemPool."""
     blocks: tuple[Block, ...]
 
     @property

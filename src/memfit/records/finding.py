@@ -53,6 +53,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     """Why this verdict: the source that set the noise, or what is missing."""
+    resolves: float | None = None
+    """A true difference of this size is seen in nine of ten such comparisons; None without enough repeats."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,3 +74,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     """What else differs between the sides, and what the noise rests on."""
+    order: tuple[str, ...] = ()
+    """In which order the runs were made, 'A' and 'B', where they were made for this comparison."""

@@ -106,6 +106,31 @@ class FailureFound(msgspec.Struct, frozen=True, kw_only=True):
     requested_bytes: int
     driver_free_bytes: int
     line: str
+    memory: MemoryAtFailure | None = None
+    reason: str = ""
+    """Why the allocator's memory at that moment is not known, where it is not."""
+
+
+class MemoryAtFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """What the allocator held when a request failed, after it had given back what it could."""
+
+    reserved_bytes: int
+    allocated_bytes: int
+    num_free_blocks: int
+    free_bytes: int
+    """Of free blocks; blocks that another stream still uses are neither free nor allocated."""
+    largest_free_bytes: int
+    """The largest free block in the pool and on the stream of the request: the only ones it can take."""
+
+
+class OtherDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of the snapshot that is not the one shown."""
+
+    device: int
+    num_events: int
+    num_failures: int
+    reserved_bytes: int
+    """At the end of the recording."""
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,6 +140,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: int
     devices: tuple[int, ...]
     """Every device the file has events or memory of."""
+    why_this_device: str
+    other_devices: tuple[OtherDevice, ...]
     num_events: int
     duration_seconds: float | None
     settings: str | None
@@ -130,4 +157,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreement: Agreement
     curve: AllocationCurve
     what_if: tuple[AllocatorRun, ...]
-    """Predicted: the same requests in an empty allocator with other settings; the first has the default ones."""
+    """Predicted: the same requests, failed ones included, in an empty allocator; the first has the recorded settings
+    (the default ones where none are recorded), the others other ones."""
+    available_bytes: int | None = None
+    """What the allocator could have had at the last failure: reserved, and free at the driver. None without one."""
+    notes: tuple[str, ...] = ()
+    """What of the recording is not simulated."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -32,8 +34,15 @@ def _sides(comparison: Comparison, width: int) -> RenderableType:
 
 
 def _side_text(side: Side, width: int) -> str:
-    folders = side.folders[0] if side.num_runs == 1 else f"{side.num_runs} runs: {', '.join(side.folders)}"
+    folders = side.folders[0] if side.num_runs == 1 else _many(side)
     return f"{cut(command_text(side.command), max(width - 6, 20))}\n{folders}"
+
+
+def _many(side: Side) -> str:
+    """'4 runs: out/a1, a2, a3, a4' where they lie in one folder."""
+    parents = {str(PurePath(folder).parent) for folder in side.folders}
+    names = side.folders if len(parents) > 1 else (side.folders[0], *(PurePath(f).name for f in side.folders[1:]))
+    return f"{side.num_runs} runs: {', '.join(names)}"
 
 
 def _answer(comparison: Comparison) -> RenderableType:
@@ -56,13 +65,23 @@ def _answer(comparison: Comparison) -> RenderableType:
         )
     text.append(f": {peak.verdict}", style=_STYLE[peak.verdict] if peak.verdict != "within the noise" else "")
     text.append(f" (± {value_text(peak.noise or 0.0, 'bytes')})")
+    if peak.resolves is not None:
+        text.append(f"; a true difference above {_share(peak.resolves, peak)} would have been seen")
     return text
 
 
+def _share(value: float, difference: Difference) -> str:
+    """In percent of A where A is not zero."""
+    base = difference.first.value
+    return format_ratio(value / abs(base)) if base else value_text(value, difference.change.unit)
+
+
 def _rows(comparison: Comparison, width: int) -> RenderableType:
-    rows = table("quantity", ">A", ">B", ">change", ">noise", "verdict")
+    repeated = any(difference.resolves is not None for difference in comparison.differences)
+    columns = (">noise", ">seen from") if repeated else (">noise",)
+    rows = table("quantity", ">A", ">B", ">change", *columns, "verdict")
     group = ""
-    room = max(width - 59, 20)
+    room = max(width - (70 if repeated else 59), 20)
     for difference in comparison.differences:
         if difference.group != group and group:
             rows.add_row("")
@@ -73,9 +92,14 @@ def _rows(comparison: Comparison, width: int) -> RenderableType:
             short_text(difference.second),
             _change(difference),
             "-" if difference.noise is None else f"± {value_text(difference.noise, difference.change.unit)}",
+            *([_seen_from(difference)] if repeated else []),
             Text(_SHORT[difference.verdict], style=_STYLE[difference.verdict]),
         )
     return rows
+
+
+def _seen_from(difference: Difference) -> str:
+    return "-" if difference.resolves is None else _share(difference.resolves, difference)
 
 
 def _change(difference: Difference) -> str:

@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records.allocator import AllocationCurve, AllocatorRun
-from memfit.records.snapshot import Agreement, Replay
+from memfit.records.snapshot import Agreement, FailureFound, Replay
 from memfit.show.paper import render, table
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 HEIGHT = 6
+MAX_FAILURES = 5
 _MEANING = {
     "requested": "asked for by the program",
     "allocated": "blocks in the program's hands (max_memory_allocated)",
@@ -35,16 +36,22 @@ def replay_text(replay: Replay, *, width: int = 80, color: bool = False) -> str:
         parts.append(_failures(replay))
     if replay.what_if:
         parts.append(_what_if(replay))
+    parts += [Text(note, style="yellow") for note in replay.notes]
     parts.append(_agreement(replay.agreement))
     return render(Group(*(Padding(part, (0, 0, 1, 0)) for part in parts)), width, color)
 
 
 def _title(replay: Replay) -> Text:
     span = "" if replay.duration_seconds is None else f" over {format_seconds(replay.duration_seconds)}"
-    others = "" if len(replay.devices) < 2 else f" (of devices {', '.join(map(str, replay.devices))})"
+    others = "" if len(replay.devices) < 2 else f" ({replay.why_this_device})"
     settings = {None: "settings not recorded", "": "default settings"}.get(replay.settings, replay.settings)
     text = Text(f"{replay.snapshot}\n", style="bold")
     text.append(f"device {replay.device}{others}, {replay.num_events} events{span}, {settings}", style="not bold")
+    for other in replay.other_devices:
+        failed = f"{other.num_failures} out of memory" if other.num_failures else "no failure"
+        reserved = f"{format_bytes(other.reserved_bytes)} reserved at the end"
+        told = f"\nnot shown: device {other.device}, {other.num_events} events, {reserved}, {failed}"
+        text.append(f"{told} (--device {other.device})", style="not bold")
     return text
 
 
@@ -114,28 +121,60 @@ def _lines(replay: Replay) -> RenderableType:
 
 def _failures(replay: Replay) -> RenderableType:
     text = Text("Out of memory in the recording\n", style="bold")
-    for failure in replay.failures:
+    for failure in replay.failures[-MAX_FAILURES:]:
         where = f" at {failure.line}" if failure.line else ""
         text.append(
             f"event {failure.event}: {format_bytes(failure.requested_bytes)} asked for{where}, "
             f"the driver had {format_bytes(failure.driver_free_bytes)} left\n",
             style="not bold red",
         )
+        text.append(f"  {_at_failure(failure)}\n", style="not bold")
+    if len(replay.failures) > MAX_FAILURES:
+        text.append(f"and {len(replay.failures) - MAX_FAILURES} before these\n", style="not bold")
     text.rstrip()
     return text
 
 
+def _at_failure(failure: FailureFound) -> str:
+    """What lay free then, and whether it would have been enough in one piece."""
+    memory = failure.memory
+    if memory is None:
+        return f"what lay free then is not known: {failure.reason}"
+    unused = memory.reserved_bytes - memory.allocated_bytes
+    told = (
+        f"{format_bytes(memory.reserved_bytes)} reserved, {format_bytes(memory.allocated_bytes)} allocated; of the "
+        f"{format_bytes(unused)} in between, the largest block it could take: "
+        f"{format_bytes(memory.largest_free_bytes)} "
+        f"({memory.num_free_blocks} free blocks in all)."
+    )
+    missing = failure.requested_bytes - memory.free_bytes - failure.driver_free_bytes
+    if missing > 0:
+        return f"{told} Even in one piece, {format_bytes(missing)} would have been missing."
+    return f"{told} In one piece it would have been enough: fragmentation."
+
+
 def _what_if(replay: Replay) -> RenderableType:
-    shown = table("settings", ">reserved", ">change", ">segments", ">least memory")
+    fits = () if replay.available_bytes is None else (f"fits {format_bytes(replay.available_bytes)}",)
+    shown = table("settings", ">reserved", ">change", ">segments", ">least memory", *fits)
     base = replay.what_if[0]
     for run in replay.what_if:
-        shown.add_row(*_what_if_row(run, base))
+        row = _what_if_row(run, base, "recorded" if replay.settings is not None else "taken as recorded")
+        shown.add_row(*row, *([_fits(run, replay.available_bytes)] if replay.available_bytes is not None else []))
     head = Text("Other settings, the same requests in an empty allocator (predicted)", style="bold")
+    if replay.failures:
+        head.append("\nthe failed request counts; what would have come after it is not known", style="not bold dim")
     return Group(head, shown)
 
 
-def _what_if_row(run: AllocatorRun, base: AllocatorRun) -> tuple[str, str, str, str, str]:
-    name = run.settings or "default"
+def _fits(run: AllocatorRun, available_bytes: int) -> str:
+    """Whether the allocator's own memory at the failure would have been enough."""
+    if run.smallest_device_bytes is None:
+        return "unknown"
+    return "yes" if run.smallest_device_bytes <= available_bytes else "no"
+
+
+def _what_if_row(run: AllocatorRun, base: AllocatorRun, mark: str) -> tuple[str, str, str, str, str]:
+    name = (run.settings or "default") + (f" ({mark})" if run is base else "")
     if run.device_bytes is not None:
         name += f" (on {format_bytes(run.device_bytes)})"
     if run.failed is not None:
@@ -150,8 +189,11 @@ def _agreement(agreement: Agreement) -> Text:
     if agreement.reason:
         return Text(f"Not replayed: {agreement.reason}.", style="dim")
     same = "equal" if agreement.same_reserved else "not equal"
-    return Text(
+    text = Text(
         f"Replayed: {agreement.num_same_place} of {agreement.num_allocations} allocations at the recorded address, "
         f"{agreement.num_same_segments} of {agreement.num_segments} new segments, reserved bytes at the end {same}.",
         style="dim",
     )
+    if agreement.num_same_place < agreement.num_allocations or not agreement.same_reserved:
+        text.append(" What is said of free blocks is as uncertain as the placements that differ.", style="yellow")
+    return text

@@ -133,9 +133,10 @@ function fillComparison(comparison) {
     const noise = row.noise === null ? '-' : `± ${valueText(row.noise, row.change.unit)}`;
     const verdict = element('span', `verdict-${row.verdict.split(' ')[0]}`, row.verdict);
     verdict.title = row.reason;
-    return [row.name, figureNode(row.first, '-'), figureNode(row.second, '-'), change, noise, verdict, row.reason];
+    const seen = known(row.first) && row.first.value && typeof row.resolves === 'number' ? `${(100 * row.resolves / Math.abs(row.first.value)).toFixed(1)} %` : '-';
+    return [row.name, figureNode(row.first, '-'), figureNode(row.second, '-'), change, noise, seen, verdict, row.reason];
   });
   byId('comparison').append(element('p', 'hint', `A: ${comparison.first.folders.join(', ')}   B: ${comparison.second.folders.join(', ')}`),
-    tableNode(['quantity', '>A', '>B', '>change', '>noise', 'verdict', 'because'], rows));
+    tableNode(['quantity', '>A', '>B', '>change', '>noise', '>seen from', 'verdict', 'because'], rows));
   for (const note of comparison.notes) byId('comparison').append(element('p', 'hint', note));
 }
