@@ -121,7 +121,13 @@ def test_diff_refuses_repeats_that_make_no_sense(runs: Path, arguments: tuple[st
 
 
 def test_diff_repeats_two_commands_and_prints_one_json_document(tmp_path: Path):
-    command = ("--", sys.executable, "-S", "-c", "print('hello')")
+    command = (
+        "--",
+        sys.executable,
+        "-S",
+        "-c",
+        "import time; print('hello'); time.sleep(0.3)",
+    )  # long enough to be read
     done = memfit("diff", "--repeat", "4", "-o", "out", "--json", *command, *command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)

@@ -18,7 +18,7 @@ from memfit.measure.repeats import create_series, read_plan, run_series
 from memfit.records.repeats import PLAN_FILE, RepeatedCommand, RepeatPlan, RepeatProgress
 from memfit.records.run import settings_for
 
-HOLD = "import sys; held = bytearray(int(sys.argv[1]) << 20); print('held', len(held))"
+HOLD = "import sys, time; held = bytearray(int(sys.argv[1]) << 20); print('held', len(held)); time.sleep(0.3)"
 
 
 def side(*command: str, folder: Path) -> RepeatedCommand:
