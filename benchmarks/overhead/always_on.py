@@ -60,7 +60,7 @@ def _measure_length(length: str, options: Options) -> tuple[dict[str, Pairs], fl
             )
             for name in KINDS
         }
-        seconds = options.seconds(quick=15, full=110)
+        seconds = options.seconds(quick=15, full=75)
         found = run_pairs(trainer, subjects, seconds=seconds, num_rounds=1000, quiet=options.quiet, seed=options.seed)
         return found, trainer.step_seconds
 

@@ -25,7 +25,7 @@ The exit code is the command's own; 3 when --limit ended it.
 @click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
 @click.option(
-    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h. [default: 10ms; 100ms beside steps below 50ms]"
+    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h. [default: 10ms; 100ms beside marked steps]"
 )
 @click.option("--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th.")
 @click.option("--ledger-every", type=click.IntRange(min=1), metavar="K", help="The same, tracing every K-th step.")

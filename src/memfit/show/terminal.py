@@ -213,7 +213,8 @@ def _sampler_line(view: RunView) -> str:
     assert sampler is not None
     late = f"{sampler.num_late_ticks} of {sampler.num_ticks:,} ticks late (at most {short_text(sampler.late_high)})"
     failed = f", {sampler.num_failed_reads} failed reads" if sampler.num_failed_reads else ""
-    return f"{figure_text(sampler.cpu_share)} of a core, {short_text(sampler.resident)}; {late}{failed}"
+    pace = f"every {short_text(sampler.mean_interval)} on average"
+    return f"{figure_text(sampler.cpu_share)} of a core, {short_text(sampler.resident)}; {pace}, {late}{failed}"
 
 
 def _notes(view: RunView) -> RenderableType | None:

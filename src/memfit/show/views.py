@@ -100,6 +100,8 @@ class SamplerView:
 
     cpu_share: Figure
     resident: Figure
+    mean_interval: Figure
+    """The time between two looks, over the whole run: it changes with what the job does."""
     num_ticks: int
     num_late_ticks: int
     late_high: Figure
@@ -296,6 +298,11 @@ def _sampler(run: RunRecord) -> SamplerView | None:
     return SamplerView(
         cpu_share=share,
         resident=measured(report.resident_bytes, "bytes", "resident size of the sampler process"),
+        mean_interval=(
+            measured(report.wall_seconds / report.num_ticks, "seconds", "wall time over the number of looks")
+            if report.num_ticks
+            else unknown("seconds", "the sampler never looked")
+        ),
         num_ticks=report.num_ticks,
         num_late_ticks=report.num_late_ticks,
         late_high=measured(report.late_high_seconds, "seconds", "latest tick"),

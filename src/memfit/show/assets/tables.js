@@ -101,7 +101,7 @@ function fillSampler(run) {
   const sampler = run.sampler;
   if (!sampler) { byId('sampler').append(element('p', '', 'unknown: the sampler left no report')); return; }
   byId('sampler').append(listNode([
-    ['processor', figureNode(sampler.cpu_share)], ['memory of its process', figureNode(sampler.resident)], ['ticks', sampler.num_ticks.toLocaleString('en')],
+    ['processor', figureNode(sampler.cpu_share)], ['memory of its process', figureNode(sampler.resident)], ['looked every, on average', figureNode(sampler.mean_interval)], ['ticks', sampler.num_ticks.toLocaleString('en')],
     ['later than one interval', `${sampler.num_late_ticks.toLocaleString('en')}, at most ${secondsText(sampler.late_high.value)}`], ['failed reads', sampler.num_failed_reads],
   ]));
 }
