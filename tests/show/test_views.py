@@ -14,6 +14,7 @@ from memfit.records.figure import Figure, measured
 from memfit.records.files import read_run
 from memfit.records.run import NamedPhase
 from memfit.show.as_json import to_json
+from memfit.show.terminal import summary_text
 from memfit.show.views import RunView, build_view, highest_drawn_bytes
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import GIB, MIB
@@ -65,6 +66,24 @@ def test_the_headline_places_an_exact_peak_in_its_step_and_phase(tmp_path: Path)
     assert view.headline.peak_phase == "backward"
     assert view.headline.peak_seconds is not None
     assert run.steps.backward_seconds[row] <= view.headline.peak_seconds <= run.steps.update_seconds[row]
+
+
+def test_a_group_of_short_steps_is_counted_placed_and_named_as_a_group(tmp_path: Path):
+    run = read_run(write_made_run(tmp_path))
+    num_rows, nothing = len(run.steps), np.full(len(run.steps), np.nan)
+    sizes = np.full(num_rows, 5)
+    phases = {f"{name}_peak_bytes": nothing for name in ("data", "forward", "backward", "update")}
+    times = {f"{name}_seconds": nothing for name in ("forward", "backward", "update")}
+    steps = dataclasses.replace(run.steps, group_size=sizes, step=np.cumsum(sizes), **phases, **times)
+    view = build_view(dataclasses.replace(run, steps=steps))
+    last = 5 * (int(np.argmax(steps.peak_bytes)) + 1)
+    assert (view.steps.num_steps, view.steps.largest_group) == (5 * num_rows, 5)
+    assert (view.headline.peak_first_step, view.headline.peak_step, view.headline.peak_phase) == (last - 4, last, "")
+    each, span = view.steps.median_seconds, run.steps.end_seconds - run.steps.begin_seconds
+    assert each.value == pytest.approx(np.median(span[1:]) / 5)
+    text = summary_text(view, width=120)
+    assert f"steps {last - 4} to {last}" in text
+    assert "short ones share one exact peak, up to 5 of them" in text
 
 
 def test_a_peak_in_an_evaluation_is_placed_there_and_its_span_is_drawn(tmp_path: Path):
