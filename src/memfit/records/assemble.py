@@ -1,11 +1,6 @@
 """How do the raw events of a run folder become one record with the figures a person asks for?
 
-Rules for the peak, in one place:
-  - one process: the kernel's high-water mark. It is exact when it was read to the end: by the job's own exit mark, or
-    by what the kernel told the parent at the end (`ru_maxrss`, valid above the parent's own size, which it starts
-    from).
-  - a tree: the largest value of the tree curve, with the summed resident sizes as its upper and the largest process
-    as its lower bound.
+The rules for peaks are in `records.peaks`.
 """
 
 from __future__ import annotations
@@ -19,9 +14,10 @@ import msgspec
 import numpy as np
 
 from memfit.records import events as ev
-from memfit.records.figure import Figure, measured, unknown
+from memfit.records.figure import Figure, unknown
 from memfit.records.ledger import LedgerFacts
 from memfit.records.marks_file import MarksFile, read_marks
+from memfit.records.peaks import Readings, headline, process_peaks
 from memfit.records.run import (
     EnergyReading,
     GpuProcess,
@@ -38,13 +34,11 @@ from memfit.records.run import (
     SystemSummary,
     TreeReading,
 )  # fmt: skip
-from memfit.records.samples import MOST_BYTES, Samples, TreeCurve
+from memfit.records.samples import MOST_BYTES, Samples
 from memfit.records.steps import join_steps
 from memfit.records.tree_curve import FaultReading, tree_curve
 from memfit.units import format_bytes
 
-_EXACT_SLACK_BYTES = 512 * 1024
-"""Below this, two resident counters of the kernel count as equal (they are batched per thread)."""
 ILLEGAL_INSTRUCTION = "the processor forbids an instruction that it announces: memfit doctor names what to set"
 E = TypeVar("E", bound=ev.Event)
 
@@ -72,17 +66,19 @@ def assemble_run(raw: RawRun) -> RunRecord:
     if raw.samples.num_failed:
         notes.append(f"{raw.samples.num_failed} samples could not be read, or are damaged, and were left out")
     marks = _read_all_marks(raw, notes)
-    tree_readings = tuple(_tree_reading(event) for event in raw.of(ev.Tree))
-    faults = [_fault_reading(event) for event in raw.of(ev.Faults)]
+    tree_readings = tuple(sorted(map(_tree_reading, raw.of(ev.Tree)), key=lambda reading: reading.time_seconds))
+    faults = sorted(map(_fault_reading, raw.of(ev.Faults)), key=lambda reading: reading[0])
     curve = tree_curve(raw.samples, tree_readings, faults)
     processes = _processes(raw, marks)
+    found = headline(processes, raw.samples, curve, tree_readings, _final(raw))
     system = tuple(_system_reading(event) for event in raw.of(ev.System))
     return RunRecord(
         folder=raw.folder,
         header=raw.header,
         outcome=_outcome(raw, marks),
         duration_seconds=_duration_seconds(raw),
-        peak=_headline(processes, curve, tree_readings),
+        peak=found.peak,
+        peak_process=found.process,
         processes=processes,
         samples=raw.samples,
         tree=curve,
@@ -140,81 +136,74 @@ def _named_phases(marks: dict[int, MarksFile]) -> tuple[NamedPhase, ...]:
 
 def _processes(raw: RawRun, marks: dict[int, MarksFile]) -> tuple[ProcessRecord, ...]:
     started = {event.process: event for event in raw.of(ev.ProcessStarted)}
+    sampled, first_seconds = _sampled(raw.samples)
+    for index in sorted(sampled.keys() - started.keys()):
+        started[index] = _missing_start(index, first_seconds[index])
     names = {event.process: event.command for event in raw.of(ev.ProcessRenamed)}
     ended = {event.process: event.time_seconds for event in raw.of(ev.ProcessEnded)}
-    counters: dict[int, list[ev.Counters]] = {}
-    for event in raw.of(ev.Counters):
-        counters.setdefault(event.process, []).append(event)
-    final = raw.of(ev.JobEnded)[-1:]
-    records = []
-    for index, event in started.items():
-        own = counters.get(index, [])
-        largest = max(own, key=lambda reading: reading.resident_bytes, default=None)
-        peak = _process_peak(
-            polled_bytes=max((reading.high_water_bytes for reading in own), default=0),
-            sampled_bytes=int(raw.samples.resident_bytes[raw.samples.process == index].max(initial=0)),
-            marks=marks.get(index),
-            final=final[0] if final and index == 0 else None,
-            has_children=len(started) > 1,
+    largest, polled = _largest_counters(raw.of(ev.Counters))
+    readings = {index: _readings(polled.get(index, 0), sampled.get(index, 0), marks.get(index)) for index in started}
+    peaks = process_peaks(readings, _final(raw))
+    return tuple(
+        ProcessRecord(
+            index=index,
+            pid=event.pid,
+            parent_pid=event.parent_pid,
+            command=names.get(index) or event.command,
+            started_seconds=event.time_seconds,
+            ended_seconds=ended.get(index),
+            peak=peaks[index],
+            **_parts(largest.get(index)),
         )
-        records.append(
-            ProcessRecord(
-                index=index,
-                pid=event.pid,
-                parent_pid=event.parent_pid,
-                command=names.get(index) or event.command,
-                started_seconds=event.time_seconds,
-                ended_seconds=ended.get(index),
-                peak=peak,
-                anonymous_bytes=largest.anonymous_bytes if largest else None,
-                file_bytes=largest.file_bytes if largest else None,
-                shmem_bytes=largest.shmem_bytes if largest else None,
-            )
-        )
-    return tuple(records)
+        for index, event in started.items()
+    )
 
 
-def _process_peak(
-    *, polled_bytes: int, sampled_bytes: int, marks: MarksFile | None, final: ev.JobEnded | None, has_children: bool
-) -> Figure:
-    """The high-water mark of one process, and whether it is exact."""
-    marked_bytes = (marks.peak_bytes or 0) if marks else 0
-    best_bytes = max(polled_bytes, sampled_bytes, marked_bytes)
-    if marks and marks.exited and marked_bytes:
-        method = "kernel high-water mark, every reset kept, read at exit"
-        return measured(max(marked_bytes, polled_bytes), "bytes", method)
-    if final and final.max_resident_bytes and not has_children:
-        return _peak_told_at_the_end(final, best_bytes, max(marked_bytes, polled_bytes))
-    if not best_bytes:
-        return unknown("bytes", "the process ended before it could be read; a shorter --interval may catch it")
-    return measured(best_bytes, "bytes", "kernel high-water mark, last read shortly before the end", low=best_bytes)
+def _final(raw: RawRun) -> ev.JobEnded | None:
+    return next(reversed(raw.of(ev.JobEnded)), None)
 
 
-def _peak_told_at_the_end(final: ev.JobEnded, best_bytes: int, kept_bytes: int) -> Figure:
-    """What the kernel told the parent: exact above the parent's own size, a bound below it."""
-    told_bytes, floor_bytes = final.max_resident_bytes or 0, final.floor_bytes or 0
-    if told_bytes > floor_bytes:
-        return measured(max(told_bytes, kept_bytes), "bytes", "kernel high-water mark, read at the end")
-    bound = f"at most {format_bytes(floor_bytes)}, the size of the process that started it"
-    if not best_bytes:
-        return Figure(value=None, unit="bytes", high=floor_bytes, reason=f"it ended before it could be read; {bound}")
-    return measured(best_bytes, "bytes", f"{bound}; largest value seen", low=best_bytes, high=told_bytes)
+def _sampled(samples: Samples) -> tuple[dict[int, int], dict[int, float]]:
+    """Of every process that was sampled: its largest resident size, and when it was first read."""
+    indices, first, row = np.unique(samples.process, return_index=True, return_inverse=True)
+    highest = np.zeros(len(indices), dtype=np.int64)
+    np.maximum.at(highest, row, samples.resident_bytes)
+    keys = indices.tolist()
+    first_seconds = samples.time_seconds[first].tolist()
+    return dict(zip(keys, highest.tolist(), strict=True)), dict(zip(keys, first_seconds, strict=True))
 
 
-def _headline(processes: tuple[ProcessRecord, ...], curve: TreeCurve, readings: tuple[TreeReading, ...]) -> Figure:
-    """The peak of the job: of its one process, or of its tree."""
-    if not processes:
-        return unknown("bytes", "no process was seen before the record ended")
-    if len(processes) == 1 or not len(curve.time_seconds):
-        return processes[0].peak
-    largest_process = max((p.peak.value or 0) for p in processes)
-    largest_reading = max((r.tree_bytes for r in readings), default=0)
-    value = max(float(curve.tree_bytes.max()), largest_process, largest_reading)
-    upper = max(float(curve.summed_resident_bytes.max()), value)
-    if value == largest_process and upper - value < _EXACT_SLACK_BYTES:
-        return max((p.peak for p in processes), key=lambda figure: figure.value or 0)
-    method = f"proportional set size of the tree at {len(readings)} moments, resident sizes in between"
-    return measured(value, "bytes", method, low=largest_process, high=upper)
+def _missing_start(index: int, first_seconds: float) -> ev.ProcessStarted:
+    """A process that was sampled, though the line that announced it is lost."""
+    command = "(the line that names it is missing)"
+    return ev.ProcessStarted(time_us=int(first_seconds * 1e6), process=index, pid=0, parent_pid=0, command=command)
+
+
+def _largest_counters(readings: list[ev.Counters]) -> tuple[dict[int, ev.Counters], dict[int, int]]:
+    """Of every process: the reading at its largest resident size, and the highest high-water mark."""
+    largest: dict[int, ev.Counters] = {}
+    polled: dict[int, int] = {}
+    for reading in readings:
+        best = largest.get(reading.process)
+        if best is None or reading.resident_bytes > best.resident_bytes:
+            largest[reading.process] = reading
+        highest = max(reading.high_water_bytes, reading.resident_bytes)
+        polled[reading.process] = max(polled.get(reading.process, 0), highest)
+    return largest, polled
+
+
+def _readings(polled_bytes: int, sampled_bytes: int, marks: MarksFile | None) -> Readings:
+    return Readings(
+        polled_bytes=polled_bytes,
+        sampled_bytes=sampled_bytes,
+        marked_bytes=(marks.peak_bytes or 0) if marks else 0,
+        is_marked_to_the_end=marks is not None and marks.exited,
+    )
+
+
+def _parts(reading: ev.Counters | None) -> dict[str, int | None]:
+    names = ("anonymous_bytes", "file_bytes", "shmem_bytes")
+    return {name: getattr(reading, name) if reading is not None else None for name in names}
 
 
 # ---- outcome ---------------------------------------------------------------------------------------------------------

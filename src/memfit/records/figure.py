@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How it was had, in a few words: 'VmHWM at exit', 'largest of 512 samples'."""
     low: float | None = None
     high: float | None = None
+    """Bounds; a value outside of them moves the bound, so that low <= value <= high holds for every figure."""
     reason: str = ""
     """Why the value is unknown, and what would make it known."""
 
@@ -27,6 +29,17 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("an unknown figure needs a reason")
         if self.value is not None and self.source is None:
             raise ValueError("a known figure needs its source")
+        self._keep_in_order()
+
+    def _keep_in_order(self) -> None:
+        """Bounds enclose the value and never change places, whoever made them: old records hold some that do not."""
+        known = [number for number in (self.low, self.value, self.high) if number is not None]
+        if any(math.isnan(number) for number in known):
+            raise ValueError("a figure holds something that is not a number")
+        if self.low is not None and self.low != min(known):
+            msgspec.structs.force_setattr(self, "low", min(known))
+        if self.high is not None and self.high != max(known):
+            msgspec.structs.force_setattr(self, "high", max(known))
 
 
 def measured(value: float, unit: str, method: str, *, low: float | None = None, high: float | None = None) -> Figure:

@@ -256,6 +256,8 @@ class RunRecord:
     duration_seconds: float
     peak: Figure
     """The headline: the peak of the job's memory."""
+    peak_process: int | None
+    """The process whose own peak makes the headline (its wrappers only add to it); None where several make it up."""
     processes: tuple[ProcessRecord, ...]
     samples: Samples
     tree: TreeCurve

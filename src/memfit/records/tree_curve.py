@@ -46,23 +46,28 @@ def tree_curve(samples: Samples, readings: tuple[TreeReading, ...], faults: Sequ
     """Sum the processes of every tick, with and without the pages they share."""
     times, tick = np.unique(samples.time_seconds, return_inverse=True)
     num_alive = np.bincount(tick, minlength=len(times))
-    summed = np.bincount(tick, weights=samples.resident_bytes, minlength=len(times)).astype(np.int64)
+    summed = _whole(np.bincount(tick, weights=samples.resident_bytes, minlength=len(times)))
     members = _member_keys(samples, tick, len(times))
     own_bytes = np.zeros(len(samples), dtype=np.float64)
-    for index in np.unique(samples.process):
+    for index in sorted({part.process for reading in readings for part in reading.processes}):
         rows = np.flatnonzero(samples.process == index)
-        overlap = _overlap(samples.time_seconds[rows], members[tick[rows]], int(index), readings)
+        overlap = _overlap(samples.time_seconds[rows], members[tick[rows]], index, readings)
         if overlap is not None:
-            own_bytes[rows] = np.maximum(samples.resident_bytes[rows] - overlap, 0)
-    tree = np.bincount(tick, weights=own_bytes, minlength=len(times)).astype(np.int64)
+            own_bytes[rows] = np.clip(samples.resident_bytes[rows] - overlap, 0, samples.resident_bytes[rows])
+    tree = _whole(np.bincount(tick, weights=own_bytes, minlength=len(times)))
     for walks in _walks_by_members(readings):
         same = np.flatnonzero(members == np.uint64(_reading_key(walks[0])))
         overlap = _copying_overlap(times[same], samples, walks, faults)
         if overlap is not None:
-            tree[same] = np.maximum(summed[same] - overlap, 0)
+            tree[same] = np.clip(summed[same] - overlap, 0, summed[same])
     alone = num_alive <= 1
     tree[alone] = summed[alone]
     return TreeCurve(time_seconds=times, summed_resident_bytes=summed, tree_bytes=tree)
+
+
+def _whole(sums: np.ndarray) -> np.ndarray:
+    """Sums as whole bytes; damage may add up to more than any number of bytes can be."""
+    return np.minimum(sums, float(1 << 62)).astype(np.int64)
 
 
 # ---- copied pages ----------------------------------------------------------------------------------------------------
@@ -80,10 +85,13 @@ def _walks_by_members(readings: tuple[TreeReading, ...]) -> list[list[TreeReadin
 def _copying_overlap(
     times_seconds: np.ndarray, samples: Samples, walks: list[TreeReading], faults: Sequence[FaultReading]
 ) -> np.ndarray | None:
-    """Shared bytes of the tree at each moment, following its page faults; None where none were counted."""
+    """Shared bytes of the tree at each moment, following its page faults; None where none were counted.
+
+    A process that was never sampled has no resident size to follow: its faults are left out.
+    """
     indices = {part.process for part in walks[0].processes}
-    counted = {index for _, counts in faults for index in counts} & indices
-    if not counted:
+    counted = {index for _, counts in faults for index in counts} & indices & set(np.unique(samples.process).tolist())
+    if not counted or not len(times_seconds):
         return None
     touched = np.zeros(len(times_seconds))
     at_walks = np.zeros(len(walks))

@@ -159,22 +159,15 @@ def _pace(steps: Steps) -> tuple[Figure, Figure]:
 
 def peak_place(run: RunRecord) -> PeakPlace:
     """When the peak was: the step that carries it exactly, or the highest point of the curve."""
-    steps, peak_bytes = run.steps, run.peak.value
-    if peak_bytes is not None and len(run.processes) <= 1:
-        named = max(run.named_phases, key=lambda phase: phase.peak_bytes or 0, default=None)
-        if named is not None and (named.peak_bytes or 0) >= peak_bytes - _SAME_BYTES and named.name not in PHASE_NAMES:
-            return PeakPlace(time_seconds=_highest_seconds(run, named), step=None, phase=named.name)
-    if peak_bytes is not None and len(steps) and len(run.processes) <= 1 and np.any(~np.isnan(steps.peak_bytes)):
-        row = int(np.nanargmax(steps.peak_bytes))
-        if steps.peak_bytes[row] >= peak_bytes - _SAME_BYTES:
-            phase = _highest_phase(steps, row)
-            at_seconds = _inside(steps, row, phase, run)
-            return PeakPlace(time_seconds=at_seconds, phase=phase, **_steps_of(steps, row))
+    if run.peak_process is not None:
+        place = _place_in_process(run, run.peak_process)
+        if place is not None:
+            return place
     if not len(run.tree.time_seconds):
         return PeakPlace(time_seconds=None, step=None, phase="")
     at_seconds = float(run.tree.time_seconds[int(run.tree.tree_bytes.argmax())])
-    row, phase = phase_at(steps, at_seconds)
-    known = _steps_of(steps, row) if row is not None else {"step": None}
+    row, phase = phase_at(run.steps, at_seconds)
+    known = _steps_of(run.steps, row) if row is not None else {"step": None}
     return PeakPlace(time_seconds=at_seconds, phase=phase, **known)
 
 
@@ -182,6 +175,26 @@ def _steps_of(steps: Steps, row: int) -> dict[str, int | None]:
     """The step of a row, or the first and last one of its group."""
     is_group = steps.group_size[row] > 1
     return {"step": int(steps.step[row]), "first_step": int(steps.first_step[row]) if is_group else None}
+
+
+def _place_in_process(run: RunRecord, process: int) -> PeakPlace | None:
+    """The phase or step whose exact peak is that of the process; None where no mark tells."""
+    steps = run.steps
+    peak_bytes = next((own.peak.value for own in run.processes if own.index == process), None)
+    if peak_bytes is None:
+        return None
+    phases = [phase for phase in run.named_phases if phase.process == process and phase.name not in PHASE_NAMES]
+    named = max(phases, key=lambda phase: phase.peak_bytes or 0, default=None)
+    if named is not None and (named.peak_bytes or 0) >= peak_bytes - _SAME_BYTES:
+        return PeakPlace(time_seconds=_highest_seconds(run, named), step=None, phase=named.name)
+    own_peaks = np.where(steps.process == process, steps.peak_bytes, np.nan)
+    if np.all(np.isnan(own_peaks)):
+        return None
+    row = int(np.nanargmax(own_peaks))
+    if own_peaks[row] < peak_bytes - _SAME_BYTES:
+        return None
+    phase = _highest_phase(steps, row)
+    return PeakPlace(time_seconds=_inside(steps, row, phase, run), phase=phase, **_steps_of(steps, row))
 
 
 def _highest_seconds(run: RunRecord, named: NamedPhase) -> float:

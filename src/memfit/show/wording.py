@@ -41,15 +41,16 @@ def short_text(figure: Figure, missing: str = "-") -> str:
 
 
 def bounds_text(figure: Figure) -> str:
-    """How far off the value may be: 'exact', 'at least', 'between a and b'."""
+    """How far off the value may be: 'exact', 'at least', 'between a and b', 'exact to the digits shown'."""
     if figure.value is None:
         return ""
     if figure.low is None and figure.high is None:
         return "exact" if figure.source == "measured" and "high-water" in figure.method else ""
     if figure.high is None:
         return "at least; the last moments may have been higher"
-    low = figure.value if figure.low is None else figure.low
-    return f"between {value_text(low, figure.unit)} and {value_text(figure.high, figure.unit)}"
+    low = value_text(figure.value if figure.low is None else figure.low, figure.unit)
+    high = value_text(figure.high, figure.unit)
+    return f"between {low} and {high}" if low != high else "exact to the digits shown"
 
 
 def steps_text(first: int | None, last: int | None) -> str:

@@ -65,7 +65,7 @@ def write_made_run(folder: str | Path, plan: MadeRun | None = None) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     steps = _plan_steps(plan)
-    write_header(folder, _header(plan, folder))
+    write_header(folder, made_header(plan))
     writer = RunWriter(folder)
     ticks = np.arange(0.0, plan.seconds, plan.interval_seconds) + 0.004
     resident = _resident(plan, steps, ticks)
@@ -79,7 +79,8 @@ def write_made_run(folder: str | Path, plan: MadeRun | None = None) -> Path:
     return folder
 
 
-def _header(plan: MadeRun, folder: Path) -> dict[str, object]:
+def made_header(plan: MadeRun) -> dict[str, object]:
+    """What stands in run.json of a made run."""
     settings = {
         "interval_seconds": plan.interval_seconds,
         "marks": plan.marks,
