@@ -35,6 +35,8 @@ def parse_bytes(text: str) -> int:
     size_bytes = number * (factor or 0)
     if not math.isfinite(size_bytes) or size_bytes < 1:
         raise BadQuantity("a size must be at least one byte", found=repr(text), hint="for example 2GiB")
+    if size_bytes >= 1 << 62:
+        raise BadQuantity("this is more than any computer can address", found=repr(text), hint="for example 2GiB")
     return round(size_bytes)
 
 

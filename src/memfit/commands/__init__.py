@@ -27,6 +27,10 @@ VERBS: dict[str, str] = {
 """Every verb with its line in the overview; `memfit VERB` loads `commands/VERB.py` and calls its `command`."""
 
 
+MOST_LETTERS = 4000
+"""Of each part of an error."""
+
+
 class VerbGroup(click.Group):
     """A group that knows its verbs by name and loads them late."""
 
@@ -97,8 +101,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def print_error(error: MemfitError) -> None:
     """The three parts of an error on standard error."""
-    click.echo(f"memfit: {error.what}", err=True)
+    click.echo(f"memfit: {_tame(error.what)}", err=True)
     if error.found:
-        click.echo(f"  found: {error.found}", err=True)
+        click.echo(f"  found: {_tame(error.found)}", err=True)
     if error.hint:
-        click.echo(f"  try:   {error.hint}", err=True)
+        click.echo(f"  try:   {_tame(error.hint)}", err=True)
+
+
+def _tame(text: str) -> str:
+    """What stands in somebody's file neither steers the reader's terminal nor fills it."""
+    kept = "".join(letter if letter in "\n\t" or letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
+    return kept + ("…" if len(text) > MOST_LETTERS else "")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from memfit.errors import StorageError
 from memfit.job.data_sets import DataFile, DataSet
+from memfit.records.regular_file import open_regular
 
 _CHUNK_BYTES = 1 << 20
 
@@ -52,7 +53,7 @@ def has_content(path: Path, file: DataFile) -> bool:
 def md5_of(path: Path) -> str:
     """The md5 of a file, as hexadecimal digits."""
     digest = hashlib.md5(usedforsecurity=False)
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

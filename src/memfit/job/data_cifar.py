@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from memfit.errors import DataError
+from memfit.records.regular_file import open_regular
 
 SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
@@ -41,7 +42,7 @@ def _count_records(path: str | Path) -> int:
 
 
 def _read_batch(path: str | Path, images: np.ndarray, labels: np.ndarray) -> None:
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         for start in range(0, len(labels), _CHUNK_RECORDS):
             content = np.fromfile(stream, dtype=np.uint8, count=RECORD_BYTES * _CHUNK_RECORDS)
             part, part_labels = parse_cifar(content, str(path))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from memfit.errors import DataError
+from memfit.records.regular_file import open_regular
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_DIMENSIONS = 8
@@ -20,7 +21,7 @@ _MOST_DIMENSIONS = 8
 def read_idx(path: str | Path) -> np.ndarray:
     """The array in an idx file, in the byte order of this machine."""
     try:
-        with open(path, "rb") as stream:
+        with open_regular(path) as stream:
             content = np.fromfile(stream, dtype=np.uint8)
     except OSError as error:
         raise DataError(f"{path} cannot be read", found=str(error)) from None

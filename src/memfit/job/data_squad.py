@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import DataError
+from memfit.records.regular_file import open_regular
 
 _MOST_BYTES = 1 << 29
 
@@ -55,9 +56,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 def read_squad(path: str | Path) -> list[Question]:
     """The questions of a SQuAD JSON file, plain or gzipped."""
     try:
-        with open(path, "rb") as stream:
+        with open_regular(path) as stream:
             is_zipped = stream.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_zipped else open(path, "rb") as stream:
+        with open_regular(path) as raw, gzip.open(raw) if is_zipped else raw as stream:
             content = stream.read(_MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read", found=str(error)) from None

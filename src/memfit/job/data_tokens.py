@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from memfit.errors import DataError, UsageError
+from memfit.records.regular_file import open_regular
 
 SYNTHETIC = "synthetic"
 NUM_SYNTHETIC = 200_000
@@ -47,7 +48,7 @@ def load_tokens(name: str, words: int, length: int) -> Tokens:
 
 def _read(path: Path) -> np.ndarray:
     try:
-        with open(path, "rb") as stream:
+        with open_regular(path) as stream:
             return np.fromfile(stream, dtype=np.uint8, count=_MOST_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read", found=str(error)) from None

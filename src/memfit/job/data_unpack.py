@@ -19,6 +19,7 @@ from typing import IO
 
 from memfit.errors import DataError, StorageError
 from memfit.job.data_sets import DataFile, Packing
+from memfit.records.regular_file import open_regular
 
 _CHUNK_BYTES = 1 << 20
 _AR_MAGIC, _AR_HEADER_BYTES = b"!<arch>\n", 60
@@ -43,16 +44,16 @@ def unpack(download: Path, packing: Packing, wanted: Sequence[DataFile], folder:
 def contents(download: Path, packing: Packing) -> Iterator[IO[bytes]]:
     """Every regular file in a download, opened for reading in turn."""
     if packing == "plain":
-        with open(download, "rb") as stream:
+        with open_regular(download) as stream:
             yield stream
     elif packing == "gzip":
-        with open(download, "rb") as stream:
+        with open_regular(download) as stream:
             yield _gunzipped(stream)
     elif packing == "deb":
         with _deb_data(download) as stream:
             yield from (inner for _, inner in members(stream))
     else:
-        with open(download, "rb") as stream:
+        with open_regular(download) as stream:
             yield from (inner for _, inner in members(stream))
 
 
@@ -72,7 +73,7 @@ def _gunzipped(content: IO[bytes]) -> IO[bytes]:
 @contextmanager
 def _deb_data(download: Path) -> Iterator[IO[bytes]]:
     """The data archive in a Debian package, which is an `ar` archive of three files."""
-    with open(download, "rb") as stream:
+    with open_regular(download) as stream:
         if stream.read(len(_AR_MAGIC)) != _AR_MAGIC:
             raise ValueError("not a Debian package")
         while len(header := stream.read(_AR_HEADER_BYTES)) == _AR_HEADER_BYTES:

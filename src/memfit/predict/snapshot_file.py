@@ -17,6 +17,7 @@ from typing import Any, get_args
 from memfit.errors import DamagedRecord, RecordError
 from memfit.predict.snapshot_pickle import MAX_OBJECT_BYTES, read_plain_pickle
 from memfit.records.allocator import Block, BlockState, Segment
+from memfit.records.regular_file import describe_error, open_regular
 from memfit.records.snapshot import Action, DeviceSnapshot, Frame, Snapshot, TraceEvent
 from memfit.units import GIB, MIB, format_bytes
 
@@ -44,14 +45,14 @@ def read_snapshot(
 def unpack(path: Path, max_bytes: int) -> bytes:
     """The bytes of a file, unpacked by what its first bytes say, up to a limit."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(6)
             file.seek(0)
             return _read_limited(file.read, _unpacker(head), max_bytes)
     except (lzma.LZMAError, zlib.error, EOFError) as error:
         raise DamagedRecord("the packed snapshot cannot be unpacked", found=str(error), hint="copy it again") from None
     except OSError as error:
-        found = error.strerror or str(error)
+        found = describe_error(error)
         raise RecordError("the snapshot cannot be opened", found=f"{path}: {found}", hint="check the path") from None
 
 

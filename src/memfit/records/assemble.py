@@ -6,8 +6,8 @@ The rules for peaks are in `records.peaks`.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 from memfit.records import events as ev
 from memfit.records.figure import Figure, unknown
 from memfit.records.ledger import LedgerFacts
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.records.marks_file import MarksFile, MarksText, parse_marks
 from memfit.records.peaks import Readings, headline, process_peaks
 from memfit.records.run import (
     EnergyReading,
@@ -34,12 +34,13 @@ from memfit.records.run import (
     SystemSummary,
     TreeReading,
 )  # fmt: skip
-from memfit.records.samples import MOST_BYTES, Samples
+from memfit.records.samples import Samples
 from memfit.records.steps import join_steps
 from memfit.records.tree_curve import FaultReading, tree_curve
 from memfit.units import format_bytes
 
 ILLEGAL_INSTRUCTION = "the processor forbids an instruction that it announces: memfit doctor names what to set"
+MOST_NOTES, MOST_LETTERS = 40, 1000
 E = TypeVar("E", bound=ev.Event)
 
 
@@ -51,7 +52,7 @@ class RawRun:
     header: RunHeader
     samples: Samples
     events: list[ev.Event]
-    marks_paths: tuple[Path, ...]
+    marks: tuple[MarksText, ...]
     ledger_facts: tuple[LedgerFacts, ...]
     notes: list[str]
 
@@ -93,8 +94,16 @@ def assemble_run(raw: RawRun) -> RunRecord:
         energy_reason=next((event.reason for event in raw.of(ev.EnergyUnavailable)), ""),
         ledger_facts=raw.ledger_facts,
         sampler=next((_sampler_report(event) for event in raw.of(ev.SamplerEnded)), None),
-        notes=tuple(dict.fromkeys(note for note in notes if note)),
+        notes=_few(dict.fromkeys(note for note in notes if note)),
     )
+
+
+def _few(notes: Iterable[str]) -> tuple[str, ...]:
+    """As many notes as a person reads, each of a length that fits; the rest are counted."""
+    kept = [note if len(note) <= MOST_LETTERS else note[: MOST_LETTERS - 1] + "…" for note in notes]
+    if len(kept) > MOST_NOTES:
+        kept[MOST_NOTES - 1 :] = [f"{len(kept) - MOST_NOTES + 1} more notes were left out"]
+    return tuple(kept)
 
 
 def _duration_seconds(raw: RawRun) -> float:
@@ -109,13 +118,12 @@ def _read_all_marks(raw: RawRun, notes: list[str]) -> dict[int, MarksFile]:
     """Marks files by process index; a process the sampler never saw gets a note."""
     index_of_pid = {event.pid: event.process for event in raw.of(ev.ProcessStarted)}
     marks: dict[int, MarksFile] = {}
-    for path in raw.marks_paths:
-        pid_text = path.stem.partition("-")[2]
-        index = index_of_pid.get(int(pid_text)) if pid_text.isdecimal() else None
+    for text in raw.marks:
+        index = index_of_pid.get(text.pid)
         if index is None:
-            notes.append(f"{path.name} belongs to no process of the record and was left out")
+            notes.append(f"{text.name} belongs to no process of the record and was left out")
             continue
-        read = read_marks(path, process=index, clock_start_ns=raw.header.clock_start_ns)
+        read = parse_marks(text, process=index, clock_start_ns=raw.header.clock_start_ns)
         if read is not None:
             marks[index] = read
             notes.extend(read.notes)
@@ -279,7 +287,7 @@ def _tree_reading(event: ev.Tree) -> TreeReading:
 
 
 def _fault_reading(event: ev.Faults) -> FaultReading:
-    return event.time_seconds, {index: seen for index, seen in event.processes if 0 <= seen < MOST_BYTES}
+    return event.time_seconds, dict(event.processes)
 
 
 def _facts(event: ev.Event) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from memfit.records.figure import Source
+from memfit.records.ranges import Bytes, Code, Count, Index, Micros, Number, Pid, Seconds
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """Something that happened at one moment of the run."""
 
-    time_us: int
+    time_us: Micros
 
     @property
     def time_seconds(self) -> float:
@@ -21,90 +22,90 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 class ProcessStarted(Event, frozen=True, kw_only=True, tag="process_started"):
     """A process of the job was seen for the first time."""
 
-    process: int
-    pid: int
-    parent_pid: int
+    process: Index
+    pid: Pid
+    parent_pid: Pid
     command: str
 
 
 class ProcessRenamed(Event, frozen=True, kw_only=True, tag="process_renamed"):
     """It has started another program in its place (exec)."""
 
-    process: int
+    process: Index
     command: str
 
 
 class ProcessEnded(Event, frozen=True, kw_only=True, tag="process_ended"):
     """It is gone."""
 
-    process: int
+    process: Index
 
 
 class Counters(Event, frozen=True, kw_only=True, tag="counters"):
     """The memory lines of /proc/PID/status."""
 
-    process: int
-    high_water_bytes: int
-    resident_bytes: int
-    anonymous_bytes: int
-    file_bytes: int
-    shmem_bytes: int
+    process: Index
+    high_water_bytes: Bytes
+    resident_bytes: Bytes
+    anonymous_bytes: Bytes
+    file_bytes: Bytes
+    shmem_bytes: Bytes
 
 
 class Tree(Event, frozen=True, kw_only=True, tag="tree"):
     """A page walk over the whole tree: [process, resident, proportional, unique, share] bytes."""
 
     reason: str
-    cost_us: int
-    processes: list[tuple[int, int, int, int, int]]
+    cost_us: Micros
+    processes: list[tuple[Index, Bytes, Bytes, Bytes, Bytes]]
 
 
 class Faults(Event, frozen=True, kw_only=True, tag="faults"):
     """Pages each process has touched for the first time since it began, or copied: [process, bytes]."""
 
-    processes: list[tuple[int, int]]
+    processes: list[tuple[Index, Count]]
 
 
 class Maps(Event, frozen=True, kw_only=True, tag="maps"):
     """Resident bytes of one process by kind of mapping."""
 
-    process: int
-    library_file_bytes: int
-    library_data_bytes: int
-    heap_bytes: int
-    anonymous_bytes: int
-    stack_bytes: int
-    shmem_bytes: int
+    process: Index
+    library_file_bytes: Bytes
+    library_data_bytes: Bytes
+    heap_bytes: Bytes
+    anonymous_bytes: Bytes
+    stack_bytes: Bytes
+    shmem_bytes: Bytes
 
 
 class System(Event, frozen=True, kw_only=True, tag="system"):
     """The machine's memory."""
 
-    total_bytes: int
-    available_bytes: int
-    active_bytes: int
-    free_bytes: int
-    buffers_bytes: int
-    cached_bytes: int
-    job_bytes: int
+    total_bytes: Bytes
+    available_bytes: Bytes
+    active_bytes: Bytes
+    free_bytes: Bytes
+    buffers_bytes: Bytes
+    cached_bytes: Bytes
+    job_bytes: Bytes
 
 
 class Gpu(Event, frozen=True, kw_only=True, tag="gpu"):
     """One GPU's memory: [pid, bytes] of the job's processes on it."""
 
-    device: int
+    device: Index
     name: str
-    total_bytes: int
-    used_bytes: int
-    processes: list[tuple[int, int | None]] = []
+    total_bytes: Bytes
+    used_bytes: Bytes
+    processes: list[tuple[Pid, Bytes | None]] = []
 
 
 class Energy(Event, frozen=True, kw_only=True, tag="energy"):
     """Energy of one domain over the whole run."""
 
     domain: str
-    joules: float | None
-    window_seconds: float
+    joules: Number | None
+    window_seconds: Seconds
     source: Source | None = None
     method: str = ""
     scope: str = ""
@@ -120,10 +121,10 @@ class EnergyUnavailable(Event, frozen=True, kw_only=True, tag="energy_unavailabl
 class Limit(Event, frozen=True, kw_only=True, tag="limit"):
     """The guard ended the job."""
 
-    tree_bytes: int
-    limit_bytes: int
-    signal: int = 15
-    step: int | None = None
+    tree_bytes: Bytes
+    limit_bytes: Bytes
+    signal: Code = 15
+    step: Count | None = None
     phase: str = ""
 
 
@@ -136,26 +137,26 @@ class Note(Event, frozen=True, kw_only=True, tag="note"):
 class SamplerEnded(Event, frozen=True, kw_only=True, tag="sampler"):
     """What measuring cost."""
 
-    cpu_seconds: float
-    wall_seconds: float
-    resident_bytes: int
-    num_ticks: int
-    num_late_ticks: int
-    late_high_us: int
-    num_failed_reads: int
-    start_cpu_seconds: float = 0.0
+    cpu_seconds: Seconds
+    wall_seconds: Seconds
+    resident_bytes: Bytes
+    num_ticks: Count
+    num_late_ticks: Count
+    late_high_us: Micros
+    num_failed_reads: Count
+    start_cpu_seconds: Seconds = 0.0
 
 
 class JobEnded(Event, frozen=True, kw_only=True, tag="job_ended"):
     """The job's end, as its parent was told."""
 
-    exit_code: int | None = None
-    signal: int | None = None
-    max_resident_bytes: int | None = None
-    floor_bytes: int | None = None
-    user_seconds: float | None = None
-    system_seconds: float | None = None
-    num_oom_kills: int | None = None
+    exit_code: Code | None = None
+    signal: Code | None = None
+    max_resident_bytes: Bytes | None = None
+    floor_bytes: Bytes | None = None
+    user_seconds: Seconds | None = None
+    system_seconds: Seconds | None = None
+    num_oom_kills: Count | None = None
     detached: bool = False
 
 

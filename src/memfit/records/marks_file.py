@@ -29,7 +29,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from memfit.records.ranges import MOST_BYTES
+from memfit.records.regular_file import read_regular
 from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps, no_steps
+
+MOST_NS = 1 << 62
+"""The monotonic clock never comes this far."""
 
 _PHASE_OF_LETTER = {"F": "forward", "B": "backward", "U": "update", "S": "data", "V": "evaluation"}
 
@@ -62,9 +67,29 @@ class _Row:
     peaks: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarksText:
+    """One marks file as it lies in the run folder."""
+
+    name: str
+    content: bytes
+
+    @property
+    def pid(self) -> int:
+        """The process that wrote it, by its name; -1 for a name that holds none."""
+        text = self.name.removesuffix(".txt").partition("-")[2]
+        return int(text) if text.isdecimal() and len(text) < 20 else -1
+
+
 def read_marks(path: Path, *, process: int, clock_start_ns: int) -> MarksFile | None:
-    """Read one marks file; a torn last line is dropped, None when not even the first line is whole."""
-    raw = path.read_bytes()
+    """Read one marks file."""
+    text = MarksText(name=path.name, content=read_regular(path))
+    return parse_marks(text, process=process, clock_start_ns=clock_start_ns)
+
+
+def parse_marks(text: MarksText, *, process: int, clock_start_ns: int) -> MarksFile | None:
+    """Understand one marks file; a torn last line is dropped, None when not even the first line is whole."""
+    raw = text.content
     lines = raw[: raw.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines()
     if not lines or not lines[0].startswith("H "):
         return None
@@ -76,9 +101,17 @@ def read_marks(path: Path, *, process: int, clock_start_ns: int) -> MarksFile | 
 def _json(text: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _within(text: str, most: int) -> int:
+    """A whole number from 0 to `most`."""
+    number = int(text[:30])
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} is out of range")
+    return number
 
 
 class _Reader:
@@ -122,7 +155,7 @@ class _Reader:
         elif letter in _PHASE_OF_LETTER or letter in ("P", "G"):
             parts = rest.split(" ", 2)
             try:
-                time_ns, peak_bytes = int(parts[0]), int(parts[1])
+                time_ns, peak_bytes = _within(parts[0], MOST_NS), _within(parts[1], MOST_BYTES)
             except (ValueError, IndexError):
                 self.notes.append(f"a line of the marks file could not be read: {line[:60]!r}")
                 return
@@ -135,7 +168,7 @@ class _Reader:
         if peak_bytes:
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
         times = extra.split()[1:4] if letter == "S" else []
-        if len(times) == 3 and all(text.isdecimal() for text in times):
+        if len(times) == 3:
             self._light_step(times, peak_bytes)
         elif peak_bytes and self.phase != "setup":
             self._peak_of_the_phase(peak_bytes)
@@ -150,7 +183,7 @@ class _Reader:
             self.named.append((self._seconds(time_ns), self.phase, None))
         elif letter == "S":
             number = extra.split()[:1]
-            self._end_step(time_ns, int(number[0]) if number and number[0].isdecimal() else 0)
+            self._end_step(time_ns, int(number[0][:9]) if number and number[0].isdecimal() else 0)
         elif letter == "U":
             self.row.times["update"] = time_ns
         else:
@@ -166,9 +199,9 @@ class _Reader:
 
     def _light_step(self, times: list[str], peak_bytes: int) -> None:
         """The phases of a light step: when they began, and one peak for all of them."""
-        self.row.times |= {
-            name: int(text) for name, text in zip(("forward", "backward", "update"), times, strict=True) if int(text)
-        }
+        for name, text in zip(("forward", "backward", "update"), times, strict=True):
+            if text.isdecimal() and 0 < int(text[:20]) <= MOST_NS:
+                self.row.times[name] = int(text)
         if peak_bytes:
             self.row.peaks["whole step"] = peak_bytes
 

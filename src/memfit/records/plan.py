@@ -16,6 +16,7 @@ import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
+from memfit.records.regular_file import describe_error, read_regular
 
 PLAN_FORMAT = "memfit-plan"
 PLAN_VERSION = 2
@@ -372,7 +373,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 def read_plan(path: str | Path) -> Plan:
     """Read a plan from a file."""
     try:
-        data = Path(path).read_bytes()
+        data = read_regular(path)
     except OSError as error:
-        raise NotARun(f"{path} cannot be read", found=str(error), hint="give a file that memfit fit wrote") from None
+        hint = "give a file that memfit fit wrote"
+        raise NotARun(f"{path} cannot be read", found=describe_error(error), hint=hint) from None
     return decode_plan(data, str(path))

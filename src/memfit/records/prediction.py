@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
+from memfit.records.regular_file import describe_error, read_regular
 from memfit.records.timeline import Timeline
 
 PREDICTION_FORMAT = "memfit-prediction"
@@ -165,15 +166,15 @@ class _Header(msgspec.Struct):
 def read_prediction(path: str | Path) -> Prediction:
     """Read what `memfit predict --json` printed."""
     try:
-        raw = Path(path).read_bytes()
+        raw = read_regular(path)
     except OSError as error:
-        raise RecordError(f"{path} cannot be read", found=str(error.strerror), hint="check the path") from None
+        raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
     try:
         header = msgspec.json.decode(raw, type=_Header)
         if header.format != PREDICTION_FORMAT or header.format_version > PREDICTION_VERSION:
             found = f"{header.format} {header.format_version}"
             raise NewerFormat(f"{path} has another format", found=found, hint="update memfit")
         return msgspec.json.decode(raw, type=Prediction)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         hint = "memfit predict ... --json > prediction.json"
         raise RecordError(f"{path} is no prediction", found=str(error), hint=hint) from None

@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.records.figure import Figure
 from memfit.records.ledger import LedgerFacts
+from memfit.records.ranges import AnyBytes, Bytes, Count, Nanos, Number, Seconds
 from memfit.records.samples import Samples, TreeCurve
 from memfit.records.steps import Steps
 
@@ -25,9 +26,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     system: str
     """'Linux 6.18.44 x86_64'."""
     cpu: str
-    num_cores: int
-    memory_total_bytes: int | None
-    memory_limit_bytes: int | None = None
+    num_cores: Count
+    memory_total_bytes: Bytes | None
+    memory_limit_bytes: Bytes | None = None
     """What the control group allows, where that is less than the machine."""
     libc: str = ""
     transparent_hugepages: str = ""
@@ -42,15 +43,15 @@ EASED_INTERVAL_SECONDS = 0.1
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the run was measured."""
 
-    interval_seconds: float
-    eased_interval_seconds: float | None = None
+    interval_seconds: Seconds
+    eased_interval_seconds: Seconds | None = None
     """Time between samples beside short steps, whose exact peaks the marks tell; None: as everywhere."""
     marks: bool = True
-    ledger_every: int | None = None
+    ledger_every: Count | None = None
     """Trace every k-th step; None when no ledger was asked for."""
-    limit_bytes: int | None = None
+    limit_bytes: AnyBytes | None = None
     stable: bool = False
-    assume_watts: float | None = None
+    assume_watts: Number | None = None
     attached: bool = False
 
 
@@ -72,7 +73,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """ISO 8601 with offset."""
     command: tuple[str, ...]
     working_folder: str
-    clock_start_ns: int
+    clock_start_ns: Nanos
     """The monotonic clock when the run began; marks carry the same clock."""
     settings: Settings
     environment: Environment

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.records import layout
+from memfit.records.ranges import LONGEST_RUN_US, MOST_BYTES
 
 SAMPLE_DTYPE = np.dtype(list(zip(layout.SAMPLE_FIELDS, ("<u8", "<u4", "<u2", "<u2", "<u8", "<u8"), strict=True)))
 assert SAMPLE_DTYPE.itemsize == layout.SAMPLE.size
@@ -42,17 +43,13 @@ class Samples:
         )
 
 
-LONGEST_RUN_US = 10 * 366 * 24 * 3600 * 10**6
-MOST_BYTES = 1 << 50
-"""Records beyond these are damage, not measurements."""
-
-
 def samples_from_bytes(raw: bytes) -> Samples:
     """Decode samples.bin; an incomplete last record is cut off, records out of any range count as failed."""
     whole = len(raw) - len(raw) % SAMPLE_DTYPE.itemsize
     rows = np.frombuffer(raw[:whole] if whole != len(raw) else raw, dtype=SAMPLE_DTYPE)
     good = (rows["flags"] & layout.FLAG_FAILED) == 0
     good &= (rows["time_us"] < LONGEST_RUN_US) & (rows["resident_bytes"] < MOST_BYTES)
+    good &= rows["shared_bytes"] < MOST_BYTES
     kept = rows[good]
     return Samples(
         time_seconds=kept["time_us"] / 1e6,

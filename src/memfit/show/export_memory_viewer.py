@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from memfit.errors import UsageError
+from memfit.errors import DamagedRecord, UsageError
 from memfit.records.ledger import LedgerFacts
 from memfit.records.run import RunRecord
 from memfit.records.timeline import Span, Timeline
@@ -83,7 +83,12 @@ class _Layout:
 
     def _allocate(self, row: int, span: Span, event: int) -> None:
         size = _rounded(span.num_bytes)
-        hole = next(number for number, (_, room) in enumerate(self.free) if room >= size)
+        hole = next((number for number, (_, room) in enumerate(self.free) if room >= size), None)
+        if hole is None:
+            raise DamagedRecord(
+                "the timeline holds more than a device can address", found=f"a tensor of {span.num_bytes} bytes",
+                hint="measure again with --ledger",
+            )  # fmt: skip
         address, room = self.free[hole]
         self.free[hole : hole + 1] = [(address + size, room - size)] if room > size else []
         self.living[row] = (address, span)

@@ -145,7 +145,7 @@ def _ledger(ledger: LedgerView, width: int) -> RenderableType:
         name = bar.name if bar.kind == "tensors" else f"{bar.kind}: {bar.name}"
         name = bar.kind if bar.name in ("", bar.kind) else name
         marked = name + ("" if bar.source == "measured" else f" ({bar.source})")
-        drawn = "█" * max(round(_BAR_WIDTH * bar.share), 1 if bar.num_bytes > 0 else 0)
+        drawn = "█" * max(round(_BAR_WIDTH * min(max(bar.share, 0.0), 1.0)), 1 if bar.num_bytes > 0 else 0)
         style = "dim" if bar.kind == "unexplained" else "cyan"
         rows.add_row(
             cut(marked, max(width - 46, 22)), format_bytes(bar.num_bytes), format_ratio(bar.share), Text(drawn, style)

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 from memfit.errors import StorageError
+from memfit.records.regular_file import read_beginning
 from memfit.study.storage import DatabaseGone, Fact, FactKind, Storage, fact
 
 UNSAVED_FILE = "unsaved.jsonl"
+UNSAVED_BYTES = 1024**3
 Tell = Callable[[str], None]
 
 
@@ -103,11 +105,11 @@ class StudyLog:
 def read_unsaved(path: Path) -> list[Fact]:
     """What was kept beside the database; a torn last line is left out."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_beginning(path, most_bytes=UNSAVED_BYTES)[0].split(b"\n")
     except OSError:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(ValueError, RecursionError):
             found.append(msgspec.json.decode(line, type=Fact))
     return found

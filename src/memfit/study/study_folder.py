@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import NotARun, RunExists, StorageError, UsageError
+from memfit.records.regular_file import describe_error, read_regular
 from memfit.records.study import Study, StudySettings
 from memfit.study.postgres_storage import without_password
 from memfit.study.storage import DATABASE_FILE, Storage, is_file, open_storage, study_of
@@ -74,12 +75,13 @@ def new_id(length: int) -> str:
 def find(folder: Path) -> Where | None:
     """What is kept in a folder; None when there is no study in it."""
     try:
-        return msgspec.json.decode((folder / WHERE_FILE).read_bytes(), type=Where)
-    except FileNotFoundError:
+        return msgspec.json.decode(read_regular(folder / WHERE_FILE), type=Where)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         hint = "remove the folder, or choose another one with -o"
-        raise NotARun(f"{folder / WHERE_FILE} cannot be read", found=str(error), hint=hint) from None
+        found = describe_error(error) if isinstance(error, OSError) else str(error)
+        raise NotARun(f"{folder / WHERE_FILE} cannot be read", found=found, hint=hint) from None
 
 
 def storage_of(folder: Path, where: Where, address: str = "") -> Storage:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import MissingExtra
+from memfit.records.regular_file import describe_error, read_regular
 from memfit.study.complaint import Place
 
 _TOKEN = re.compile(
@@ -20,16 +21,13 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _EXPONENT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"
-_MOST_BYTES = 64 * 1024 * 1024
 
 
 def read_text_file(path: Path, shown_name: str = "") -> Any:
     """Read one file into plain lists, dicts and values."""
     place = Place(shown_name or str(path))
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            place.refuse("expected a file of settings", saw=f"a file of {path.stat().st_size} bytes")
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
         place.refuse("there is no such file", hint="paths in a study's file are relative to that file's folder")
     except IsADirectoryError:
@@ -37,7 +35,7 @@ def read_text_file(path: Path, shown_name: str = "") -> Any:
     except UnicodeDecodeError as error:
         place.refuse("expected text in UTF-8", saw=f"a byte that is not, at position {error.start}")
     except OSError as error:
-        place.refuse("cannot be read", saw=error.strerror or str(error))
+        place.refuse("cannot be read", saw=describe_error(error))
     return parse_toml(text, place) if path.suffix == ".toml" else parse_text(text, place)
 
 

@@ -15,10 +15,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from memfit.records.regular_file import open_regular
 from memfit.records.study import Intermediate, Proposal, finite_or_reason
 
 PARAMETER_FILE = "parameter.json"
 METRICS_FILE = "metrics.jsonl"
+MOST_NEW_BYTES = 256 * 1024**2
+"""Read of a metrics file at once; the rest waits for the next reading."""
 _SHIM = Path(__file__).parent / "shim"
 
 NniRoute = Literal["shim", "installed"]
@@ -98,10 +101,10 @@ class ReportReader:
     def read_new(self) -> list[Report]:
         """The whole lines since the last reading; a torn one waits, one that is no report is counted."""
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
+                data = file.read(MOST_NEW_BYTES)
+        except OSError:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)

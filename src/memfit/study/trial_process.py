@@ -26,6 +26,7 @@ from memfit.errors import MemfitError, StorageError
 from memfit.measure import run_folder
 from memfit.measure.session import INSIDE_START, PACKAGE_PARENT, common_orders, job_environment
 from memfit.records.files import read_run
+from memfit.records.regular_file import open_regular, read_regular
 from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.study.trial_descendants import end_all, is_running, living, start_ticks
@@ -146,9 +147,9 @@ class TrialProcess:
     def adopt(self) -> bool:
         """Take up a trial that an earlier session started; False when nobody watches it any more."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            self.ending = msgspec.json.decode((self.folder / ENDING_FILE).read_bytes(), type=Ending)
+            self.ending = msgspec.json.decode(read_regular(self.folder / ENDING_FILE), type=Ending)
         try:
-            name = msgspec.json.decode((self.folder / PROCESS_FILE).read_bytes(), type=SamplerName)
+            name = msgspec.json.decode(read_regular(self.folder / PROCESS_FILE), type=SamplerName)
             self._descriptor = os.pidfd_open(name.pid)
         except (OSError, msgspec.DecodeError):
             return False
@@ -291,7 +292,7 @@ def _parent(pid: int) -> int | None:
 def _last_words(folder: Path) -> str:
     """The last line a trial wrote to its standard error: in Python, the exception."""
     try:
-        with open(folder / "stderr.txt", "rb") as file:
+        with open_regular(folder / "stderr.txt") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_WORDS_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
