@@ -1,10 +1,11 @@
 """Does every verb that opens a file or a folder of others end at once, with one clear error or an answer?
 
-What lies in the place of a file may wait for ever (a FIFO), never end (/dev/zero), be no file at all, or claim any size.
+In the place of a file may lie what waits for ever (a FIFO), never ends (/dev/zero), is no file, or claims any size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -135,7 +136,7 @@ def test_every_verb_refuses_what_is_no_file_with_an_error_and_no_traceback(
     assert capsys.readouterr().err.startswith("memfit: ")
 
 
-@pytest.mark.parametrize("put", (*HOSTILE, sparse))
+@pytest.mark.parametrize("put", [*HOSTILE, sparse])
 def test_plans_and_studies_in_the_place_of_which_lies_something_else_are_refused(tmp_path: Path, put: Callable):
     target = tmp_path / "where.json"
     put(target)
@@ -195,10 +196,8 @@ def test_mutated_run_folders_open_or_are_refused_within_a_second(made, tmp_path:
         name = chance.choice(RUN_FILES)
         (run / name).write_bytes(mutated(files[name], chance))
         before = time.thread_time()
-        try:
+        with contextlib.suppress(*([MemfitError] if name == layout.HEADER_FILE else [])):
             show_all(run)
-        except MemfitError as error:
-            assert name == layout.HEADER_FILE, str(error)
         assert time.thread_time() - before < 1.0
         (run / name).write_bytes(files[name])
 

@@ -147,12 +147,24 @@ def print_machine(report: MachineReport) -> None:
 
 
 def after_a_run(record: RunRecord, *, as_json: bool, quiet: bool, report: bool) -> None:
-    """What a person gets after a run: page and picture in the folder, the summary (or the record as JSON) on screen."""
-    written = write_report(record) if report else ()
+    """What a person gets after a run: page and picture in the folder, the summary (or the record as JSON) on screen.
+
+    A full disk costs the page and the picture, not the summary: it is printed first, then the error is raised.
+    """
+    from memfit.errors import StorageError
+
+    written, problem = (), None
+    if report:
+        try:
+            written = write_report(record)
+        except StorageError as error:
+            problem = error
     if as_json:
         print_record(record)
     elif not quiet:
         print_summary(record, written)
+    if problem is not None:
+        raise problem
 
 
 def view_run(record: RunRecord, *, fine: bool = False, prediction: Prediction | None = None) -> RunView:

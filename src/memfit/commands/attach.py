@@ -6,6 +6,7 @@ import click
 
 from memfit.commands.measure import checked_interval
 from memfit.commands.options import SECONDS, json_option
+from memfit.errors import StorageError
 
 EPILOG = """\b
 Example:
@@ -45,4 +46,7 @@ def command(
         )  # fmt: skip
     finally:
         line.close()
-    api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    try:
+        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    except StorageError as error:
+        click.echo(f"memfit: the page was not written: {error}", err=True)

@@ -9,7 +9,7 @@ import sys
 import click
 
 from memfit.commands.options import BYTES, SECONDS, json_option
-from memfit.errors import UsageError
+from memfit.errors import StorageError, UsageError
 
 EPILOG = """\b
 Examples:
@@ -82,6 +82,8 @@ def command(
         record = result.read()
         over_limit = record.outcome.kind == "over the limit"
         api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    except StorageError as error:  # a full disk: the summary stands above, and the record is as whole as it can be
+        click.echo(f"memfit: the page was not written: {error}", err=True)
     except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
         click.echo(f"memfit: the job has ended, but its record in {result.folder} cannot be shown: {error}", err=True)
     leave_like_the_job(result.exit_code, result.signal, over_limit=over_limit)

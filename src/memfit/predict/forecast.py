@@ -122,9 +122,7 @@ def forecast(
     return assemble(job, device, reply, options, started)
 
 
-def _trace_cured(
-    request: TraceRequest, options: ForecastOptions, function: Callable[..., Any] | None
-) -> TraceReply:
+def _trace_cured(request: TraceRequest, options: ForecastOptions, function: Callable[..., Any] | None) -> TraceReply:
     """Trace, and once more under lower instruction sets where one of its processes died by an instruction."""
 
     def trace(environment: Mapping[str, str]) -> TraceReply:

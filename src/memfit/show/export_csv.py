@@ -6,6 +6,7 @@ Every head carries its unit. An unknown number is an empty cell, never a zero.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from memfit.errors import StorageError
 from memfit.records.run import RunRecord, SystemReading
 from memfit.records.steps import Steps
+from memfit.show.new_file import whole_file
 
 Table = tuple[list[str], Iterable[Iterable[Any]]]
 
@@ -100,7 +102,7 @@ def write_csv(run: RunRecord, path: Path, table: str | None = None) -> list[Path
 
 def _write_table(table: Table, path: Path) -> Path:
     heads, rows = table
-    with open(path, "w", encoding="utf-8", newline="") as stream:
+    with whole_file(path) as raw, io.TextIOWrapper(raw, encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(heads)
         writer.writerows(rows)

@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from memfit.errors import StorageError
 from memfit.records.finding import Comparison
+from memfit.show.new_file import write_bytes
 from memfit.show.page_data import page_json
 from memfit.show.views import RunView
 
@@ -43,12 +43,7 @@ def write_page(
     view: RunView, path: str | Path, *, other: RunView | None = None, comparison: Comparison | None = None
 ) -> Path:
     """Write the page to a file."""
-    path = Path(path)
-    try:
-        path.write_text(page_html(view, other=other, comparison=comparison), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another place") from None
-    return path
+    return write_bytes(Path(path), page_html(view, other=other, comparison=comparison).encode("utf-8", "replace"))
 
 
 def _asset(name: str) -> str:

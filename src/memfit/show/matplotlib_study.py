@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from memfit.errors import MissingExtra, StorageError
+from memfit.errors import MissingExtra
 from memfit.records.study import Study, TrialRecord
 from memfit.show.matplotlib_timeline import BLUE, GREY, ORANGE, RED, SKY
+from memfit.show.new_file import whole_file
 from memfit.show.study_terminal import best_first
 from memfit.show.wording import cut
 from memfit.units import GIB, MIB
@@ -186,8 +187,6 @@ def _decorate(panel: Any, axes: Sequence[Axis], title: str) -> None:
 
 
 def _save(picture: Any, path: Path) -> Path:
-    try:
-        picture.savefig(path, format="png")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another place") from None
+    with whole_file(path) as stream:
+        picture.savefig(stream, format="png")
     return path

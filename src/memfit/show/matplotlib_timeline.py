@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from memfit.errors import MissingExtra, StorageError
+from memfit.errors import MissingExtra
 from memfit.show.curves import Curve
+from memfit.show.new_file import whole_file
 from memfit.show.views import RunView, highest_drawn_bytes
 from memfit.show.wording import bounds_text, cut, figure_text, steps_text
 from memfit.units import GIB, KIB, MIB, format_bytes, format_seconds
@@ -45,10 +46,8 @@ def draw_timeline(
     with matplotlib.rc_context(settings):
         picture = _draw(view, width_px, height_px)
         path = Path(path)
-        try:
-            picture.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else None)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another place") from None
+        with whole_file(path) as stream:
+            picture.savefig(stream, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return path
 
 

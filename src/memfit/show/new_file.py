@@ -1,8 +1,13 @@
-"""May this file be written? What a user made is never overwritten by surprise."""
+"""May this file be written, and is it whole? What a user made is never overwritten by surprise, nor left half."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from memfit.errors import RunExists, StorageError
 
@@ -21,8 +26,28 @@ def check_new(path: str | Path, *, overwrite: bool) -> Path:
 
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write a whole file, or say why not."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another place") from None
+    with whole_file(path) as stream:
+        stream.write(content)
     return path
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when it is complete, and not at all on a full disk; a device is written to."""
+    try:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as stream:
+                yield stream
+            return
+        target = Path(os.path.realpath(path))
+        draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            with open(draft, "wb") as stream:
+                yield stream
+            os.replace(draft, target)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another place"
+        raise StorageError(f"{path} cannot be written", found=error.strerror or str(error), hint=hint) from None

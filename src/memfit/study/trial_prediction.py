@@ -42,9 +42,7 @@ def _predict(workload: str, built_with: dict[str, Any]) -> Figure:
     from memfit.predict.foresee import foresee
 
     try:
-        prediction = foresee(
-            workload, settings=built_with, most_seconds=MOST_SECONDS, ask_processor=ask_processor
-        )
+        prediction = foresee(workload, settings=built_with, most_seconds=MOST_SECONDS, ask_processor=ask_processor)
     except MemfitError as error:
         return unknown("bytes", f"no prediction: {error.what}")
     return prediction.level("process") or unknown("bytes", "the prediction has no figure for a process")
