@@ -96,7 +96,7 @@ def test_a_trainer_leaves_a_run_with_its_steps_and_an_exact_peak(trainer, tmp_pa
     fit(tmp_path, callback(tmp_path / "run", ledger_every=2), Net())
     assert not inside.is_recording()
     record = memfit.read_run(tmp_path / "run")
-    assert len(record.steps) == 4
+    assert record.steps.total == 4
     assert {phase.name for phase in record.named_phases} >= {"evaluation"}
     assert len(record.processes) == 1
     assert record.peak.value is not None
@@ -115,7 +115,7 @@ def test_under_a_measurement_there_is_one_record_and_it_has_the_trainers_phases(
         assert inside.is_recording()
     assert not (tmp_path / "run").exists()
     assert run.record is not None
-    assert len(run.record.steps) == 4
+    assert run.record.steps.total == 4
     assert {phase.name for phase in run.record.named_phases} >= {"evaluation"}
 
 
@@ -124,7 +124,7 @@ def test_a_second_training_gets_a_folder_of_its_own_and_a_strangers_run_is_not_t
     twice = callback(tmp_path / "run")
     fit(tmp_path, twice, Net())
     fit(tmp_path, twice, Net())
-    assert [len(memfit.read_run(tmp_path / name).steps) for name in ("run", "run-2")] == [4, 4]
+    assert [memfit.read_run(tmp_path / name).steps.total for name in ("run", "run-2")] == [4, 4]
     with pytest.raises(RunExists):
         fit(tmp_path, callback(tmp_path / "run"), Net())
     assert not inside.is_recording()
@@ -138,7 +138,7 @@ def test_a_training_that_runs_out_of_memory_says_so_in_its_record(trainer, tmp_p
     if fit is transformers_fit:  # tells nobody of exceptions: the record ends with the process, or the next training
         assert inside.is_recording()
         fit(tmp_path, made, Net())
-        assert len(memfit.read_run(tmp_path / "run-2").steps) == 4
+        assert memfit.read_run(tmp_path / "run-2").steps.total == 4
     else:
         assert memfit.read_run(tmp_path / "run").outcome.kind == "out of memory"
     assert not inside.is_recording()
