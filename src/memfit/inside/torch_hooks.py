@@ -41,6 +41,9 @@ class TorchHooks:
         self._last_model = _nothing
         self._last_optimizer = (_nothing, b"")
         self._backward = self._plain_backward = torch.autograd.backward
+        self._before_key, self._before_hooks = -1, {}
+        self._is_counting = False
+        """Whether steps are only counted: then the begin of an update and of a forward pass call nothing."""
         self._handles = []
         self._undo = []
         self._tracing = None
@@ -52,10 +55,10 @@ class TorchHooks:
 
     def install(self):
         """Put the hooks in."""
-        self._handles = [
-            torch_optimizer.register_optimizer_step_pre_hook(self._before_update),
-            torch_optimizer.register_optimizer_step_post_hook(self._after_update),
-        ]
+        before = torch_optimizer.register_optimizer_step_pre_hook(self._before_update)
+        self._before_key, self._before_hooks = before.id, before.hooks_dict_ref() or {}
+        self._is_counting = False
+        self._handles = [before, torch_optimizer.register_optimizer_step_post_hook(self._after_update)]
         self._install_forward()
         self._plain_backward = torch.autograd.backward
         self._backward = self._marked_backward(torch.autograd.backward)
@@ -88,6 +91,7 @@ class TorchHooks:
     def forked(self):
         """In a forked child: no step is running here."""
         self._stepping = None
+        self._count(False)
         if self._tracing is not None:
             self._tracing.forked()
         self._arm()
@@ -118,6 +122,7 @@ class TorchHooks:
         if self._tracing is not None and self._tracing.forward_begins(module, inputs):
             self._marks.is_light = False
         if not self._marks.is_light:
+            self._count(False)
             self._watch_backward()
             self._marks.phase_begins(b"F")
             if self._tracing is not None:
@@ -250,20 +255,41 @@ class TorchHooks:
         return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
 
     def _after_update(self, optimizer, _args, _kwargs):
-        stepping, marks = self._stepping, self._marks
-        if stepping is None or stepping[0] is not optimizer:
-            return
-        self._stepping = None
-        if marks.is_light:
-            marks.light_step_ended(stepping[1])
+        marks = self._marks
+        if self._is_counting:
+            if _is_compiling():
+                return
+            known, number = self._last_optimizer
+            if known() is not optimizer:
+                number = self._number(optimizer)
         else:
-            marks.step_ended(stepping[1])
+            stepping = self._stepping
+            if stepping is None or stepping[0] is not optimizer:
+                return
+            self._stepping, number = None, stepping[1]
+        if marks.is_light:
+            marks.light_step_ended(number)
+        else:
+            marks.step_ended(number)
             if self._tracing is not None:
                 self._tracing.step_ended(optimizer)
             marks.next_step()
             self._watch_backward()
-        if self._handles and not (marks.is_light and marks.is_grouping):
+        is_counting = marks.is_light and marks.is_grouping
+        if is_counting != self._is_counting:
+            self._count(is_counting)
+        if not is_counting and self._handles:
             self._forward_hooks[self._forward_key] = self._forward_hook
+
+    def _count(self, is_counting):
+        """From the next step on, let the begin of updates alone, or listen to it again."""
+        if not self._handles:
+            return
+        self._is_counting = is_counting
+        if is_counting:
+            self._before_hooks.pop(self._before_key, None)
+        else:
+            self._before_hooks[self._before_key] = self._before_update
 
     def _number(self, optimizer):
         """Its number as text; the last one seen is remembered."""
