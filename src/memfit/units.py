@@ -73,6 +73,15 @@ def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
+def bytes_rounded_up(num_bytes: int) -> int:
+    """The least size, from this one on, that is written for the eye without loss: what is read back is enough."""
+    for factor in (TIB, GIB, MIB, KIB):
+        if num_bytes >= factor * 0.99995:
+            digit = 100 if num_bytes < 10 * factor else 10
+            return math.ceil(math.ceil(num_bytes * digit / factor) * factor / digit)
+    return num_bytes
+
+
 def format_seconds(seconds: float) -> str:
     """Write a duration for the eye: '35 us', '2.50 ms', '1.20 s', '3 min 05 s', '2 h 10 min'."""
     if seconds < 0:

@@ -11,8 +11,9 @@ from torch_fit_models import NormedBlock, Stack, job_for
 
 import memfit
 from memfit.apply import torch_memory_out, torch_profile
+from memfit.apply.torch_errors import is_out_of_memory
 from memfit.apply.torch_foresight import foresee
-from memfit.apply.torch_memory_out import is_out_of_memory, unless_memory_runs_out
+from memfit.apply.torch_memory_out import unless_memory_runs_out
 from memfit.errors import DoesNotFit, MemfitError
 
 ROWS = 2048

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_fit_models import Drifting, NormedBlock, Remembering, Stack, TupleBlock, TupleStack, job_for, normed_stack
 
+from memfit.apply.torch_call_sites import layers_of
+from memfit.apply.torch_frames import SecondRunDiffers
 from memfit.apply.torch_job import RandomState
+from memfit.apply.torch_module_state import State
 from memfit.apply.torch_proof import differences, run_once
 from memfit.apply.torch_segments import apply_nodes
-from memfit.errors import MemfitError, PlanBroken
+from memfit.errors import MemfitError
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS = 5
@@ -99,17 +102,17 @@ def test_a_block_whose_output_depends_on_a_buffer_it_changes_is_bit_equal():
 
 
 def test_without_restoring_buffers_the_comparison_would_notice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.apply.torch_segments.buffers_on", lambda shelves: [])
+    monkeypatch.setattr(State, "lay_buffers", lambda self: None)
     found = gaps(normed_stack(3), WHOLE + REST)
     assert any(name.startswith("buffer") for name in found)
-    found = gaps(Stack([Remembering(16) for _ in range(3)]), WHOLE + REST)
-    assert any(name.startswith("gradient") for name in found)
+    with pytest.raises(SecondRunDiffers, match=r"blocks.0 computes something else"):
+        gaps(Stack([Remembering(16) for _ in range(3)]), WHOLE + REST)
 
 
 def test_a_block_that_computes_something_else_the_second_time_is_noticed():
     torch.manual_seed(0)
-    found = gaps(Stack([NormedBlock(16), Drifting(16), NormedBlock(16)]), WHOLE + REST)
-    assert any(name.startswith("gradient") for name in found)
+    with pytest.raises(SecondRunDiffers, match=r"blocks.1 computes something else"):
+        gaps(Stack([NormedBlock(16), Drifting(16), NormedBlock(16)]), WHOLE + REST)
 
 
 def test_autocast_is_the_same_in_both_runs():
@@ -149,7 +152,7 @@ def test_a_copy_and_a_pickle_of_a_planned_model_are_plain():
         ours = model(x)
         torch.set_rng_state(state)
         assert torch.equal(other(x), ours)
-        assert all("Planned" not in type(m.__dict__.get("forward")).__name__ for m in other.modules())
+        assert not any({"forward", "_compiled_call_impl"} & m.__dict__.keys() for m in other.modules())
         assert all(a is not b for a, b in zip(other.modules(), model.modules(), strict=True))
 
 
@@ -162,22 +165,21 @@ def test_evaluation_without_gradients_is_the_same():
             assert torch.equal(model(x), plain)
 
 
-def test_a_parent_that_calls_its_blocks_in_another_way_than_planned_is_refused_not_followed():
+def test_a_parent_that_calls_its_blocks_in_another_way_than_planned_is_followed_and_said_once():
     class Changed(Stack):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for block in self.blocks:
                 x = block(x) * 2.0
             return self.head(x)
 
-    with (
-        apply_nodes(model := Changed([nn.Linear(16, 16) for _ in range(3)]), stages_of_stack(3), WHOLE + REST),
-        pytest.raises(PlanBroken, match="not called as it was"),
-    ):
-        model(torch.randn(4, 16))
+    model = Changed([nn.Linear(16, 16) for _ in range(3)])
+    with pytest.warns(RuntimeWarning, match="blocks.1 is not called with what the block before it returned") as said:
+        assert gaps(model, WHOLE + REST) == {}
+    assert len(said) == 1
 
 
 def test_a_plan_for_another_model_is_refused_and_nothing_is_changed():
     model = normed_stack(2)
     with pytest.raises(MemfitError, match="for another model"):
         apply_nodes(model, stages_of_stack(3), WHOLE + REST)
-    assert not any("forward" in module.__dict__ for module in model.modules())
+    assert not any(layers_of(module) for module in model.modules())

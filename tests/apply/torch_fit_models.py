@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -115,16 +116,19 @@ class Drifting(nn.Module):
 
 
 class Jittery(nn.Module):
-    """Never twice the same, and never far from itself: multiples of the golden ratio fall evenly between two whole."""
+    """Never twice the same, and never far from itself: multiples of the golden ratio fall evenly between two whole.
+
+    As kernels that add in another order each time: where it is taken from, nobody can see.
+    """
+
+    turns = itertools.count()
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
-        self.turn = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.turn += 1
-        return torch.tanh(self.linear(x)) * (1.0 + 1e-4 * (self.turn * 0.618034 % 1.0))
+        return torch.tanh(self.linear(x)) * (1.0 + 1e-6 * (next(self.turns) * 0.618034 % 1.0))
 
 
 def normed_stack(num_blocks: int = 5, width: int = 16) -> Stack:

@@ -118,7 +118,9 @@ def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str)
     def plan_for(chain: Chain, target_bytes: int) -> Plan:
         return _plan_or_levers(chain, target_bytes, link, planner)
 
-    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, None if disk is None else str(disk))
+    folder = None if disk is None else str(disk)
+    plain_bytes = profile.plain_record_peak_bytes
+    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, folder, profile.reference, plain_bytes)
     fit = Fit(
         target=held.plan.chain.target,
         budget_bytes=budget_bytes,
@@ -126,7 +128,7 @@ def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str)
         candidates=_candidates(held.plan.chain, held.plan.budget_bytes, link, held.plan.solver),
         proof=held.proof,
         num_rounds=held.num_rounds,
-        kept_blocks=held.kept_blocks,
+        kept_blocks=(*profile.kept_blocks, *held.kept_blocks),
         notes=profile.notes,
     )
     return FittedModel(fit, held.applied)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import torch
 
 from memfit.apply.torch_job import storage_bytes
-from memfit.apply.torch_segments import AppliedPlan, PlannedForward, apply_nodes
+from memfit.apply.torch_segments import AppliedPlan, apply_nodes, carries_plan
 from memfit.errors import MemfitError, UsageError
 from memfit.records.plan import Keep, Node, Plan
 from memfit.units import format_bytes
 
 
-def apply_to(model: torch.nn.Module, plan: Plan, disk: str | None = None) -> AppliedPlan:
-    """Make a model carry out a plan; `disk` is the folder for what it moves."""
+def apply_to(model: torch.nn.Module, plan: Plan, disk: str | None = None, is_exact: bool = True) -> AppliedPlan:
+    """Make a model carry out a plan; `disk` is the folder for what it moves.
+
+    Values of second runs are compared with the first unless `is_exact` is False: the model does not agree with itself.
+    """
     check_model(model, plan)
-    applied = apply_nodes(model, plan.chain.stages, plan.nodes)
+    chain = plan.chain
+    applied = apply_nodes(model, chain.stages, plan.nodes, is_exact=is_exact, uncalled=chain.uncalled)
     if plan.moves:
         try:
             _move(applied, plan, disk)
@@ -41,7 +45,7 @@ def check_model(model: torch.nn.Module, plan: Plan) -> None:
 
 def refuse_planned(model: torch.nn.Module) -> None:
     """Refuse a model that carries a plan already."""
-    if any(isinstance(m.__dict__.get("forward"), PlannedForward) for m in model.modules()):
+    if any(carries_plan(module) for module in model.modules()):
         raise UsageError("the model already carries a plan", hint="call .undo() on what fit_to_budget returned")
 
 

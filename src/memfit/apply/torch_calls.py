@@ -7,17 +7,65 @@ call it ran in, which storages it read, and how many bytes it made.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_leaves
 
+from memfit.apply.torch_call_sites import Layer, add_layer, outside_compiled
 from memfit.apply.torch_job import Job, leaving_no_trace, tensors_of
+from memfit.apply.torch_structures import leaves_of, replaced
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTensor:
+    """A tensor as it went by; it is not held, so that watching takes no memory."""
+
+    number: int
+    """The same for the same object."""
+    storage: int
+    """The same for tensors on one storage."""
+    storage_bytes: int
+    requires_grad: bool
+
+
+class Numbers:
+    """Numbers tensors and storages; one that has died gives its number to nobody."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def object(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor."""
+        known = self._objects.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            known = self._objects[id(tensor)] = (weakref.ref(tensor), next(self._next))
+        return known[1]
+
+    def storage(self, tensor: torch.Tensor) -> int:
+        """The number of the storage under a tensor."""
+        storage = tensor.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None or known[0].expired():
+            known = self._storages[storage._cdata] = (StorageWeakRef(storage), next(self._next))
+        return known[1]
+
+    def seen(self, value: Any) -> Any:
+        """What is kept of a value: all of it unless it is a tensor."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        size = value.untyped_storage().nbytes()
+        return SeenTensor(self.object(value), self.storage(value), size, value.requires_grad)
 
 
 @dataclass(eq=False, slots=True)
@@ -29,10 +77,9 @@ class Call:
     parent: Call | None
     children: list[Call] = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
-    """Leaves of the arguments; tensors are held until the tree is read."""
+    """Leaves of the arguments."""
     shape_of_given: Any = None
-    versions: list[int | None] = field(default_factory=list)
-    returned: Any = None
+    returned: list[SeenTensor] = field(default_factory=list)
     mutates_input: bool = False
     made_bytes: int = 0
     """By operators within it, calls below it included."""
@@ -40,13 +87,9 @@ class Call:
     end: int = 0
     """Numbers of the first operator within, and of the first after it."""
 
-    def tensors_given(self) -> list[torch.Tensor]:
+    def tensors_given(self) -> list[SeenTensor]:
         """The tensors among its arguments."""
-        return [leaf for leaf in self.given if isinstance(leaf, torch.Tensor)]
-
-    def tensors_returned(self) -> list[torch.Tensor]:
-        """The tensors it returned."""
-        return tensors_of(self.returned)
+        return [leaf for leaf in self.given if isinstance(leaf, SeenTensor)]
 
 
 @dataclass(slots=True)
@@ -56,16 +99,16 @@ class CallTree:
     root: Call
     num_operators: int
     readers: dict[tuple[str, int], list[int]]
-    """Storage or object: numbers of the operators that read it. Calls hold their tensors, so their keys are theirs."""
+    """Storage or object, by its number: numbers of the operators that read it."""
     counts: dict[int, int]
     """id of a module: how often it was called."""
 
-    def read_after(self, tensor: torch.Tensor, number: int, aliases: list[torch.Tensor]) -> bool:
+    def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
-        if any(alias is tensor for alias in aliases):
+        if any(alias.number == tensor.number for alias in aliases):
             return False
-        shared = any(storage_key(alias) == storage_key(tensor) for alias in aliases)
-        key = ("object", id(tensor)) if shared else ("storage", storage_key(tensor))
+        shared = any(alias.storage == tensor.storage for alias in aliases)
+        key = ("object", tensor.number) if shared else ("storage", tensor.storage)
         return any(read >= number for read in self.readers.get(key, ()))
 
 
@@ -77,6 +120,7 @@ class _Watch(TorchDispatchMode):
         self.number = 0
         self.current: Call | None = None
         self.readers: dict[tuple[str, int], list[int]] = {}
+        self.numbers = Numbers()
         self.is_open = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,11 +131,11 @@ class _Watch(TorchDispatchMode):
 
     def _note(self, given: list[Any], made: list[torch.Tensor]) -> None:
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
-        read = {("storage", storage_key(tensor)) for tensor in tensors}
-        for key in read | {("object", id(tensor)) for tensor in tensors}:
+        read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
+        for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
             self.readers.setdefault(key, []).append(self.number)
         for tensor in made:
-            if ("storage", storage_key(tensor)) not in read and self.current is not None:
+            if ("storage", self.numbers.storage(tensor)) not in read and self.current is not None:
                 self.current.made_bytes += tensor.untyped_storage().nbytes()
         self.number += 1
 
@@ -118,36 +162,44 @@ def watch_calls(job: Job) -> CallTree:
 def _hooks(
     model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int], root: Call
 ) -> Iterator[None]:
-    def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if not watch.is_open:
-            return
-        counts[id(module)] = counts.get(id(module), 0) + 1
-        leaves, spec = tree_flatten((args, kwargs))
-        versions = [leaf._version if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        call = Call(names[id(module)], module, watch.current, given=leaves, shape_of_given=spec, versions=versions)
-        call.start = watch.number
-        if watch.current is not None:
-            watch.current.children.append(call)
-        watch.current = call
+    def around(module: torch.nn.Module) -> Layer:
+        def layer(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not watch.is_open:
+                return proceed(*args, **kwargs)
+            counts[id(module)] = counts.get(id(module), 0) + 1
+            tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            versions = [tensor._version for tensor in tensors]
+            call = _begun(watch, names[id(module)], module, (args, kwargs))
+            output = proceed(*args, **kwargs)
+            if watch.is_open:
+                call.returned, call.end = [watch.numbers.seen(tensor) for tensor in tensors_of(output)], watch.number
+                call.mutates_input = [tensor._version for tensor in tensors] != versions
+                watch.current = call.parent
+            return output
 
-    def leave(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        call = watch.current
-        if not watch.is_open or call is None or call.module is not module:
-            return
-        call.returned, call.end = output, watch.number
-        now = [leaf._version if isinstance(leaf, torch.Tensor) else None for leaf in call.given]
-        call.mutates_input = now != call.versions
-        watch.current = call.parent
+        return layer
 
-    handles = []
-    for module in model.modules():
-        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
-        handles.append(module.register_forward_hook(leave, with_kwargs=True))
-    try:
+    with contextlib.ExitStack() as removers:
+        for module in outside_compiled(model):
+            removers.callback(add_layer(module, around(module)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _begun(watch: _Watch, name: str, module: torch.nn.Module, given: Any) -> Call:
+    shape: list[str] = []
+
+    def kept(leaf: Any) -> Any:
+        shape.append("tensor" if isinstance(leaf, torch.Tensor) else "value")
+        return watch.numbers.seen(leaf)
+
+    kept_given = replaced(given, kept)
+    skeleton = repr(replaced(given, lambda _: 0))
+    call = Call(name, module, watch.current, given=leaves_of(kept_given), shape_of_given=(skeleton, tuple(shape)))
+    call.start = watch.number
+    if watch.current is not None:
+        watch.current.children.append(call)
+    watch.current = call
+    return call
 
 
 @contextlib.contextmanager

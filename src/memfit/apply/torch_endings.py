@@ -95,6 +95,6 @@ def _again_seconds(job: Job, stages: tuple[Stage, ...], wanted: list[int]) -> di
     nodes = tuple(
         Checkpoint(inside=(Keep(stage=i),)) if i in wanted else Keep(stage=i) for i, stage in enumerate(stages)
     )
-    with leaving_no_trace(job), apply_nodes(job.model, stages, nodes, on_stage=tell):
+    with leaving_no_trace(job), apply_nodes(job.model, stages, nodes, on_stage=tell, is_exact=job.is_exact):
         job.run()
     return {i: moments.get(f"ready {i}", 0.0) - moments.get(f"again {i}", 0.0) for i in wanted}

@@ -2,14 +2,16 @@
 
 The planner is handed in. What counts is what is measured. A plan whose step measures more than the budget is planned
 again for the excess less, at most three times. A plan whose step measures less than it promised leaves room: it is
-planned again for as much more, and the faster plan is taken if its step is measured within the budget. So is the
-smallest plan there is when it promises only a little too much. Plans that move bytes are held to their promise: what
-such a step measures depends on how fast the link was. A block that computes something else the second time
+planned again for as much more, and the faster plan is taken if its step is measured within the budget. Where no plan
+promises to fit, the smallest there is is measured: it is taken if it holds, and if not, what it measured is the budget
+that the error names. Plans that move bytes are held to their promise: what such a step measures depends on how fast
+the link was. A block that computes something else the second time
 is found, named and kept. Whatever fails, the model is left as it was.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,15 +22,16 @@ from memfit.apply.torch_job import Job, RandomState
 from memfit.apply.torch_memory_out import ran_out, unless_memory_runs_out
 from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
 from memfit.apply.torch_segments import AppliedPlan, apply_nodes
+from memfit.apply.torch_update import refuse_closures
 from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
-from memfit.units import format_bytes
+from memfit.units import bytes_rounded_up, format_bytes
 
 MOST_ROUNDS = 3
-NEARLY, MOST_NEARLY = 0.1, 0.25
-"""A smallest plan that promises this much more than the budget is measured before it is refused; the second share is
-for stages that hand large tensors on, whose gradients a promise may count once too often on either side."""
+PLENTY_BYTES = 1 << 50
+NEARLY = 1.05
+"""Other plans are tried where the smallest one measures this many budgets."""
 MOST_TRIES = 4
 """Steps that are run to find out whether a faster plan, which promises more than the budget, holds."""
 WORTHWHILE = 0.005
@@ -55,6 +58,8 @@ class _Attempt:
     chain: Chain
     target_bytes: int
     num_overshoots: int = 0
+    smallest_bytes: int = 0
+    """The least budget there is a plan for."""
     kept: list[str] = field(default_factory=list)
 
 
@@ -68,10 +73,12 @@ class _Bench:
     base_bytes: int
     budget_bytes: int
     disk: str | None
+    plain_bytes: int | None = None
+    """What the plain step was measured with; None where it was not run."""
 
     def try_plan(self, plan: Plan) -> Proof | None:
         """Run one step under a plan; None when memory ran out. The model is as before."""
-        with apply_to(self.job.model, plan, self.disk):
+        with apply_to(self.job.model, plan, self.disk, self.job.is_exact):
             return unless_memory_runs_out(
                 lambda: prove(self.job, self.reference, self.state, self.base_bytes, plan.peak_bytes)
             )
@@ -87,30 +94,52 @@ class _Bench:
         return proof.same and proof.measured_peak_bytes is not None and proof.measured_peak_bytes <= self.budget_bytes
 
 
-def hold_to_budget(job: Job, chain: Chain, budget_bytes: int, plan_for: PlanFor, disk: str | None = None) -> Held:
-    """Plan, apply and prove until the step is the same and within the budget, and no faster one is."""
-    state = RandomState.now()
+def hold_to_budget(
+    job: Job,
+    chain: Chain,
+    budget_bytes: int,
+    plan_for: PlanFor,
+    disk: str | None = None,
+    reference: Reference | None = None,
+    plain_record_peak_bytes: int | None = None,
+) -> Held:
+    """Plan, apply and prove until the step is the same and within the budget, and no faster one is.
+
+    `reference` is what steps are compared with; None runs the step twice for it. `plain_record_peak_bytes` is what the
+    plain step was measured with above what is there before it; None where it was not run.
+    """
+    if reference is None:
+        reference = _reference(job, chain, RandomState.now())
     base_bytes = base_bytes_of(job, chain.fixed.optimizer_state_bytes)
-    bench = _Bench(job, _reference(job, chain, state), state, base_bytes, budget_bytes, disk)
+    bench = _Bench(job, reference, reference.state, base_bytes, budget_bytes, disk)
+    if plain_record_peak_bytes is not None:
+        update_bytes = reference.outcome.gradient_bytes + job.update_transient_bytes
+        bench.plain_bytes = base_bytes + max(plain_record_peak_bytes, update_bytes)
     attempt = _Attempt(chain, budget_bytes)
     plan, proof = _first_that_holds(bench, attempt, plan_for)
     plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
-    applied = apply_to(job.model, plan, disk)
+    applied = apply_to(job.model, plan, disk, job.is_exact)
     return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
 
 
 def _reference(job: Job, chain: Chain, state: RandomState) -> Reference:
-    """What planned steps are compared with; two runs of the step, whose gradients are alive together."""
+    """What planned steps are compared with, where it was not run before."""
     reference = unless_memory_runs_out(lambda: reference_of(job, state))
     if reference is None:
-        needed_bytes = 2 * sum(stage.gradient_bytes for stage in chain.stages) + chain.stages[0].output_bytes
-        raise ran_out(job, "running the step twice to compare with", "two sets of gradients", needed_bytes)
+        needed_bytes = sum(stage.gradient_bytes for stage in chain.stages) + chain.stages[0].output_bytes
+        raise ran_out(job, "running the step twice to compare with", "one set of gradients", needed_bytes)
     return reference
 
 
 def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, Proof]:
+    if bench.plain_bytes is not None and bench.plain_bytes <= bench.budget_bytes:
+        plan = plan_for(attempt.chain, PLENTY_BYTES)  # everything kept
+        proof = bench.try_plan(plan)
+        if bench.holds(proof):
+            assert proof is not None
+            return plan, proof
     while True:
-        plan, unless = _plan_or_nearly(attempt, plan_for)
+        plan, refusal = _plan_or_smallest(bench, attempt, plan_for)
         proof = bench.try_plan(plan)
         if proof is None:
             raise bench.ran_out(plan)
@@ -118,30 +147,54 @@ def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tu
             return plan, proof
         if not proof.same:
             _keep_what_drifts(bench, attempt, plan, proof)
-        elif unless is not None:
-            raise unless
+        elif refusal is not None:
+            nearly = (proof.measured_peak_bytes or 0) <= NEARLY * bench.budget_bytes
+            if nearly:  # what promises a little more may measure a little less
+                plan, found = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
+                if bench.holds(found):
+                    return plan, found
+            raise _refused(bench, refusal, proof.measured_peak_bytes)
         else:
             _aim_lower(attempt, bench.budget_bytes, plan, proof)
 
 
-def _plan_or_nearly(attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNotFit | None]:
-    """A plan for the target, or the smallest one with the error to raise unless it measures less than it promises."""
+def _plan_or_smallest(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, DoesNotFit | None]:
+    """A plan for the target, or the smallest one with the refusal to raise unless its step measures little enough."""
+    if attempt.num_overshoots >= MOST_ROUNDS:
+        error = DoesNotFit("every plan measures more than it promises", limit_bytes=bench.budget_bytes)
+        return plan_for(attempt.chain, attempt.smallest_bytes), error
     try:
         return plan_for(attempt.chain, attempt.target_bytes), None
     except DoesNotFit as error:
-        needed = error.needed_bytes
-        if needed is None or not attempt.target_bytes < needed <= attempt.target_bytes + _nearly_bytes(attempt):
-            raise
-        smallest = plan_for(attempt.chain, needed)
+        if error.needed_bytes is None:
+            raise _refused(bench, error, None) from None
+        smallest = plan_for(attempt.chain, error.needed_bytes)
         if smallest.moves:
-            raise
+            raise _refused(bench, error, smallest.peak_bytes) from None
         return smallest, error
 
 
-def _nearly_bytes(attempt: _Attempt) -> float:
-    """By how much the promise of the smallest plan may lie above what its step takes."""
-    handed_bytes = 2 * max(stage.output_bytes for stage in attempt.chain.stages)
-    return max(NEARLY * attempt.target_bytes, min(handed_bytes, MOST_NEARLY * attempt.target_bytes))
+def _refused(bench: _Bench, error: DoesNotFit, needed_bytes: int | None) -> DoesNotFit:
+    """The refusal in terms of the user's budget; what it names as enough was measured, and is rounded up."""
+    measured = [each for each in (needed_bytes, bench.plain_bytes) if each is not None]
+    named_bytes = bytes_rounded_up(min(measured)) if needed_bytes is not None else None
+    enough = "" if named_bytes is None else f"a budget of {format_bytes(named_bytes)}, or "
+    refusal = DoesNotFit(
+        f"no plan fits into {format_bytes(bench.budget_bytes)}",
+        limit_bytes=bench.budget_bytes,
+        needed_bytes=named_bytes,
+        found=_found(error, named_bytes),
+        hint=f"{enough}a link to a larger memory, a smaller batch, or one of the levers",
+    )
+    refusal.levers = error.levers
+    return refusal
+
+
+def _found(error: DoesNotFit, named_bytes: int | None) -> str:
+    if named_bytes is None:
+        return error.found or "no plan at all"
+    measured = f"the smallest plan there is was measured with {format_bytes(named_bytes)}"
+    return f"{measured}; {error.found}" if error.found.startswith("the optimizer's step") else measured
 
 
 def _use_the_room_left(bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof) -> tuple[Plan, Proof]:
@@ -173,14 +226,7 @@ def _aim_lower(attempt: _Attempt, budget_bytes: int, plan: Plan, proof: Proof) -
     """Plan for as much less than this plan promises as was too much, so that it cannot come back."""
     measured = proof.measured_peak_bytes or 0
     attempt.num_overshoots += 1
-    if attempt.num_overshoots >= MOST_ROUNDS:
-        raise DoesNotFit(
-            f"the plan does not hold: measured {format_bytes(measured)} for a budget of {format_bytes(budget_bytes)}",
-            limit_bytes=budget_bytes,
-            needed_bytes=measured,
-            found=f"planned {MOST_ROUNDS} times, each time for less",
-            hint=f"a budget of {format_bytes(measured)}",
-        )
+    attempt.smallest_bytes = plan.smallest_budget_bytes
     attempt.target_bytes = min(attempt.target_bytes, plan.peak_bytes) - max(1, measured - budget_bytes)
 
 
@@ -210,7 +256,7 @@ def _drifting(bench: _Bench, chain: Chain, nodes: tuple[Node, ...]) -> list[int]
         alone = tuple(
             Checkpoint(inside=(Keep(stage=i),)) if i == index else Keep(stage=i) for i in range(len(chain.stages))
         )
-        with apply_nodes(bench.job.model, chain.stages, alone):
+        with apply_nodes(bench.job.model, chain.stages, alone, is_exact=bench.job.is_exact):
             if not prove(bench.job, bench.reference, bench.state, 0, 0).same:
                 found.append(index)
     return found
@@ -224,13 +270,20 @@ def check_budget(job: Job, budget_bytes: int) -> None:
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int) or budget_bytes <= 0:
         raise UsageError("a budget must be above zero", found=repr(budget_bytes), hint="a size with a unit, as '8GiB'")
     refuse_planned(job.model)
+    refuse_closures(job.optimizer)
+    if not job.model.training:
+        warnings.warn(
+            "memfit: the model is in eval() while it is fitted: dropout and batch statistics are left out; "
+            "call model.train() first if it is trained that way",
+            RuntimeWarning,
+            stacklevel=4,
+        )
     job.limit_bytes = budget_bytes
     fixed_bytes = base_bytes_of(job, 0)
     if budget_bytes < fixed_bytes:
         raise DoesNotFit(
             f"a budget of {format_bytes(budget_bytes)} is below what is alive all the time",
             limit_bytes=budget_bytes,
-            needed_bytes=fixed_bytes,
             found=f"parameters, buffers and the batch alone take {format_bytes(fixed_bytes)}",
-            hint="a smaller batch, a lower precision or a smaller model",
+            hint="a budget well above that, a smaller batch, a lower precision or a smaller model",
         )

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memfit.apply.torch_calls import storage_key, watch_calls
+from memfit.apply.torch_call_sites import After, Before, watching
+from memfit.apply.torch_calls import SeenTensor, storage_key, watch_calls
 from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes, tensors_of
 from memfit.apply.torch_stages import Layout, find_stages
 from memfit.apply.torch_targets import build_job
@@ -69,13 +70,13 @@ def _output_bytes(layout: Layout, index: int) -> int:
     """What a stage returns; what glue makes is what the next stage is given."""
     stage = layout.stages[index]
     if not stage.is_glue:
-        return _bytes(stage.calls[-1].tensors_returned())
+        return _bytes(stage.calls[-1].returned)
     following = layout.stages[index + 1].calls if index + 1 < len(layout.stages) else []
     return _bytes(following[0].tensors_given()[:1]) if following else 0
 
 
-def _bytes(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+def _bytes(tensors: list[SeenTensor]) -> int:
+    return sum(tensor.storage_bytes for tensor in tensors)
 
 
 # ---- a live model ----------------------------------------------------------------------------------------------
@@ -182,25 +183,21 @@ class _Kept:
 def _watch_kept(job: Job, layout: Layout) -> _Kept:
     tensors = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
     kept = _Kept({storage_key(tensor) for tensor in tensors})
-    handles = []
+    places: list[tuple[torch.nn.Module, Before | None, After | None]] = []
 
-    def starting(index: int) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+    def starting(index: int) -> Before:
+        def before(*_: Any) -> None:
             kept.stage = index
 
-        return hook
+        return before
 
-    def ending(index: int) -> Callable[..., None]:
-        return lambda _module, _given, output: kept.ended(index, output)
+    def ending(index: int) -> After:
+        return lambda output: kept.ended(index, output)
 
     for index, stage in enumerate(layout.stages):
         if stage.calls:
-            handles.append(stage.calls[0].module.register_forward_pre_hook(starting(index)))
-            handles.append(stage.calls[-1].module.register_forward_hook(ending(index)))
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
-            job.run()
-    finally:
-        for handle in handles:
-            handle.remove()
+            places.append((stage.calls[0].module, starting(index), None))
+            places.append((stage.calls[-1].module, None, ending(index)))
+    with watching(places), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
+        job.run()
     return kept

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from memfit.apply.torch_call_sites import is_compiled
+from memfit.apply.torch_module_state import State, Watch
 from memfit.errors import UsageError
 
 Run = Callable[[], Any]
@@ -36,6 +38,12 @@ class Job:
     """The budget that the step is to keep; None while nobody has named one."""
     accumulates: bool = False
     """Whether gradients of earlier batches are there when a step begins: they add up over several."""
+    update_transient_bytes: int = 0
+    """What the optimizer's step holds in passing, as it was measured."""
+    reserved_bytes: int = 0
+    """For blocks that the measured step did not call and another may."""
+    is_exact: bool = True
+    """Whether two runs of the step agree to the last bit."""
     spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
@@ -50,8 +58,12 @@ def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: A
     """A job from the four things everybody has."""
     if not isinstance(model, torch.nn.Module):
         raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
-    if hasattr(model, "_orig_mod"):
-        raise UsageError("a compiled model cannot be planned", found=type(model).__name__, hint="plan it, then compile")
+    if hasattr(model, "_orig_mod") or is_compiled(model):
+        raise UsageError(
+            "a compiled model cannot be planned",
+            found=type(model).__name__,
+            hint="fit the model as it is before torch.compile; blocks compiled one by one can be fitted",
+        )
     job = Job(model=model, run=lambda: None, optimizer=optimizer, batch=batch, name=name)
 
     def run() -> Any:
@@ -107,13 +119,15 @@ def job_of_step(training: Any, name: str = "") -> Job:
 
 @contextlib.contextmanager
 def _without_update(optimizer: Any) -> Iterator[None]:
-    """Let `step` and `zero_grad` of one optimizer do nothing."""
+    """Let `step` and `zero_grad` of one optimizer do nothing; a scheduler may have set its own `step` on it."""
+    before = {name: optimizer.__dict__[name] for name in ("step", "zero_grad") if name in optimizer.__dict__}
     optimizer.step = lambda *_, **__: None
     optimizer.zero_grad = lambda *_, **__: None
     try:
         yield
     finally:
         del optimizer.step, optimizer.zero_grad
+        optimizer.__dict__.update(before)
 
 
 # ---- state -----------------------------------------------------------------------------------------------------
@@ -161,10 +175,12 @@ def _numpy_random() -> Any:
 
 @contextlib.contextmanager
 def leaving_no_trace(job: Job) -> Iterator[None]:
-    """Put gradients aside (zeros take their place where they add up); then restore them, buffers and random state."""
-    state = RandomState.now()
+    """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
+
+    That is the random state, buffers, counters and other attributes of modules, and what hangs on them.
+    """
+    random_state, before = RandomState.now(), State.now(Watch(job.model))
     gradients = [(p, p.grad) for p in job.model.parameters()]
-    buffers = [(b, b.detach().clone()) for b in job.model.buffers()]
     try:
         for parameter, _ in gradients:
             there = job.accumulates and parameter.requires_grad
@@ -173,9 +189,8 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for buffer, value in buffers:
-            buffer.data.copy_(value)
-        state.put_back()
+        before.lay()
+        random_state.put_back()
 
 
 def gradient_bytes_there(job: Job) -> int:

@@ -13,16 +13,12 @@ from typing import TypeVar
 import torch
 
 from memfit.apply.room import free_bytes
+from memfit.apply.torch_errors import is_out_of_memory
 from memfit.apply.torch_job import Job
 from memfit.errors import DoesNotFit, MemfitError
 from memfit.units import format_bytes
 
 Result = TypeVar("Result")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator gave up; that of the CPU raises a plain RuntimeError (read in torch 2.13)."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def left_for(job: Job) -> int | None:

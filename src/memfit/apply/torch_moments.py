@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from memfit.apply.torch_call_sites import After, Before, watching
 from memfit.apply.torch_job import tensors_of
 from memfit.apply.torch_segments import LiveStage
 
@@ -21,7 +22,6 @@ def stage_hooks(
     live: Sequence[LiveStage], tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]
 ) -> Iterator[None]:
     """Tell when a stage starts and ends and when the gradient of its output is there; only in the first forward."""
-    handles = []
     told: set[str] = set()
 
     def once(name: str) -> None:
@@ -44,20 +44,13 @@ def stage_hooks(
         if index and live[index - 1].is_glue:  # what glue makes is what the next stage is given
             ended(index - 1, tensors_of(given)[:1])
 
+    places: list[tuple[torch.nn.Module, Before | None, After | None]] = []
     for index, stage in enumerate(live):
         if stage.modules:
-            first, last = stage.modules[0], stage.modules[-1]
-            handles.append(
-                first.register_forward_pre_hook(
-                    lambda _m, args, kwargs, i=index: started(i, (args, kwargs)), with_kwargs=True, prepend=True
-                )
-            )
-            handles.append(last.register_forward_hook(lambda _m, _i, out, i=index: ended(i, out)))
-    try:
+            places.append((stage.modules[0], lambda args, kwargs, i=index: started(i, (args, kwargs)), None))
+            places.append((stage.modules[-1], None, lambda output, i=index: ended(i, output)))
+    with watching(places):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # ---- a clock ---------------------------------------------------------------------------------------------------

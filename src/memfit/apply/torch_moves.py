@@ -20,6 +20,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from memfit.apply.disk_store import DiskStore
+from memfit.apply.torch_call_sites import add_layer, watcher
 from memfit.apply.torch_job import tensors_of
 from memfit.apply.torch_segments import AppliedPlan
 from memfit.apply.torch_stages import GLUE
@@ -260,45 +261,43 @@ def attach_moves(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
     tensors = [*model.parameters(), *model.buffers()]
     mover = Mover(plan, store, {tensor.untyped_storage()._cdata for tensor in tensors})
     applied.closers.append(store.close)
-    plain = model.forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled():
-            return plain(*args, **kwargs)
+            return proceed(*args, **kwargs)
         mover.begin()
         with torch.autograd.graph.saved_tensors_hooks(mover.pack, mover.unpack):
-            return plain(*args, **kwargs)
+            return proceed(*args, **kwargs)
 
-    applied.set_forward(model, forward)
-    _attach_hooks(applied, plan, mover)
+    around.of_a_plan = True  # type: ignore[attr-defined]
+    applied.closers.append(add_layer(model, around))
+    _follow_nodes(applied, plan, mover)
 
 
-def _attach_hooks(applied: AppliedPlan, plan: Plan, mover: Mover) -> None:
+def _follow_nodes(applied: AppliedPlan, plan: Plan, mover: Mover) -> None:
+    """Tell the mover when a node starts and when it has ended."""
     for number, node in enumerate(plan.nodes):
         modules = [m for stage in stages_of((node,)) for m in applied.stages[stage].modules]
         if not modules:
             continue
-        handles = [
-            modules[0].register_forward_pre_hook(_starting(mover, number), with_kwargs=True),
-            modules[-1].register_forward_hook(_ending(mover, number)),
-        ]
-        applied.closers.extend(handle.remove for handle in handles)
+        applied.closers.append(add_layer(modules[0], watcher(_starting(mover, number), None)))
+        applied.closers.append(add_layer(modules[-1], watcher(None, _ending(mover, number))))
 
 
-def _starting(mover: Mover, number: int) -> Callable[..., None]:
-    def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _starting(mover: Mover, number: int) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
+    def starts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
             mover.node_starts(number, (args, kwargs))
 
-    return hook
+    return starts
 
 
-def _ending(mover: Mover, number: int) -> Callable[..., None]:
-    def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+def _ending(mover: Mover, number: int) -> Callable[[Any], None]:
+    def ends(output: Any) -> None:
         if torch.is_grad_enabled():
             mover.node_ended(number, output)
 
-    return hook
+    return ends
 
 
 def _store_for(plan: Plan, disk: str | None, model: torch.nn.Module) -> Store:

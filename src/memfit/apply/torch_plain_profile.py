@@ -16,6 +16,7 @@ from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward, watch_calls
 from memfit.apply.torch_endings import Heads, heads_of, part_of, with_endings
+from memfit.apply.torch_frames import SecondRunDiffers
 from memfit.apply.torch_job import (
     Job,
     gradient_bytes_in_passing,
@@ -26,6 +27,7 @@ from memfit.apply.torch_job import (
 )
 from memfit.apply.torch_meter import put_mark, record_events
 from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
+from memfit.apply.torch_proof import Reference
 from memfit.apply.torch_segments import LiveStage, apply_nodes, live_stages
 from memfit.apply.torch_stages import FUSED, GLUE, find_stages
 from memfit.apply.torch_update import Update, measure_update
@@ -44,6 +46,10 @@ class Profile:
     notes: tuple[str, ...]
     plain_record_peak_bytes: int | None
     """The most alive in the plain step above what was there before it; None when it was too large to be run."""
+    kept_blocks: tuple[str, ...] = ()
+    """Blocks that compute something else when they are run again."""
+    reference: Reference | None = None
+    """What planned steps are compared with; None where the plain step is too large to be run."""
 
 
 @dataclass(slots=True)
@@ -60,11 +66,12 @@ def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     live = live_stages(job.model, draft)
     seen = _Seen()
     plain = _record(job, live, seen)
-    swept = _record_swept(job, draft, live)
+    swept, draft, kept = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs)
     update = measure_update(job)
     stages = with_endings(job, _stages(draft, plain, swept, seen, seconds), heads, timed_runs)
-    return Profile(chain_of(job, stages, update), tuple(layout.notes), plain.peak_bytes)
+    chain = with_uncalled(job, chain_of(job, stages, update), layout.uncalled)
+    return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
 
 def _draft(stage: Any) -> Stage:
@@ -145,9 +152,20 @@ def _record(job: Job, live: list[LiveStage], seen: _Seen) -> Record:
         return record_events(run, job.device)
 
 
-def _record_swept(job: Job, draft: Sequence[Stage], live: list[LiveStage]) -> Record:
-    with apply_nodes(job.model, draft, every_block(draft)):
-        return _record(job, live, _Seen())
+def _record_swept(
+    job: Job, draft: tuple[Stage, ...], live: list[LiveStage]
+) -> tuple[Record, tuple[Stage, ...], list[str]]:
+    """Record a step with every block recomputed; a block that computes something else then is to be kept."""
+    kept: list[str] = []
+    while True:
+        try:
+            with apply_nodes(job.model, draft, every_block(draft), is_exact=job.is_exact):
+                return _record(job, live, _Seen()), draft, kept
+        except SecondRunDiffers as error:
+            culprit = next(i for i, stage in enumerate(live) if error.name in stage.names)
+            kept.append(draft[culprit].name)
+            changed = msgspec.structs.replace(draft[culprit], recomputable=False)
+            draft = (*draft[:culprit], changed, *draft[culprit + 1 :])
 
 
 def _stages(
@@ -206,6 +224,7 @@ def stage_of(
 def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
     """The chain of a measured job."""
     model = job.model
+    job.update_transient_bytes = update.transient_bytes
     return Chain(
         stages=stages,
         input_bytes=storage_bytes(tensors_of(job.batch)),
@@ -225,6 +244,17 @@ def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
         source="measured",
         time_source="measured",
     )
+
+
+def with_uncalled(job: Job, chain: Chain, uncalled: tuple[str, ...]) -> Chain:
+    """Leave room for blocks that another step may call: each, recomputed alone, holds two boundaries and gradients."""
+    if not uncalled:
+        return chain
+    boundary_bytes = max(stage.output_bytes for stage in chain.stages if stage.kind != GLUE)
+    parameters = [p for name in uncalled for p in job.model.get_submodule(name).parameters() if p.requires_grad]
+    job.reserved_bytes = 2 * boundary_bytes * len(uncalled) + storage_bytes(parameters)
+    fixed = msgspec.structs.replace(chain.fixed, other_bytes=chain.fixed.other_bytes + job.reserved_bytes)
+    return msgspec.structs.replace(chain, fixed=fixed, uncalled=uncalled)
 
 
 # ---- seconds ---------------------------------------------------------------------------------------------------

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from memfit.apply.torch_job import Job
+from memfit.apply.torch_job import Job, RandomState
 from memfit.apply.torch_memory_out import unless_memory_runs_out
 from memfit.apply.torch_plain_profile import TIMED_RUNS, Profile, profile_plain
+from memfit.apply.torch_proof import reference_of
 from memfit.apply.torch_spared import profile_spared, too_large
 
 
 def profile_job(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
-    """Find the chain of a job and measure it."""
+    """Find the chain of a job and measure it; what planned steps are compared with is run before all else."""
     reason = too_large(job)
     if reason:
         return profile_spared(job, timed_runs, reason)
-    profile = unless_memory_runs_out(lambda: profile_plain(job, timed_runs))
-    return profile or profile_spared(job, timed_runs, "the plain step ran out of memory")
+    state = RandomState.now()
+    reference = unless_memory_runs_out(lambda: reference_of(job, state))
+    profile = None if reference is None else unless_memory_runs_out(lambda: profile_plain(job, timed_runs))
+    if profile is None:
+        return profile_spared(job, timed_runs, "the plain step ran out of memory")
+    profile.reference = reference
+    return profile

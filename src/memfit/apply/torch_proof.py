@@ -1,24 +1,27 @@
 """Does the model compute the same with the plan as without, and does it stay within the promise?
 
 One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by
-bit. The plain step is run twice first. Where it does not agree with itself, its kernels are not deterministic, and
-there the largest difference between the two plain runs is the tolerance; the proof says so.
+bit, by digests, so that no second set of gradients is held. The plain step is run twice first, before anything else
+is done with the model. Where it does not agree with itself by a rounding, its kernels are not deterministic, and there
+the largest difference between two plain runs is the tolerance; the proof says so. A model that differs by more carries
+something from one step to the next, and is refused.
 
 Where this machine cannot hold the plain step, its place is taken by the step with every block recomputed alone, each
-of whose blocks was compared with itself, saved tensor by saved tensor (`torch_spared.py`). Then digests are kept in
-place of gradients, and there is no tolerance.
+of whose blocks was compared with itself, saved tensor by saved tensor (`torch_spared.py`). Then there is no tolerance.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from memfit.apply.torch_errors import is_out_of_memory
 from memfit.apply.torch_job import (
     Job,
     RandomState,
@@ -27,14 +30,16 @@ from memfit.apply.torch_job import (
     storage_bytes,
     tensors_of,
 )
-from memfit.apply.torch_memory_out import is_out_of_memory
 from memfit.apply.torch_meter import record_events
 from memfit.errors import UsageError
 from memfit.records.fit import Proof
 
 Compared = torch.Tensor | bytes | None
 TOLERANCE_FACTOR = 4.0
-MOST_DRIFT = 0.01
+ROUNDINGS = 1000
+"""By so many roundings a gradient may differ between two plain runs."""
+MOST_DRIFT = 1e-5
+"""Of the loss between two plain runs: sums in another order change the last digits only."""
 
 
 @dataclass(slots=True)
@@ -42,10 +47,11 @@ class Outcome:
     """What one run computed."""
 
     loss: torch.Tensor | None
-    gradients: dict[str, torch.Tensor | bytes | None]
-    """A digest in place of a tensor where memory is short."""
-    buffers: dict[str, torch.Tensor]
+    gradients: dict[str, Compared]
+    """Digests; tensors only where a tolerance needs them."""
+    buffers: dict[str, Compared]
     random: RandomState
+    gradient_bytes: int = 0
     peak_bytes: int | None = None
     """Above what was alive before the run; None when nobody looked."""
 
@@ -57,10 +63,18 @@ class Reference:
     outcome: Outcome
     tolerance: dict[str, float]
     """Largest difference between two plain runs, only where there is one."""
+    state: RandomState
+    """Where all runs begin."""
 
 
-def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
-    """Run from one random state and keep what came out; of gradients the digests where memory is short."""
+def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Collection[str] = ()) -> Outcome:
+    """Run from one random state and keep digests of what came out; tensors of what is named in `whole`."""
+
+    def kept(name: str, tensor: torch.Tensor | None) -> Compared:
+        if tensor is None or tensor.is_meta:
+            return None
+        return tensor.detach().clone() if name in whole else digest_of(tensor)
+
     with leaving_no_trace(job):
         state.put_back()
         job.seen.pop("loss", None)
@@ -68,12 +82,10 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
         loss = job.seen.get("loss")
         return Outcome(
             loss=None if loss is None else loss.clone(),
-            gradients={
-                name: p.grad if job.spared is None or p.grad is None else digest_of(p.grad)
-                for name, p in job.model.named_parameters()
-            },
-            buffers={name: b.detach().clone() for name, b in job.model.named_buffers()},
+            gradients={n: kept(f"gradient of {n}", p.grad) for n, p in job.model.named_parameters()},
+            buffers={n: kept(f"buffer {n}", b) for n, b in job.model.named_buffers()},
             random=RandomState.now(),
+            gradient_bytes=storage_bytes([p.grad for p in job.model.parameters() if p.grad is not None]),
             peak_bytes=record.peak_bytes if watched and record is not None else None,
         )
 
@@ -81,6 +93,8 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False) -> Outcome:
 def digest_of(tensor: torch.Tensor) -> bytes:
     """A digest of the bits of a tensor, its shape and its type."""
     found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
     flat = tensor.detach().to("cpu").contiguous().view(-1)
     found.update(flat.view(torch.uint8).numpy().data)
     return found.digest()
@@ -91,20 +105,26 @@ def reference_of(job: Job, state: RandomState) -> Reference:
     given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
     with contextlib.nullcontext() if job.spared is None else job.spared():
         first, second = run_once(job, state), run_once(job, state)
-    if any(tensor._version != version for tensor, version in given):
-        raise UsageError(
-            "the model writes into its batch, so that it cannot be run twice",
-            hint="let it work on a copy: inputs.clone()",
-        )
-    _refuse_another_loss(first, second)
-    apart = differences(first, second)
-    if apart and job.spared is not None:
-        raise UsageError(
-            "two runs of the step differ, and this machine cannot hold what a tolerance would need",
-            found=names_of(sorted(apart)),
-            hint="torch.use_deterministic_algorithms(True), or fit on a larger machine and load the plan here",
-        )
-    return Reference(first, apart)
+        if any(tensor._version != version for tensor, version in given):
+            raise UsageError(
+                "the model writes into its batch, so that it cannot be run twice",
+                hint="let it work on a copy: inputs.clone()",
+            )
+        _refuse_another_loss(first, second)
+        apart = differences(first, second)
+        job.is_exact = not apart
+        if not apart:
+            return Reference(first, {}, state)
+        if job.spared is not None:
+            raise UsageError(
+                "two runs of the step differ, and this machine cannot hold what a tolerance would need",
+                found=names_of(sorted(apart)),
+                hint="torch.use_deterministic_algorithms(True), or fit on a larger machine and load the plan here",
+            )
+        first, second = run_once(job, state, whole=apart), run_once(job, state, whole=apart)
+    gaps = {name: gap for name, gap in differences(first, second).items() if math.isfinite(gap)}
+    _refuse_another_gradient(first, gaps)
+    return Reference(first, gaps, state)
 
 
 def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
@@ -117,6 +137,21 @@ def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
             found=f"with the same seed and the same weights the loss was {a:.6g}, then {b:.6g}",
             hint="find what it carries from one step to the next, or its own source of random numbers",
         )
+
+
+def _refuse_another_gradient(outcome: Outcome, gaps: dict[str, float]) -> None:
+    """Refuse what differs by more than sums in another order do."""
+    tensors = {f"gradient of {name}": tensor for name, tensor in outcome.gradients.items()}
+    for name, gap in gaps.items():
+        tensor = tensors.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            share = gap / max(float(tensor.abs().max()), 1e-30)
+            if share > ROUNDINGS * torch.finfo(tensor.dtype).eps:
+                raise UsageError(
+                    "the model cannot be run twice",
+                    found=f"with the same seed and the same weights, the {name} differs by {share:.1g} of itself",
+                    hint="find what it carries from one step to the next, or its own source of random numbers",
+                )
 
 
 def differences(one: Outcome, other: Outcome) -> dict[str, float]:
@@ -155,7 +190,7 @@ def _bit_equal(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, promised_bytes: int) -> Proof:
     """Run the planned step once under the allocator's eyes and compare it with the plain one."""
     try:
-        outcome = run_once(job, state, watched=True)
+        outcome = run_once(job, state, watched=True, whole=reference.tolerance)
     except Exception as error:  # a block that cannot be run again may fail in any way it likes
         if is_out_of_memory(error):
             raise
@@ -164,19 +199,24 @@ def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, p
         )
     apart = differences(reference.outcome, outcome)
     wrong = {n: gap for n, gap in apart.items() if not gap <= TOLERANCE_FACTOR * reference.tolerance.get(n, 0.0)}
+    there_bytes = gradient_bytes_there(job)  # counted in the base already
+    update_bytes = base_bytes - there_bytes + outcome.gradient_bytes + job.update_transient_bytes
     return Proof(
         differing=tuple(sorted(wrong)),
         within_tolerance=tuple(sorted(apart.keys() - wrong.keys())),
         num_compared=1 + len(outcome.gradients) + len(outcome.buffers) + 1,
-        measured_peak_bytes=base_bytes + (outcome.peak_bytes or 0),
+        measured_peak_bytes=max(base_bytes + (outcome.peak_bytes or 0), update_bytes),
         promised_bytes=promised_bytes,
     )
 
 
 def base_bytes_of(job: Job, state_bytes: int) -> int:
-    """What is alive before the step: parameters, buffers, the batch, earlier gradients, the optimizer's state to be."""
+    """What is alive before the step: parameters, buffers, the batch, earlier gradients, the optimizer's state to be.
+
+    With what is left free for blocks that the measured step did not call.
+    """
     tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
-    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes
+    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes + job.reserved_bytes
 
 
 def names_of(differences: Sequence[str], most: int = 3) -> str:

@@ -1,27 +1,34 @@
-"""How is a plan carried out by a live model, exactly as it was decided, and taken away again?
+"""Makes a live model carry out the checkpoints of a plan, and takes them away again.
 
-The first module of a checkpointed run gets a forward that runs all stages of the run under nested, non-reentrant
-checkpoints; the other modules of the run hand their input through. Where the last stage says so, its last module is
-left outside: it keeps nothing but the output, and a second run of it would be for nothing. The class, the parameters
-and the state dict of the model stay as they are: only the attribute `forward` of some modules is set. A copy of the
-model, or a pickle of it, is plain.
+Around the calls of every module of a checkpoint stands a layer (`torch_call_sites.py`). The user's code calls the
+modules as it always does; the layer carries out each call and, where the plan says so, drops what the call saves
+(`torch_frames.py`). Calls that follow one another as planned share a frame; any other call begins a frame of its own,
+so that the model computes what it would without a plan, whatever its code decides. Where a plan says that a stage ends
+before its last module, that module is left alone. The class, `forward`, the hooks, the parameters and the state dict of
+the model stay as they are, and a copy or a pickle of it is plain.
 """
 
 from __future__ import annotations
 
-import types
+import threading
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.checkpoint import checkpoint
+from torch.nn.modules import module as torch_module
 
-from memfit.apply.torch_recompute import buffers_on, contexts_for, shelves_of
-from memfit.apply.torch_stages import GLUE, same_argument
-from memfit.errors import MemfitError, PlanBroken
+from memfit.apply.torch_call_sites import add_layer, is_compiled, layers_of
+from memfit.apply.torch_circumstances import Drawing
+from memfit.apply.torch_frames import CallMaker, Frame, Region
+from memfit.apply.torch_module_state import Watch
+from memfit.apply.torch_stages import GLUE
+from memfit.apply.torch_structures import leaves_of
+from memfit.errors import MemfitError
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
+from memfit.units import format_bytes
 
 Tell = Callable[[str], None]
 
@@ -63,169 +70,75 @@ def _module(model: torch.nn.Module, name: str) -> torch.nn.Module:
         ) from None
 
 
-# ---- the forward that replaces a module's own ------------------------------------------------------------------
+# ---- one checkpoint of a plan ------------------------------------------------------------------------------------
 
 
-class PlannedForward:
-    """The `forward` of one module under a plan; knows how to become the plain one in a copy."""
+@dataclass(slots=True)
+class _Member:
+    """One module of a run."""
 
-    def __init__(self, module: torch.nn.Module, call: Callable[..., Any]) -> None:
-        self.module, self.call = module, call
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return plain_forward(memo[id(self.module)]) if id(self.module) in memo else plain_forward(self.module)
-
-    def __reduce__(self) -> Any:
-        return plain_forward, (self.module,)
-
-
-def plain_forward(module: torch.nn.Module) -> Any:
-    """The forward that the class of a module defines."""
-    return types.MethodType(type(module).forward, module)
+    module: torch.nn.Module
+    name: str
+    stage: int
+    is_first: bool
+    """Of its stage, as far as the run covers it."""
+    is_last: bool
 
 
 class Run:
-    """One checkpointed run of stages: what its first module does, and what the others hand through."""
+    """One checkpoint with its modules in order, and the frame that their calls are put into."""
 
-    def __init__(
-        self, node: Checkpoint, stages: Sequence[LiveStage], on_call: Tell | None, on_stage: Tell | None
-    ) -> None:
-        self.node = node
-        self.stages = stages
-        modules = [m for index in stages_of((node,)) for m in stages[index].modules]
-        names = [n for index in stages_of((node,)) for n in stages[index].names]
-        self.names = {id(module): name for module, name in zip(modules, names, strict=True)}
-        self.modules = modules[:-1] if self._outside(node) is not None else modules
-        self.plain = {id(module): module.forward for module in self.modules}
-        self.on_call, self.on_stage = on_call, on_stage
-        self.expected: list[tuple[list[Any], int, dict[int, Any], Any]] = []
-        self._shelves: dict[int, Any] = {}
-        """By the id of a node, which lives as long as the run."""
+    def __init__(self, node: Checkpoint, live: Sequence[LiveStage], listeners: Listeners) -> None:
+        self.listeners = listeners
+        self.members: list[_Member] = []
+        self.region = self._region(node, live, _outside(node, live))
+        self._local = threading.local()
 
-    def forward_of(self, position: int) -> Callable[..., Any]:
-        """What the module at this place does when it is called."""
-        return self._whole_run if position == 0 else self._hand_through(position)
+    def _region(self, node: Checkpoint, live: Sequence[LiveStage], outside: torch.nn.Module | None) -> Region:
+        """Number the modules of a checkpoint; one that is outside of an inner checkpoint belongs to the outer."""
+        items: list[int | Region] = []
+        for inner in node.inside:
+            if isinstance(inner, Keep):
+                items += self._add(inner.stage, live[inner.stage], outside)
+                continue
+            after = _outside(inner, live)
+            items.append(self._region(inner, live, after))
+            if after is not None and after is not outside:
+                last = list(stages_of((inner,)))[-1]
+                items.append(self._put(_Member(after, live[last].names[-1], last, is_first=False, is_last=True)))
+        return Region(_name_of(node), items)
 
-    def _whole_run(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, spec = tree_flatten((args, kwargs))
-        at = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)), None)
-        if at is None or not torch.is_grad_enabled():
-            self.expected = []  # nothing is kept for a backward, so every module runs by itself
-            return self.plain[id(self.modules[0])](*args, **kwargs)
-        shapes: dict[int, Any] = {}
-        call = _Caller(self, leaves, spec, at, shapes)
-        result = self._checkpointed(self.node, call, leaves[at])
-        self.expected = [(leaves, at, shapes, result)] * (len(self.modules) - 1)
-        return _in_shape(shapes[0], result) if 0 in shapes else result
+    def _add(self, index: int, stage: LiveStage, outside: torch.nn.Module | None) -> list[int]:
+        pairs = [(m, n) for m, n in zip(stage.modules, stage.names, strict=True) if m is not outside]
+        last = len(pairs) - 1
+        return [self._put(_Member(m, n, index, at == 0, at == last)) for at, (m, n) in enumerate(pairs)]
 
-    def _checkpointed(self, node: Checkpoint, call: _Caller, value: Any) -> Any:
-        """Run a checkpoint; only the tensor that comes in is given to it, so that hooks outside may move it."""
-        buffers = buffers_on(self._shelves_of(node))
+    def _put(self, member: _Member) -> int:
+        self.members.append(member)
+        return len(self.members) - 1
 
-        def inside(x: torch.Tensor) -> Any:
-            return self._nodes(node.inside, call, x, self._outside(node))
-
-        def contexts() -> tuple[Any, Any]:
-            first, again = contexts_for(buffers)
-            return first, again if self.on_stage is None else _Telling(again, self.on_stage, _name_of(node))
-
-        return checkpoint(inside, value, use_reentrant=False, context_fn=contexts, preserve_rng_state=True)
-
-    def _shelves_of(self, node: Checkpoint) -> Any:
-        if id(node) not in self._shelves:
-            modules = [m for index in stages_of((node,)) for m in self.stages[index].modules]
-            self._shelves[id(node)] = shelves_of(modules)
-        return self._shelves[id(node)]
-
-    def _outside(self, node: Checkpoint) -> torch.nn.Module | None:
-        """The module that runs after a checkpoint although it belongs to its last stage; None for most."""
-        last = self.stages[list(stages_of((node,)))[-1]]
-        return last.modules[-1] if last.ends_before_last else None
-
-    def _nodes(self, nodes: Sequence[Node], call: _Caller, value: Any, outside: torch.nn.Module | None) -> Any:
-        for node in nodes:
-            if isinstance(node, Keep):
-                value = self._stage(node.stage, call, value, outside)
-            else:
-                value = self._checkpointed(node, call, value)
-                after = self._outside(node)
-                if after is not None and after is not outside:
-                    value = call(after, value)
-        return value
-
-    def _stage(self, index: int, call: _Caller, value: Any, outside: torch.nn.Module | None) -> Any:
-        if self.on_stage is not None:
-            self.on_stage(f"start {index}")
-        for module in self.stages[index].modules:
-            if module is not outside:
-                value = call(module, value)
-        if self.on_stage is not None:
-            self.on_stage(f"end {index}")
-        return value
-
-    def _hand_through(self, position: int) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self.expected:
-                return self.plain[id(self.modules[position])](*args, **kwargs)
-            leaves, at, shapes, result = self.expected.pop()
-            now, _ = tree_flatten((args, kwargs))
-            self._check(position, leaves, now, at, result)
-            return _in_shape(shapes[position], result)
-
-        return forward
-
-    def _check(self, position: int, then: list[Any], now: list[Any], at: int, result: Any) -> None:
-        same = len(then) == len(now) and now[at] is result
-        same = same and all(same_argument(a, b) for i, (a, b) in enumerate(zip(then, now, strict=True)) if i != at)
-        if not same:
-            self.expected = []
-            raise PlanBroken(
-                f"{self.names[id(self.modules[position])]} is not called as it was when the plan was made",
-                found="another input, or other arguments, than the block before it",
-                hint="plan again with memfit fit, or undo the plan",
+    def frame_for(self, position: int, args: Any) -> Frame:
+        """The frame that a call belongs to: the open one if it goes on as planned, else a new one."""
+        known: weakref.ref[Frame] | None = getattr(self._local, "frame", None)
+        frame = known() if known is not None else None
+        if frame is not None and frame.is_open and frame.last_position < position and frame.reads(args):
+            return frame
+        if position > 0:
+            self.listeners.say(
+                "order",
+                f"{self.members[position].name} is not called with what the block before it returned, as it was when "
+                "the plan was made: blocks are recomputed in shorter runs, and the step may take more than the budget",
             )
+        tell = self.listeners.on_stage
+        frame = Frame(self.region, self.listeners.on_call, tell, self.listeners.is_exact)
+        self._local.frame = weakref.ref(frame)
+        return frame
 
 
-class _Caller:
-    """Calls modules of a run with the arguments of the first, the running tensor in place of its first tensor."""
-
-    def __init__(self, run: Run, leaves: list[Any], spec: Any, at: int, shapes: dict[int, Any]) -> None:
-        self.run, self.spec, self.at, self.shapes = run, spec, at, shapes
-        self.leaves = [None if i == at else leaf for i, leaf in enumerate(leaves)]
-        self.positions = {id(module): position for position, module in enumerate(run.modules)}
-
-    def __call__(self, module: torch.nn.Module, value: torch.Tensor) -> Any:
-        leaves = [value if i == self.at else leaf for i, leaf in enumerate(self.leaves)]
-        args, kwargs = tree_unflatten(leaves, self.spec)
-        if self.run.on_call is not None:
-            self.run.on_call(self.run.names[id(module)])
-        returned = self.run.plain[id(module)](*args, **kwargs)
-        out, spec = tree_flatten(returned)
-        at = [i for i, leaf in enumerate(out) if isinstance(leaf, torch.Tensor)]
-        if len(at) != 1:
-            return returned
-        self.shapes[self.positions[id(module)]] = ([None if i == at[0] else v for i, v in enumerate(out)], spec, at[0])
-        return out[at[0]]
-
-
-class _Telling:
-    """The context of a second run that tells when it begins and when it is over."""
-
-    def __init__(self, inner: Any, tell: Tell, name: str) -> None:
-        self.inner, self.tell, self.name = inner, tell, name
-
-    def __enter__(self) -> None:
-        self.inner.__enter__()
-        self.tell(f"again {self.name}")
-
-    def __exit__(self, *failure: Any) -> Any:
-        try:
-            return self.inner.__exit__(*failure)
-        finally:
-            self.tell(f"ready {self.name}")
+def _outside(node: Checkpoint, live: Sequence[LiveStage]) -> torch.nn.Module | None:
+    """The module that runs after a checkpoint although it belongs to its last stage; None for most."""
+    last = live[list(stages_of((node,)))[-1]]
+    return last.modules[-1] if last.ends_before_last else None
 
 
 def _name_of(node: Checkpoint) -> str:
@@ -234,13 +147,136 @@ def _name_of(node: Checkpoint) -> str:
     return str(covered[0]) if isinstance(node.inside[0], Keep) and len(covered) == 1 else f"{covered[0]}-{covered[-1]}"
 
 
-def _in_shape(shape: tuple[list[Any], Any, int], value: Any) -> Any:
-    """A tensor in the containers that a module returns."""
-    leaves, spec, at = shape
-    return tree_unflatten([value if i == at else leaf for i, leaf in enumerate(leaves)], spec)
+@dataclass(slots=True)
+class Listeners:
+    """Who is told what while a plan is carried out."""
+
+    on_call: Tell | None = None
+    on_stage: Tell | None = None
+    is_exact: bool = True
+    """Whether values of second runs are compared with the first; not where the model does not agree with itself."""
+    said: set[str] = field(default_factory=set)
+
+    def say(self, kind: str, what: str) -> None:
+        """Warn once of each kind."""
+        if kind not in self.said:
+            self.said.add(kind)
+            warnings.warn(f"memfit: {what}", RuntimeWarning, stacklevel=2)
 
 
-# ---- applying and undoing --------------------------------------------------------------------------------------
+# ---- the layer around a module -----------------------------------------------------------------------------------
+
+
+class PlannedCall:
+    """The layer around the calls of one module of a run."""
+
+    def __init__(self, run: Run, position: int, input_bytes: int | None) -> None:
+        self.run, self.member, self.input_bytes = run, run.members[position], input_bytes
+        self.module = self.member.module
+        self.watch = Watch(self.module)
+        stage = (self.member.stage, self.member.is_first, self.member.is_last)
+        self.make = CallMaker(position, self.member.name, stage, self.watch, Drawing(), self._say_kept)
+        self._lock, self._armed, self._num_swapped = threading.Lock(), threading.local(), 0
+        self._plain: Callable[..., Any] | None = None
+
+    def __call__(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._may_drop():
+            return proceed(*args, **kwargs)
+        if is_compiled(self.module):
+            return self._in_frame(proceed, args, kwargs)
+        if _has_hooks(self.module):
+            return self._within_hooks(proceed, args, kwargs)
+        return self._in_frame(self.module.forward, args, kwargs)
+
+    def _may_drop(self) -> bool:
+        """Whether a backward may follow, and hooks below are those of the plan."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return False
+        if _within_a_transform():
+            return False
+        self.watch.refresh()
+        if self.watch.has_new_hooks():
+            self._say_kept("a hook was added inside it after the plan was made")
+            return False
+        return True
+
+    def _in_frame(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_size(args, kwargs)
+        frame = self.run.frame_for(self.make.position, (args, kwargs))
+        tell = self.run.listeners.on_stage
+        if tell is not None and self.member.is_first:
+            tell(f"start {self.member.stage}")
+        output = frame.run(self.make, forward, args, kwargs)
+        if tell is not None and self.member.is_last:
+            tell(f"end {self.member.stage}")
+        return output
+
+    def _within_hooks(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Let hooks around the module run once and by themselves: only its forward is in the frame."""
+        with self._lock:
+            if self._num_swapped == 0:
+                self._plain = self.module.__dict__.get("forward")
+                self.module.__dict__["forward"] = self._forward
+            self._num_swapped += 1
+        self._armed.on = True
+        try:
+            return proceed(*args, **kwargs)
+        finally:
+            self._armed.on = False
+            with self._lock:
+                self._num_swapped -= 1
+                if self._num_swapped == 0 and self.module.__dict__.get("forward") == self._forward:
+                    self._restore()
+
+    def _restore(self) -> None:
+        if self._plain is None:
+            del self.module.__dict__["forward"]
+        else:
+            self.module.__dict__["forward"] = self._plain
+        self._plain = None
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        plain = self._plain or type(self.module).forward.__get__(self.module)
+        if not getattr(self._armed, "on", False):
+            return plain(*args, **kwargs)
+        self._armed.on = False
+        return self._in_frame(plain, args, kwargs)
+
+    def _check_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self.input_bytes:
+            return
+        first = next((leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        if first is not None and first.nbytes > self.input_bytes:
+            self.run.listeners.say(
+                "size",
+                f"{self.member.name} is given {format_bytes(first.nbytes)}, {format_bytes(self.input_bytes)} when the "
+                "plan was made: the step may take more than the budget; fit again with the largest batch",
+            )
+
+    def _say_kept(self, why: str) -> None:
+        self.run.listeners.say(
+            f"kept {self.member.name}",
+            f"{self.member.name} is not recomputed in this call: {why}; the step may take more than the budget",
+        )
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own) or bool(torch_module._has_any_global_hook())
+
+
+def _within_a_transform() -> bool:
+    """Whether `torch.func` runs the model: `grad`, `vmap` and the like."""
+    functorch: Any = torch._C
+    return functorch._functorch.peek_interpreter_stack() is not None
+
+
+def carries_plan(module: torch.nn.Module) -> bool:
+    """Whether a plan stands around the calls of a module."""
+    return any(isinstance(layer, PlannedCall) or hasattr(layer, "of_a_plan") for layer in layers_of(module))
+
+
+# ---- applying and undoing ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -250,14 +286,11 @@ class AppliedPlan:
     model: torch.nn.Module
     stages: list[LiveStage]
     nodes: tuple[Node, ...]
-    changed: list[torch.nn.Module] = field(default_factory=list)
+    listeners: Listeners = field(default_factory=Listeners)
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     def undo(self) -> None:
         """Leave the model as it was."""
-        for module in self.changed:
-            module.__dict__.pop("forward", None)
-        self.changed.clear()
         while self.closers:
             self.closers.pop()()
 
@@ -267,12 +300,6 @@ class AppliedPlan:
     def __exit__(self, *_: Any) -> None:
         self.undo()
 
-    def set_forward(self, module: torch.nn.Module, call: Callable[..., Any]) -> None:
-        """Give a module another forward, until the plan is undone."""
-        module.forward = PlannedForward(module, call)
-        if module not in self.changed:
-            self.changed.append(module)
-
 
 def apply_nodes(
     model: torch.nn.Module,
@@ -280,21 +307,34 @@ def apply_nodes(
     nodes: tuple[Node, ...],
     on_call: Tell | None = None,
     on_stage: Tell | None = None,
+    is_exact: bool = True,
+    uncalled: Sequence[str] = (),
 ) -> AppliedPlan:
     """Make a model carry out the checkpoints of a plan.
 
     Within checkpoints, `on_call` is told the name of every module that runs, and `on_stage` is told 'start 3', 'end 3'
-    for every run of stage 3, 'again 3' and 'ready 3' around the second run of a checkpoint.
+    for every run of stage 3, 'again 3' and 'ready 3' around the second run of a checkpoint. Blocks that are `uncalled`
+    in the chain are recomputed alone.
     """
     live = live_stages(model, stages)
-    applied = AppliedPlan(model, live, nodes)
+    alone = [LiveStage(name, [_module(model, name)], [name]) for name in uncalled]
+    nodes = (*nodes, *(Checkpoint(inside=(Keep(stage=len(live) + i),)) for i in range(len(alone))))
+    live += alone
+    applied = AppliedPlan(model, live, nodes, Listeners(on_call, on_stage, is_exact))
     try:
         for node in nodes:
             if isinstance(node, Checkpoint):
-                run = Run(node, live, on_call, on_stage)
-                for position, module in enumerate(run.modules):
-                    applied.set_forward(module, run.forward_of(position))
+                run = Run(node, live, applied.listeners)
+                for position, member in enumerate(run.members):
+                    size = _planned_input_bytes(stages, member) if position == 0 else None
+                    applied.closers.append(add_layer(member.module, PlannedCall(run, position, size)))
     except BaseException:
         applied.undo()
         raise
     return applied
+
+
+def _planned_input_bytes(stages: Sequence[Stage], member: _Member) -> int | None:
+    """What the first module of a run was given when the plan was made; None when nobody knows."""
+    known = 0 < member.stage < len(stages)
+    return stages[member.stage - 1].output_bytes if known else None

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
-import torch.utils.checkpoint as torch_checkpoint
+import torch
 
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward
 from memfit.apply.torch_foresight import Foreseen, foresee
+from memfit.apply.torch_frames import SecondRunDiffers, second_runs
 from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes
 from memfit.apply.torch_memory_out import left_for, ran_out, unless_memory_runs_out
 from memfit.apply.torch_meter import put_mark, record_events
 from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
-from memfit.apply.torch_plain_profile import Profile, chain_of, fuse, stage_of
+from memfit.apply.torch_plain_profile import Profile, chain_of, fuse, stage_of, with_uncalled
 from memfit.apply.torch_proof import digest_of
 from memfit.apply.torch_segments import AppliedPlan, LiveStage, apply_nodes, live_stages
 from memfit.apply.torch_update import measure_update
@@ -78,12 +78,13 @@ class _Spared:
     apart: set[int] = field(default_factory=set)
     """Stages after which a run ends, so that blocks in a run that does not repeat itself are seen one by one."""
     notes: list[str] = field(default_factory=list)
+    uncalled: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[Node, ...]:
         return spared_nodes(self.draft, self.runs, self.apart)
 
     def applied(self, on_stage: Callable[[str], None] | None = None) -> AppliedPlan:
-        return apply_nodes(self.job.model, self.draft, self.nodes(), on_stage=on_stage)
+        return apply_nodes(self.job.model, self.draft, self.nodes(), on_stage=on_stage, is_exact=False)
 
 
 def profile_spared(job: Job, timed_runs: int, reason: str) -> Profile:
@@ -92,6 +93,7 @@ def profile_spared(job: Job, timed_runs: int, reason: str) -> Profile:
     draft = tuple(stage for stage, _ in fuse(foreseen.draft, foreseen.passing.__contains__))
     spared = _Spared(job, draft, live_stages(job.model, draft), _run_length(job, draft))
     spared.notes += foreseen.layout.notes
+    spared.uncalled = foreseen.layout.uncalled
     profile = unless_memory_runs_out(lambda: _measured(spared, timed_runs, reason))
     if profile is None:
         needed_bytes = _least_bytes(spared, foreseen.block_bytes)
@@ -120,7 +122,7 @@ def _measured(spared: _Spared, timed_runs: int, reason: str) -> Profile:
         for i, stage in enumerate(spared.draft)
     )
     notes = (*spared.notes, f"{reason}: measured and proven block by block")
-    return Profile(chain_of(job, stages, update), notes, None)
+    return Profile(with_uncalled(job, chain_of(job, stages, update), spared.uncalled), notes, None)
 
 
 def _foreseen(job: Job, reason: str) -> Foreseen:
@@ -187,7 +189,7 @@ def _first_that_drifts(spared: _Spared) -> tuple[int, int] | None:
     try:
         with leaving_no_trace(spared.job), spared.applied(tell), _comparing_bits(spared.job):
             spared.job.run()
-    except torch_checkpoint.CheckpointError:
+    except SecondRunDiffers:
         if not ready:
             raise
         first, _, last = ready[-1].partition("-")  # a checkpoint compares as soon as its second run is over
@@ -195,22 +197,18 @@ def _first_that_drifts(spared: _Spared) -> tuple[int, int] | None:
     return None
 
 
-@contextlib.contextmanager
-def _comparing_bits(job: Job) -> Iterator[None]:
-    """Let every checkpoint compare the bits of what it saves in both runs, not the shapes alone.
+def _comparing_bits(job: Job) -> contextlib.AbstractContextManager[None]:
+    """Let every second run compare the bits of what it saves with the first, not a few values alone.
 
     Parameters and buffers are left out: they are the model's own, and a BatchNorm saves its statistics before it
-    changes them. The table of what is compared is private (read in torch 2.13); both runs must go to their ends.
+    changes them. Both runs must go to their ends.
     """
     fixed = {tensor.untyped_storage()._cdata for tensor in (*job.model.parameters(), *job.model.buffers())}
-    table: dict[str, Any] = torch_checkpoint._allowed_determinism_checks_to_fns
-    plain = table["default"]
-    table["default"] = lambda tensor: b"" if tensor.untyped_storage()._cdata in fixed else digest_of(tensor)
-    try:
-        with torch_checkpoint.set_checkpoint_early_stop(False):
-            yield
-    finally:
-        table["default"] = plain
+
+    def digest(tensor: torch.Tensor) -> bytes:
+        return b"" if tensor.untyped_storage()._cdata in fixed else digest_of(tensor)
+
+    return second_runs(stops_early=False, digest=digest)
 
 
 # ---- bytes and seconds -----------------------------------------------------------------------------------------
@@ -234,7 +232,7 @@ def _run_told(spared: _Spared, tell: Callable[[str], None], outputs: dict[int, l
 
     with (
         spared.applied(on_stage),
-        torch_checkpoint.set_checkpoint_early_stop(False),
+        second_runs(stops_early=False),
         stage_hooks(spared.live, tell, outputs),
         at_backward(lambda: tell("turn"), lambda: tell("done")),
     ):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from memfit.apply.torch_calls import Call, CallTree, storage_key
+from memfit.apply.torch_calls import Call, CallTree, SeenTensor
 from memfit.errors import UsageError
 
 DOMINANT = 0.5
@@ -50,6 +50,8 @@ class Layout:
 
     stages: list[StageLayout]
     notes: list[str]
+    uncalled: tuple[str, ...] = ()
+    """Blocks of a list that were not called, although others of the list were."""
 
     @property
     def modules(self) -> list[StageLayout]:
@@ -71,7 +73,24 @@ def find_stages(tree: CallTree) -> Layout:
         )
     if 2 * sum(stage.joins_next for stage in stages[:-1]) < len(stages) - 1:
         notes.append("most blocks cannot be recomputed together with the next: each of them is decided for itself")
-    return Layout(_with_glue(stages, tree), notes)
+    uncalled = _uncalled(stages, tree)
+    if uncalled:
+        notes.append(f"{', '.join(uncalled)} not called in this step: recomputed alone in steps that call them")
+    return Layout(_with_glue(stages, tree), notes, uncalled)
+
+
+def _uncalled(stages: Sequence[StageLayout], tree: CallTree) -> tuple[str, ...]:
+    """Blocks that another step may call: trainable, in a list with blocks that this step has called."""
+    lists = {call.name.rpartition(".")[0] for stage in stages for call in stage.calls if call.name}
+    found: list[str] = []
+    for path in sorted(lists):
+        container = tree.root.module.get_submodule(path)
+        if isinstance(container, torch.nn.ModuleList):
+            for name, block in container.named_children():
+                trains = any(parameter.requires_grad for parameter in block.parameters())
+                if trains and not any(id(below) in tree.counts for below in block.modules()):
+                    found.append(f"{path}.{name}" if path else name)
+    return tuple(found)
 
 
 # ---- which calls -----------------------------------------------------------------------------------------------
@@ -104,7 +123,7 @@ def _stage_of(call: Call, tree: CallTree, notes: list[str]) -> StageLayout:
     if tree.counts[id(call.module)] > 1:
         stage.recomputable = stage.joins_next = False
         notes.append(f"{call.name} is called {tree.counts[id(call.module)]} times in a step and is kept")
-    elif not any(tensor.requires_grad for tensor in call.tensors_returned()):
+    elif not any(tensor.requires_grad for tensor in call.returned):
         stage.recomputable = stage.joins_next = False  # it keeps nothing, so there is nothing to gain
     return stage
 
@@ -143,12 +162,12 @@ def _join(stages: Sequence[StageLayout], tree: CallTree, notes: list[str]) -> No
 
 def _why_apart(this: Call, following: Call, tree: CallTree) -> str:
     """Why two calls cannot be run as one; empty when they can."""
-    returned, given = this.tensors_returned(), following.tensors_given()
+    returned, given = this.returned, following.tensors_given()
     if this.end != following.start:
         return "glue"
-    if len(returned) != 1 or not given or given[0] is not returned[0]:
+    if len(returned) != 1 or not given or given[0].number != returned[0].number:
         return "not the same tensor"
-    if tree.read_after(returned[0], following.end, following.tensors_returned()):
+    if tree.read_after(returned[0], following.end, following.returned):
         return "another reader"
     if not _called_alike(this, following):
         return "other arguments"
@@ -161,9 +180,9 @@ def _called_alike(this: Call, following: Call) -> bool:
         return False
     skipped = False
     for mine, other in zip(this.given, following.given, strict=True):
-        if isinstance(other, torch.Tensor) and not skipped:
+        if isinstance(other, SeenTensor) and not skipped:
             skipped = True
-            if not isinstance(mine, torch.Tensor):
+            if not isinstance(mine, SeenTensor):
                 return False
         elif not same_argument(mine, other):
             return False
@@ -174,6 +193,8 @@ def same_argument(mine: Any, other: Any) -> bool:
     """The same object, or an equal plain value."""
     if mine is other:
         return True
+    if isinstance(mine, SeenTensor) and isinstance(other, SeenTensor):
+        return mine.number == other.number
     return isinstance(mine, (bool, int, float, str)) and type(mine) is type(other) and mine == other
 
 
@@ -205,8 +226,8 @@ def _fuse(stages: list[StageLayout], notes: list[str]) -> list[StageLayout]:
 
 
 def _returns_a_view(call: Call) -> bool:
-    given = {storage_key(tensor) for tensor in call.tensors_given()}
-    return any(storage_key(tensor) in given for tensor in call.tensors_returned())
+    given = {tensor.storage for tensor in call.tensors_given()}
+    return any(tensor.storage in given for tensor in call.returned)
 
 
 def _with_glue(stages: list[StageLayout], tree: CallTree) -> list[StageLayout]:

@@ -1,15 +1,27 @@
-"""What does the optimizer's step take: state that stays, bytes in passing, seconds? And how is it taken back?"""
+"""Measures the optimizer's step: state that stays, bytes in passing, seconds.
+
+The user's optimizer is never stepped. A shadow of it, without its hooks and with a state of its own, updates stand-ins
+for one parameter of each shape, so that at most one parameter's worth of everything is alive beside the model.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes, tensors_of
+from memfit.apply.torch_job import Job, RandomState, storage_bytes, tensors_of
 from memfit.apply.torch_meter import record_events
+from memfit.errors import UsageError
+
+ADDS_UP = 1.25
+"""Two parameters that take this many times what the larger one takes in passing are updated together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,35 +33,92 @@ class Update:
     seconds: float = 0.0
 
 
+def refuse_closures(optimizer: Any) -> None:
+    """Refuse an optimizer that runs the step itself, as LBFGS does: what it does is not one step."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure") if optimizer is not None else None
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UsageError(
+            f"{type(optimizer).__name__} runs the forward and the backward itself, several times in one step",
+            found="its step must be given a closure",
+            hint="fit without the optimizer and leave room for its state, or take one that steps once",
+        )
+
+
 def measure_update(job: Job) -> Update:
-    """Make one real step on gradients of zero, measure it, and take it back."""
+    """Measure the update of one parameter of each shape, and add up."""
     optimizer = job.optimizer
     if optimizer is None:
         return Update()
-    state = {parameter: copy.deepcopy(entry) for parameter, entry in optimizer.state.items()}
-    values = [(p, p.detach().clone()) for p in job.model.parameters()]
+    before = RandomState.now()
     try:
-        with leaving_no_trace(job):
-            return _measured(job, optimizer)
+        return _sum_of(job, optimizer)
+    except (KeyError, AttributeError, TypeError, ValueError, AssertionError) as error:
+        raise UsageError(
+            f"the step of {type(optimizer).__name__} could not be measured",
+            found=f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
+            hint="fit without the optimizer and leave room for its state",
+        ) from error
     finally:
-        optimizer.state.clear()
-        optimizer.state.update(state)
-        for parameter, value in values:
-            parameter.data.copy_(value)
+        before.put_back()
 
 
-def _measured(job: Job, optimizer: torch.optim.Optimizer) -> Update:
-    for parameter in job.model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()  # the first step makes the state
-    seconds = _time_of(optimizer)
-    record = record_events(optimizer.step, job.device)
-    state = storage_bytes(tensors_of([dict(entry) for entry in optimizer.state.values()]))
+def _sum_of(job: Job, optimizer: Any) -> Update:
+    found: dict[Any, Update] = {}
+    state_bytes, seconds, transients = 0, 0.0, []
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            key = (number, tuple(parameter.shape), parameter.dtype, parameter.device)
+            if key not in found:
+                found[key] = _of_some(job, optimizer, group, [parameter])
+            state_bytes += found[key].state_bytes
+            seconds += found[key].seconds
+            transients.append(found[key].transient_bytes)
+    total = sum(transients) if _together(job, optimizer) else max(transients, default=0)
+    return Update(state_bytes, total, seconds)
+
+
+def _together(job: Job, optimizer: Any) -> bool:
+    """Whether what parameters take in passing is alive at once, tried with the two smallest of a size that counts."""
+    for group in optimizer.param_groups:
+        wanted = sorted((p for p in group["params"] if p.requires_grad and p.numel() >= 64), key=lambda p: p.numel())
+        if len(wanted) > 1:
+            alone = _of_some(job, optimizer, group, wanted[1:2]).transient_bytes
+            return _of_some(job, optimizer, group, wanted[:2]).transient_bytes > ADDS_UP * max(1, alone)
+    return False
+
+
+def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequence[torch.Tensor]) -> Update:
+    stand_ins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
+    for stand_in in stand_ins:
+        stand_in.grad = torch.zeros_like(stand_in)
+    shadow = _shadow(optimizer, group, dict(zip(parameters, stand_ins, strict=True)))
+    shadow.step()  # the first step makes the state
+    seconds = min(_time_of(shadow) for _ in range(2))
+    record = record_events(shadow.step, job.device)
+    state = storage_bytes(tensors_of([dict(entry) for entry in shadow.state.values()]))
     return Update(state_bytes=state, transient_bytes=record.peak_bytes, seconds=seconds)
 
 
-def _time_of(optimizer: torch.optim.Optimizer) -> float:
+def _shadow(optimizer: Any, group: dict[str, Any], stand_ins: dict[torch.Tensor, torch.nn.Parameter]) -> Any:
+    """The same optimizer for other parameters, with a state of its own and nobody's hooks."""
+    shadow = object.__new__(type(optimizer))
+    shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n != "step"})
+    for name, value in optimizer.__dict__.items():
+        if isinstance(value, torch.optim.Optimizer):
+            shadow.__dict__[name] = _shadow(value, group, stand_ins)
+        elif name.endswith("_hooks"):
+            shadow.__dict__[name] = OrderedDict()
+    shadow.state = defaultdict(dict)
+    for parameter, stand_in in stand_ins.items():
+        if optimizer.state.get(parameter):
+            shadow.state[stand_in] = copy.deepcopy(optimizer.state[parameter])
+    shadow.param_groups = [{**group, "params": list(stand_ins.values())}]
+    return shadow
+
+
+def _time_of(optimizer: Any) -> float:
     start = time.perf_counter()
     optimizer.step()
     return time.perf_counter() - start

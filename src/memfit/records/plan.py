@@ -110,6 +110,8 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     update_transient_bytes: int = 0
     """Alive at the worst moment of the optimizer's step, beside fixed bytes and gradients."""
     update_seconds: float = 0.0
+    uncalled: tuple[str, ...] = ()
+    """Blocks that were not called in the step this was measured in, although others of their list were: layer drop."""
     target: str = ""
     device: str = "cpu"
     source: Source = "assumed"

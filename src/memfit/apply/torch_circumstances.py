@@ -1,0 +1,115 @@
+"""Notes under which random numbers and which autocast a call runs, and brings both back for its second run."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+_LEARNING_CALLS = 2
+"""Python's and NumPy's generators are compared around so many calls of a module; one that draws is watched for good."""
+
+
+class Drawing:
+    """Whether a module draws from the generators of Python or NumPy, which are slow to read."""
+
+    def __init__(self) -> None:
+        self.num_calls, self.draws = 0, False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the next call has to be looked at."""
+        return self.draws or self.num_calls < _LEARNING_CALLS
+
+    def before(self) -> Any:
+        """The state before a call; None when nobody looks."""
+        return _other_generators() if self.is_watched else None
+
+    def after(self, before: Any) -> Any:
+        """What to keep of the state before a call: None when the call drew nothing."""
+        self.num_calls += 1
+        if before is None or _same(before, _other_generators()):
+            return None
+        self.draws = True
+        return before
+
+
+def _other_generators() -> tuple[Any, Any]:
+    from numpy import random as numpy_random
+
+    return random.getstate(), numpy_random.get_state()
+
+
+def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    mine, theirs = one[1], other[1]
+    return one[0] == other[0] and mine[2:] == theirs[2:] and bool((mine[1] == theirs[1]).all())
+
+
+def _lay_other_generators(state: tuple[Any, Any]) -> None:
+    from numpy import random as numpy_random
+
+    random.setstate(state[0])
+    numpy_random.set_state(state[1])
+
+
+class Circumstances:
+    """The generators and the autocast of one call."""
+
+    __slots__ = ("autocast", "cpu", "devices", "kinds", "others")
+
+    def __init__(self, given: Sequence[torch.Tensor], before: Circumstances | None = None) -> None:
+        state = torch.get_rng_state()
+        same = before is not None and torch.equal(before.cpu, state)
+        self.cpu = before.cpu if before is not None and same else state  # one copy for all calls that draw nothing
+        self.devices: Any = None
+        self.kinds = ("cpu", *sorted({t.device.type for t in given if t.device.type not in ("cpu", "meta")}))
+        if len(self.kinds) > 1:  # never run on the machine this was written on
+            self.devices = get_device_states(*given)
+        self.autocast = _autocast_of(self.kinds)
+        self.others: Any = None
+        """State of the generators of Python and NumPy, where the call draws from them."""
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Run under them, then leave the generators as they are."""
+        now = torch.get_rng_state()
+        devices = get_device_states(*_on(self.devices)) if self.devices is not None else None
+        others = _other_generators() if self.others is not None else None
+        torch.set_rng_state(self.cpu)
+        if self.devices is not None:
+            set_device_states(*self.devices)
+        if self.others is not None:
+            _lay_other_generators(self.others)
+        try:
+            with self._autocast():
+                yield
+        finally:
+            torch.set_rng_state(now)
+            if devices is not None:
+                set_device_states(*devices)
+            if others is not None:
+                _lay_other_generators(others)
+
+    @contextlib.contextmanager
+    def _autocast(self) -> Iterator[None]:
+        if self.autocast == _autocast_of(self.kinds):
+            yield
+            return
+        *states, cache = self.autocast
+        with contextlib.ExitStack() as stack:
+            for kind, (enabled, dtype) in zip(self.kinds, states, strict=True):
+                stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype, cache_enabled=cache))
+            yield
+
+
+def _on(devices: Any) -> list[torch.Tensor]:
+    return [torch.empty(0, device=f"{torch.accelerator.current_accelerator()}:{i}") for i in devices[0]]
+
+
+def _autocast_of(kinds: Sequence[str]) -> tuple[Any, ...]:
+    states = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    return (*states, torch.is_autocast_cache_enabled())

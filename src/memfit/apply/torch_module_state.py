@@ -1,0 +1,250 @@
+"""Notes everything that a call of a module may change, and lays it back for a second run of the call.
+
+Noted are the attributes of the modules (counters, caches, tensors that are replaced), their registered parameters and
+buffers with the buffers' contents, lists, dictionaries, sets and plain objects that hang on them, on the arguments of
+the call (the key-value cache of a language model), or that a hook or a replaced forward has closed over. Contents of
+containers are noted by reference. Names of torch's own layers are not watched: their forwards set no attributes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any
+
+import torch
+
+MOST_OBJECTS = 4000
+"""Objects that hang on modules or arguments are followed up to this many."""
+DEEPEST = 8
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
+          types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size, torch.Generator)  # fmt: skip
+_OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
+"""Attributes that torch itself keeps in every module."""
+
+
+# ---- one container -----------------------------------------------------------------------------------------------
+
+
+def _content(container: Any) -> Any:
+    """What a container holds now, by reference."""
+    return dict(container) if isinstance(container, dict) else list(container)
+
+
+def _unchanged(container: Any, content: Any) -> bool:
+    if len(container) != len(content):
+        return False
+    if isinstance(container, dict):
+        return all(map(is_, container.values(), content.values())) and all(map(is_, container, content))
+    return all(map(is_, container, content)) if isinstance(container, (list, deque)) else set(content) == container
+
+
+def _lay(container: Any, content: Any) -> None:
+    if _unchanged(container, content):
+        return
+    if isinstance(container, dict):
+        for name in [name for name in container if name not in content]:
+            del container[name]
+        container.update(content)
+    elif isinstance(container, list):
+        container[:] = content
+    else:
+        container.clear()
+        (container.extend if isinstance(container, deque) else container.update)(content)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, dict, set, deque)) and not isinstance(value, torch.Size)
+
+
+# ---- what hangs on something -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Noted:
+    """Containers with what they held, and tensors with their versions."""
+
+    places: list[tuple[Any, Any]] = field(default_factory=list)
+    tensors: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+    def still_there(self) -> bool:
+        """Whether every container holds what it held."""
+        return all(_unchanged(container, content) for container, content in self.places)
+
+    def written(self) -> bool:
+        """Whether a tensor was written into."""
+        return any(tensor._version != version for tensor, version in self.tensors)
+
+    def lay(self) -> None:
+        """Let every container hold again what it held."""
+        for container, content in self.places:
+            _lay(container, content)
+
+
+def note(roots: Iterable[Any], shelves: Iterable[MutableMapping[str, Any]] = ()) -> Noted:
+    """Note the containers and objects that can be reached from some values, and these dictionaries."""
+    noted, seen = Noted(), set[int]()
+    waiting: list[tuple[Any, int]] = [(value, 0) for value in roots]
+    for shelf in shelves:
+        if id(shelf) not in seen:
+            seen.add(id(shelf))
+            noted.places.append((shelf, dict(shelf)))
+            waiting.extend((value, 1) for name, value in shelf.items() if name not in _OWN)
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, _PLAIN) or id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
+            continue
+        seen.add(id(value))
+        waiting.extend((below, depth + 1) for below in _open(value, noted))
+    return noted
+
+
+def _open(value: Any, noted: Noted) -> Iterable[Any]:
+    """Note a value, and say what lies in it."""
+    if isinstance(value, torch.Tensor):
+        noted.tensors.append((value, value._version))
+        return ()
+    if isinstance(value, torch.nn.Module) or type(value).__name__.endswith("Config"):
+        return ()
+    if isinstance(value, (tuple, frozenset)):
+        return value
+    below: list[Any] = []
+    if _is_container(value):
+        noted.places.append((value, _content(value)))
+        below.extend(value.values() if isinstance(value, dict) else value)
+    inner = getattr(value, "__dict__", None)
+    if isinstance(inner, dict):
+        noted.places.append((inner, dict(inner)))
+        below.extend(inner.values())
+    return below
+
+
+def closed_over(function: Any) -> list[Any]:
+    """What a function carries with it: cells, bound arguments, the object of a method."""
+    found: list[Any] = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            found.append(cell.cell_contents)
+    found += [getattr(function, name) for name in ("__self__", "func", "args", "keywords") if hasattr(function, name)]
+    return found
+
+
+# ---- the modules of one block ------------------------------------------------------------------------------------
+
+
+def _is_torchs_own(module: torch.nn.Module) -> bool:
+    plain = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in module.__dict__
+    return plain and not module._forward_hooks and not module._forward_pre_hooks
+
+
+class Watch:
+    """The state of a module and all below it; what is expensive to find is kept until it changes."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self._find()
+
+    def _find(self) -> None:
+        self.modules = list(self.module.modules())
+        shelves: list[MutableMapping[str, Any]] = []
+        self._trees = [(m._modules, dict(m._modules)) for m in self.modules if m._modules]
+        self._buffers = [m._buffers for m in self.modules if m._buffers]
+        for each in self.modules:
+            shelves += [shelf for shelf in (each._parameters, each._buffers) if shelf]
+            if not _is_torchs_own(each):
+                shelves.append(each.__dict__)
+        below = [m for m in self.modules if m is not self.module]
+        self._hooks = [(d, tuple(d)) for m in below for d in (m._forward_hooks, m._forward_pre_hooks)]
+        self._roots, modules = self._carried()
+        self._shelves = [*shelves, *(module.__dict__ for module in modules)]
+        self._noted: Noted | None = None
+
+    def _carried(self) -> tuple[list[Any], list[torch.nn.Module]]:
+        """What hooks below and replaced forwards have closed over: values, and modules from elsewhere."""
+        functions = [m.__dict__["forward"] for m in self.modules if "forward" in m.__dict__]
+        functions += [hook for hooks, _ in self._hooks for hook in hooks.values()]
+        values = [value for function in functions for value in closed_over(function)]
+        here = {id(m) for m in self.modules}
+        elsewhere = [v for v in values if isinstance(v, torch.nn.Module) and id(v) not in here]
+        return values, elsewhere
+
+    def refresh(self) -> None:
+        """Find everything again where modules were replaced."""
+        if not all(_unchanged(tree, content) for tree, content in self._trees):
+            self._find()
+
+    def has_new_hooks(self) -> bool:
+        """Whether a forward hook was added below since this watch was made."""
+        return any(len(hooks) > len(known) or not set(hooks) <= set(known) for hooks, known in self._hooks if hooks)
+
+    def attributes(self) -> Noted:
+        """What the modules hold; the same object as long as nothing changes."""
+        if self._noted is None or not self._noted.still_there():
+            self._noted = note(self._roots, self._shelves)
+        else:
+            self._noted.tensors[:] = [(tensor, tensor._version) for tensor, _ in self._noted.tensors]
+        return self._noted
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The buffers that lie there now, each once."""
+        found = {id(b): b for shelf in self._buffers for b in shelf.values() if b is not None}
+        return list(found.values())
+
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters that lie there now."""
+        return [p for m in self.modules for p in m._parameters.values() if p is not None]
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that was noted before a run."""
+
+    attributes: Noted
+    buffers: list[tuple[torch.Tensor, torch.Tensor]]
+    """A buffer and a copy of what it held."""
+    given: Noted | None = None
+
+    @classmethod
+    def now(cls, watch: Watch, given: Sequence[Any] = ()) -> State:
+        """Note the state of modules, and of objects among the arguments of a call."""
+        objects = [value for value in given if not isinstance(value, (torch.Tensor, *_PLAIN))]
+        attributes = watch.attributes()
+        return cls(
+            Noted(attributes.places, list(attributes.tensors)),
+            [(buffer, buffer.detach().clone()) for buffer in watch.buffers()],
+            note(objects) if objects else None,
+        )
+
+    def lay(self) -> None:
+        """Make it the current state."""
+        self.attributes.lay()
+        if self.given is not None:
+            self.given.lay()
+        self.lay_buffers()
+
+    def lay_buffers(self) -> None:
+        """Let every buffer hold again what it held."""
+        # Through `.data`: a backward may hold the buffer, and must not be told of a change that is undone.
+        for buffer, value in self.buffers:
+            buffer.data.copy_(value)
+
+    def wrote_into_a_tensor(self) -> bool:
+        """Whether a tensor that is neither parameter nor buffer was written into since."""
+        fixed = {id(buffer) for buffer, _ in self.buffers}
+        noted = [*self.attributes.tensors, *(self.given.tensors if self.given is not None else ())]
+        return any(t._version != v for t, v in noted if id(t) not in fixed and not isinstance(t, torch.nn.Parameter))
+
+
+@contextlib.contextmanager
+def laid_back(watch: Watch, state: State, given: Sequence[Any]) -> Iterator[None]:
+    """Run with the state of an earlier moment, and leave the present one."""
+    now = State.now(watch, given)
+    state.lay()
+    try:
+        yield
+    finally:
+        now.lay()

@@ -1,0 +1,47 @@
+"""Takes tensors out of the arguments of a call and puts others in their place; finds the tensors a call returned.
+
+Only tuples, lists and dictionaries are opened for arguments. Any other object is handed on as it is, so that what a
+call does to it is done to that very object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
+    """The same nest of tuples, lists and dictionaries with every other value replaced."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(replaced(each, replace) for each in value)
+    if kind is list:
+        return [replaced(each, replace) for each in value]
+    if kind is dict:
+        return {name: replaced(each, replace) for name, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*(replaced(each, replace) for each in value))
+    return replace(value)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Every value in a nest of tuples, lists and dictionaries."""
+    found: list[Any] = []
+    replaced(value, found.append)
+    return found
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor that a call returned, also within mappings and data classes; in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for each in value for tensor in tensors_in(each)]
+    if isinstance(value, Mapping):
+        return [tensor for each in value.values() for tensor in tensors_in(each)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [tensor for each in dataclasses.fields(value) for tensor in tensors_in(getattr(value, each.name, None))]
+    return []
