@@ -164,6 +164,14 @@ class Processes:
         return InProcessManager()
 
 
+@contextlib.contextmanager
+def guarded(folder: str, note: Note) -> Iterator[None]:
+    """Within, files go to the folder, and processes are answered, run here or refused."""
+    files = ScratchFiles(folder)
+    with files.guarding(), Processes(files, note).standing_in():
+        yield
+
+
 class Finished:
     """As the handle of a process that ended well."""
 

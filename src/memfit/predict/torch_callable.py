@@ -25,7 +25,7 @@ from memfit.job.training import Training, as_training
 from memfit.predict.child import name_of_end, signal_of_end
 from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceRequest
-from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.processes import guarded
 from memfit.predict.torch_child import answer_with, keep_from_writing, with_guard_noted
 from memfit.predict.torch_device import device_for_job
 from memfit.predict.torch_fake import Recording, Trace, trace_training
@@ -73,7 +73,7 @@ def _in_the_copy(function: Callable[..., Any], request: TraceRequest, writer: in
 
 def _guarded(function: Callable[..., Any], request: TraceRequest, recording: Recording) -> Trace:
     """What Python itself writes goes to the scratch folder, as in a script."""
-    with ScratchFiles(request.scratch_folder).guarding():
+    with guarded(request.scratch_folder, recording.shadow.note):
         return trace_callable(function, request, recording)
 
 

@@ -35,9 +35,9 @@ from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.liveness import peak_of
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.probing import Probed, ProbeProcess, untouched_bytes
+from memfit.predict.processes import guarded
 from memfit.predict.read_only import forbid_writing_outside
 from memfit.predict.real_operators import operator_name
-from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.script_ends import hint_for, own_part, script_failure
 from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
@@ -156,7 +156,7 @@ def _trace(request: TraceRequest, recording: Recording) -> Trace:
         function = load_function(job)
         return function(**arguments_for(function, dict(job.settings), device_for_job(request)))
 
-    with ScratchFiles(request.scratch_folder).guarding() if request.scratch_folder else contextlib.nullcontext():
+    with guarded(request.scratch_folder, recording.shadow.note) if request.scratch_folder else contextlib.nullcontext():
         return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
 
 

@@ -15,8 +15,11 @@ from unittest.mock import patch
 import torch
 import torch.utils.data
 
+from memfit.predict.absent_packages import standing_alone
+from memfit.predict.compiled_files import opening_for_compiled_code
 from memfit.predict.phantom.compiling_files import CompilingFiles
 from memfit.predict.phantom.torch_watch import Watch, tensors_in
+from memfit.predict.processes import Processes
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_loading import loading_here
 
@@ -64,7 +67,8 @@ def run_script(
     watch.on_update = counter.stepped
     watch.step = 1
     loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True)
-    with counter.listening(), loading, unsaved(note), files.guarding():
+    processes, compiled = Processes(files, note).standing_in(), opening_for_compiled_code(files, note)
+    with counter.listening(), loading, unsaved(note), files.guarding(), processes, compiled, standing_alone(note):
         run_as_main(path, arguments, lambda: counter.is_done)
     made = max(watch.num_updates.values(), default=0)
     if not made:
