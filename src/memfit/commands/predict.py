@@ -53,7 +53,7 @@ Examples:
     help="What reading an unknown value there gives.",
 )
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
-@click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long.")
+@click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long (900).")
 @click.option("--json", "as_json", is_flag=True, help="Print the record.")
 def command(target: str, as_json: bool, **options: Any) -> None:
     """Foresee the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""

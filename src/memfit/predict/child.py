@@ -18,6 +18,7 @@ import msgspec
 from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
 from memfit.predict.die_with_parent import die_with_the_parent
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
+from memfit.predict.progress import DEFAULT_SECONDS, last_report
 
 OUTPUT_TAIL_CHARACTERS = 1500
 CHILD = [sys.executable, "-m", "memfit.predict.torch_child"]
@@ -29,9 +30,10 @@ def trace_in_child(
     """Run the request in a process of its own and return what it found."""
     with _work_folder() as folder:
         request_path, reply_path = _prepare(folder, request)
-        with open(folder / "output.txt", "w+b") as output:
+        limit = DEFAULT_SECONDS if most_seconds is None else most_seconds
+        with open(folder / "output.txt", "w+b") as output, _saying_where_it_was(folder):
             command, shown = [*CHILD, request_path, reply_path], None if show_output else output
-            code = run_to_the_end(command, shown, most_seconds, {**os.environ, **request.environment})
+            code = run_to_the_end(command, shown, limit, {**os.environ, **request.environment})
         return _read_reply(folder, code)
 
 
@@ -104,6 +106,19 @@ def reply_or_raise(reply: Reply, output_tail: str = "") -> TraceReply:
     if isinstance(reply, Failure):
         raise error_of(reply, output_tail)
     return reply
+
+
+@contextlib.contextmanager
+def _saying_where_it_was(folder: Path) -> Iterator[None]:
+    """A prediction that took too long says where the job was."""
+    try:
+        yield
+    except PredictionFailed as error:
+        where = last_report(folder)
+        if error.kind != "time" or not where:
+            raise
+        found = f"{error.found}, at {where}"
+        raise PredictionFailed(error.what, kind="time", found=found, hint=error.hint) from None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from memfit.predict.liveness import peak_of
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.probing import Probed, ProbeProcess, untouched_bytes
 from memfit.predict.processes import guarded
+from memfit.predict.progress import reporting
 from memfit.predict.read_only import forbid_writing_outside
 from memfit.predict.real_operators import operator_name
 from memfit.predict.script_ends import hint_for, own_part, script_failure
@@ -133,7 +135,8 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     )
     modules_before = set(sys.modules)
     try:
-        with on_device(request, recording) as route:
+        doing = partial(_doing, recording)
+        with reporting(request.writable_folder, doing), on_device(request, recording) as route:
             trace = trace_it(recording)
         trace.route = route
     except MemfitError as error:
@@ -145,6 +148,13 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         return script_failure(error) or failure_of(error, recording)
     probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)))
     return _reply(trace, signatures, probed)
+
+
+def _doing(recording: Recording) -> str:
+    """Where the job is, for somebody who waits."""
+    made = max(recording.num_updates.values(), default=0)
+    operators = recording.tracker.num_operators
+    return f"{recording.places.line() or 'its start'}, {made} steps and {operators} operators so far"
 
 
 def _trace(request: TraceRequest, recording: Recording) -> Trace:

@@ -1,0 +1,32 @@
+"""A prediction that takes too long says where the job was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from memfit.errors import PredictionFailed
+from memfit.job.description import describe_job
+from memfit.predict.child import trace_in_child
+from memfit.predict.messages import TraceRequest
+from memfit.predict.progress import last_report, reporting
+
+
+def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):
+    script = tmp_path / "endless.py"
+    script.write_text("import torch\nx = torch.zeros(3)\nwhile True:\n    x = x + 1\n")
+    request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", with_probes=False)
+    with pytest.raises(PredictionFailed) as caught:
+        trace_in_child(request, most_seconds=20)
+    assert caught.value.kind == "time"
+    assert "endless.py:" in str(caught.value.found)
+    assert "0 steps and" in str(caught.value.found)
+
+
+def test_without_a_folder_nothing_is_reported(tmp_path: Path):
+    with reporting("", lambda: "somewhere"):
+        pass
+    assert last_report(tmp_path) == ""
