@@ -150,7 +150,7 @@ def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tu
         elif refusal is not None:
             nearly = (proof.measured_peak_bytes or 0) <= NEARLY * bench.budget_bytes
             if nearly:  # what promises a little more may measure a little less
-                plan, found = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
+                plan, found = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof, must_be_faster=False)
                 if bench.holds(found):
                     return plan, found
             raise _refused(bench, refusal, proof.measured_peak_bytes)
@@ -197,14 +197,16 @@ def _found(error: DoesNotFit, named_bytes: int | None) -> str:
     return f"{measured}; {error.found}" if error.found.startswith("the optimizer's step") else measured
 
 
-def _use_the_room_left(bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof) -> tuple[Plan, Proof]:
+def _use_the_room_left(
+    bench: _Bench, chain: Chain, plan_for: PlanFor, plan: Plan, proof: Proof, *, must_be_faster: bool = True
+) -> tuple[Plan, Proof]:
     """Plan for more than the budget, then for less and less, and take the first that is faster and holds."""
     target_bytes = bench.budget_bytes + _most_over_promised(bench.budget_bytes, plan, proof)
     for _ in range(MOST_TRIES):
         if plan.moves or target_bytes <= plan.peak_bytes:
             break
         faster = plan_for(chain, target_bytes)
-        if faster.moves or faster.seconds > (1.0 - WORTHWHILE) * plan.seconds:
+        if faster.moves or (must_be_faster and faster.seconds > (1.0 - WORTHWHILE) * plan.seconds):
             break
         found = bench.try_plan(faster)
         if found is not None and bench.holds(found):
