@@ -260,6 +260,7 @@ class Marks:
         path = os.path.join(self.folder, f"marks-{os.getpid()}.txt")
         self._descriptor = open_high(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         head = {"format": "memfit-marks", "version": 1, "pid": os.getpid(), "python": platform.python_version()}
+        head.update(_rank())
         self._write(b"H " + json.dumps(head).encode() + b"\n")
         peak_bytes = self.high_water.open()
         if self.high_water.failure is not None:
@@ -291,6 +292,17 @@ def _group_line(ended_ns, peak_bytes, counted):
     if len(counted) == 1 and 1 in counted.values():
         return b"S %d %d%s 0 0 0\n" % (ended_ns, peak_bytes, *counted)
     return b"G %d %d%s\n" % (ended_ns, peak_bytes, b"".join([b" %d%s" % (k, number) for number, k in counted.items()]))
+
+
+def _rank():
+    """Which rank of how many this process is, where torch or its launcher has said so."""
+    group = sys.modules.get("torch.distributed")
+    try:
+        if group is not None and group.is_available() and group.is_initialized():
+            return {"rank": group.get_rank(), "world_size": group.get_world_size()}
+        return {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    except (KeyError, ValueError, RuntimeError, AttributeError):
+        return {}
 
 
 def _one_line(name):

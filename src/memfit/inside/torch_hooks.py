@@ -34,6 +34,10 @@ class TorchHooks:
         self._numbers = weakref.WeakKeyDictionary()
         self._stepping = None
         """While an update runs: (optimizer, its number as text, its thread, passes until then, has it a closure)."""
+        self._in_backward = None
+        """(optimizer, its number as text) of the first that stepped inside of the running backward pass."""
+        self._has_updates_in_backward = False
+        """Then the end of every backward pass is watched, in light steps as well."""
         self._num_passes = 0
         self._forward_hook = self._forward
         self._forward_hooks = {}
@@ -90,7 +94,7 @@ class TorchHooks:
 
     def forked(self):
         """In a forked child: no step is running here."""
-        self._stepping = None
+        self._stepping = self._in_backward = None
         self._count(False)
         if self._tracing is not None:
             self._tracing.forked()
@@ -189,7 +193,8 @@ class TorchHooks:
 
     def _watch_backward(self):
         """Put the marking backward in, or take it out for a light step; never over somebody else's."""
-        now, wanted = torch.autograd.backward, self._plain_backward if self._marks.is_light else self._backward
+        is_plain = self._marks.is_light and not self._has_updates_in_backward
+        now, wanted = torch.autograd.backward, self._plain_backward if is_plain else self._backward
         if now is not wanted and (now is self._backward or now is self._plain_backward):
             torch.autograd.backward = wanted
 
@@ -208,6 +213,7 @@ class TorchHooks:
                 if self._tracing is not None:
                     self._tracing.backward_ended()
             self._update_goes_on()
+            self._end_step_of_backward()
             return result
 
         return backward
@@ -229,6 +235,11 @@ class TorchHooks:
         stepping = self._stepping
         if _is_compiling():
             return
+        # light steps only ask where full ones, which come first, have seen an update inside of a backward pass
+        asks = self._has_updates_in_backward or not self._marks.is_light
+        if asks and stepping is None and _graph_task_id() != -1:
+            self._update_in_backward(optimizer)
+            return
         if stepping is not None and self._is_nested(optimizer, stepping):
             self._end_groups()
             return
@@ -237,14 +248,12 @@ class TorchHooks:
             number = self._number(optimizer)
         self._stepping = (optimizer, number, _get_ident(), self._num_passes, len(args) > 1 or bool(kwargs))
         if not self._marks.is_light:
-            if _graph_task_id() != -1:
-                self._end_groups()
             self._marks.phase_begins(b"U", number)
         if self._tracing is not None:
             self._tracing.update_begins(optimizer)
 
     def _end_groups(self):
-        """Updates inside of others, or of a backward pass: which of them complete a step cannot be counted blindly."""
+        """Updates inside of others, or of a backward pass: they cannot be counted blindly, since not each is a step."""
         if self._marks.is_grouping:
             self._arm()
         self._marks.end_groups()
@@ -254,8 +263,21 @@ class TorchHooks:
         outer, _, thread, num_passes, _ = stepping
         return outer is not optimizer and thread == _get_ident() and num_passes == self._num_passes
 
+    def _update_in_backward(self, optimizer):
+        """Optimizers that step inside of a backward pass (one for each layer) make one step, which ends with it."""
+        if self._in_backward is None:
+            self._in_backward = (optimizer, self._number(optimizer))
+        if not self._has_updates_in_backward:
+            self._has_updates_in_backward = True
+            self._end_groups()
+            self._watch_backward()
+
+    def _end_step_of_backward(self):
+        if self._in_backward is not None:
+            (optimizer, number), self._in_backward = self._in_backward, None
+            self._end_step(optimizer, number)
+
     def _after_update(self, optimizer, _args, _kwargs):
-        marks = self._marks
         if self._is_counting:
             if _is_compiling():
                 return
@@ -267,6 +289,11 @@ class TorchHooks:
             if stepping is None or stepping[0] is not optimizer:
                 return
             self._stepping, number = None, stepping[1]
+        self._end_step(optimizer, number)
+
+    def _end_step(self, optimizer, number):
+        """A step is complete: its mark, and what is listened to in the next one."""
+        marks = self._marks
         if marks.is_light:
             marks.light_step_ended(number)
         else:

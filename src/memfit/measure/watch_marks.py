@@ -74,8 +74,9 @@ class MarksWatcher:
 
     def _find(self) -> None:
         for name in os.listdir(self._folder):
-            if name.startswith(layout.MARKS_PREFIX) and name not in self._followers:
-                self._followers[name] = _Follower(os.path.join(self._folder, name))
+            path = os.path.join(self._folder, name)
+            if name.startswith(layout.MARKS_PREFIX) and name not in self._followers and os.path.isfile(path):
+                self._followers[name] = _Follower(path)
 
     def _rate(self, now_us: int, num_steps: int) -> None:
         then_us, then_steps = self._last

@@ -161,6 +161,7 @@ def _processes(raw: RawRun, marks: dict[int, MarksFile]) -> tuple[ProcessRecord,
             started_seconds=event.time_seconds,
             ended_seconds=ended.get(index),
             peak=peaks[index],
+            rank=marks[index].rank if index in marks else None,
             **_parts(largest.get(index)),
         )
         for index, event in started.items()

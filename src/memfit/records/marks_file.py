@@ -2,7 +2,8 @@
 
 A text file of short lines, appended with one `write` each, so that every line but the last is whole after any kill:
 
-    H {"format": "memfit-marks", "version": 1, "pid": 4711, "python": "3.11.7"}    first line
+    H {"format": "memfit-marks", "version": 1, "pid": 4711, "python": "3.11.7"}    first line; of a process that trains
+                     together with others also "rank" and "world_size"
     F NS PEAK        a forward pass began; PEAK is the high-water mark (bytes) of the phase that ended here
     B NS PEAK        a backward pass began
     U NS PEAK OPT    optimizer number OPT began its update; again behind each backward pass of a closure that it calls
@@ -54,6 +55,8 @@ class MarksFile:
     """Whether the program read its high-water mark for the last time on its way out."""
     exception: dict[str, Any] | None
     notes: tuple[str, ...]
+    rank: int | None
+    """Among the processes that train together; None for a training of its own."""
     named_phases: tuple[tuple[float, str, int | None], ...]
     """(seconds, name, exact peak in bytes) of phases named by the user or evaluation passes."""
 
@@ -95,7 +98,12 @@ def parse_marks(text: MarksText, *, process: int, clock_start_ns: int) -> MarksF
         return None
     head = _json(lines[0][2:])
     pid = head.get("pid")
-    return _Reader(process, clock_start_ns).read(pid if isinstance(pid, int) else 0, lines[1:])
+    return _Reader(process, clock_start_ns).read(pid if isinstance(pid, int) else 0, _rank(head), lines[1:])
+
+
+def _rank(head: dict[str, Any]) -> int | None:
+    rank, size = head.get("rank"), head.get("world_size")
+    return rank if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size < 1 << 31 and size > 1 else None
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -130,11 +138,12 @@ class _Reader:
         self.named: list[tuple[float, str, int | None]] = []
         self.row = _Row(begin_ns=0)
 
-    def read(self, pid: int, lines: list[str]) -> MarksFile:
+    def read(self, pid: int, rank: int | None, lines: list[str]) -> MarksFile:
         for line in lines:
             self._line(line)
         return MarksFile(
             pid=pid,
+            rank=rank,
             steps=self._steps(),
             peak_bytes=self.peak_bytes,
             last_step=self.num_steps,

@@ -102,6 +102,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ended_seconds: float | None = None
     peak: Figure
     """Exact where the kernel's high-water mark could be read to the end."""
+    rank: int | None = None
+    """Among the processes that train together (torchrun); None for all others."""
     anonymous_bytes: int | None = None
     """At the last full reading nearest the largest resident size."""
     file_bytes: int | None = None

@@ -101,7 +101,7 @@ def _title(axes: Axes, view: RunView) -> None:
     second = f"peak {peak}" + (f" ({bounds})" if bounds else "")
     second += f"  ·  {headline.outcome.kind} after {format_seconds(headline.duration.value or 0)}"
     if view.steps.num_steps:
-        second += f"  ·  {view.steps.num_steps:,} steps"
+        second += f"  ·  {view.steps.words} steps" if view.steps.num_ranks < 2 else f"  ·  steps: {view.steps.words}"
     axes.set_title(_plain(cut(headline.title, 96)), loc="left", fontsize=14, fontweight="bold", pad=24)
     axes.text(0, 1.025, _plain(second), transform=axes.transAxes, fontsize=11, color=GREY)
 

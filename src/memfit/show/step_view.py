@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.run import NamedPhase, RunRecord
-from memfit.records.steps import Steps
+from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps
 from memfit.show.decimate import highest_rows
 
 PHASE_NAMES = ("data", "forward", "backward", "update")
@@ -31,6 +32,11 @@ class StepsView:
     """The rows that are drawn: all of them, or of several consecutive ones the one with the highest peak."""
 
     num_steps: int
+    """What a person calls the number of steps: of ranks that step together, those of the one with most."""
+    num_ranks: int
+    """Processes that step together; 0 where the program names no ranks."""
+    words: str
+    """The number of steps in words: '10 on each of 2 ranks', '24 (12 by each of 2 optimizers)'."""
     largest_group: int
     """The most short steps that share one exact peak; 1 where each has its own."""
     steps_per_row: int
@@ -78,12 +84,16 @@ class PeakPlace:
     """The first step of that group; None where the step itself is known."""
 
 
-def steps_view(steps: Steps, *, max_steps: int) -> StepsView:
-    """The table of steps to draw."""
+def steps_view(steps: Steps, *, max_steps: int, ranks: Container[int] = ()) -> StepsView:
+    """The table of steps to draw; `ranks` are the processes that train together."""
     rows = highest_rows(steps.peak_bytes, max_steps)
     rate, each = _pace(steps)
+    counts = steps_by_process(steps)
+    together = [number for process, number in counts.items() if process in ranks]
     return StepsView(
-        num_steps=steps.total,
+        num_steps=count_steps(steps, ranks),
+        num_ranks=len(together),
+        words=_words(steps, counts, together),
         largest_group=int(steps.group_size.max(initial=1)),
         steps_per_row=-(-len(steps) // max_steps) if len(steps) > max_steps else 1,
         median_seconds=each,
@@ -95,6 +105,43 @@ def steps_view(steps: Steps, *, max_steps: int) -> StepsView:
 
 def _noun(steps: Steps) -> str:
     return "steps and groups of short steps" if steps.group_size.max(initial=1) > 1 else "steps"
+
+
+def steps_by_process(steps: Steps) -> dict[int, int]:
+    """How many steps each process made that made any."""
+    return _sums(steps.process, steps.group_size)
+
+
+def _sums(keys: np.ndarray, numbers: np.ndarray) -> dict[int, int]:
+    """The numbers of equal keys added up."""
+    found, row = np.unique(keys, return_inverse=True)
+    sums = np.zeros(len(found), dtype=np.int64)
+    np.add.at(sums, row, numbers)
+    return dict(zip(found.tolist(), sums.tolist(), strict=True))
+
+
+def count_steps(steps: Steps, ranks: Container[int]) -> int:
+    """Steps as a person counts them: ranks make the same step together, other processes each their own."""
+    counts = steps_by_process(steps)
+    together = [number for process, number in counts.items() if process in ranks]
+    return max(together, default=0) + sum(counts.values()) - sum(together)
+
+
+def _words(steps: Steps, counts: dict[int, int], together: list[int]) -> str:
+    if len(counts) > 1:
+        what = "ranks" if len(together) == len(counts) else "processes"
+        if len(set(counts.values())) == 1:
+            return f"{next(iter(counts.values())):,} on each of {len(counts)} {what}"
+        return f"{min(counts.values()):,} to {max(counts.values()):,} on each of {len(counts)} {what}"
+    by_optimizer = _sums(steps.optimizer, steps.group_size)
+    if SEVERAL_OPTIMIZERS in by_optimizer:
+        return f"{steps.total:,} (by several optimizers)"
+    numbers = list(by_optimizer.values())
+    if len(numbers) < 2:
+        return f"{steps.total:,}"
+    if len(set(numbers)) == 1:
+        return f"{steps.total:,} ({numbers[0]:,} by each of {len(numbers)} optimizers)"
+    return f"{steps.total:,} ({', '.join(f'{number:,}' for number in numbers[:4])} by {len(numbers)} optimizers)"
 
 
 def phase_rows(steps: Steps) -> tuple[PhaseRow, ...]:
@@ -147,14 +194,31 @@ def _pace(steps: Steps) -> tuple[Figure, Figure]:
     if len(steps) < 2:
         reason = "no optimizer step was marked" if not len(steps) else "one step is too few for a pace"
         return unknown("count", reason), unknown("seconds", reason)
-    span = float(steps.end_seconds.max() - steps.end_seconds.min())
-    seconds = np.repeat(steps.seconds_per_step[1:], steps.group_size[1:])
+    later = np.ones(len(steps), dtype=bool)
+    later[np.unique(steps.process, return_index=True)[1]] = False
+    if not later.any():
+        reason = "one step of each process is too few for a pace"
+        return unknown("count", reason), unknown("seconds", reason)
     means = ", those of a group by their mean" if steps.group_size.max() > 1 else ""
-    each = measured(float(np.median(seconds)), "seconds", f"median of {len(seconds)} steps, the first left out{means}")
+    method = f"median of {int(steps.group_size[later].sum())} steps, the first left out{means}"
+    each = measured(_weighted_median(steps.seconds_per_step[later], steps.group_size[later]), "seconds", method)
+    counts = _sums(steps.process[later], steps.group_size[later])
+    busiest = max(counts, key=lambda process: counts[process])
+    ends = steps.end_seconds[steps.process == busiest]
+    span = float(ends.max() - ends.min())
     if span <= 0:
         return unknown("count", "all steps ended at the same moment"), each
-    num_steps = steps.total - int(steps.group_size[0])
-    return measured(num_steps / span, "count", "steps over the time between the first and the last"), each
+    of_one = " of one process" if len(np.unique(steps.process)) > 1 else ""
+    rate = measured(counts[busiest] / span, "count", f"steps{of_one} over the time between the first and the last")
+    return rate, each
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """The median of values of which each stands as often as its weight says."""
+    order = np.argsort(values, kind="stable")
+    until = np.cumsum(weights[order])
+    low, high = np.searchsorted(until, [(until[-1] - 1) // 2, until[-1] // 2], side="right")
+    return float((values[order[low]] + values[order[high]]) / 2)
 
 
 def peak_place(run: RunRecord) -> PeakPlace:

@@ -98,7 +98,7 @@ def _steps(view: RunView) -> RenderableType | None:
         return None
     pace = Text()
     pace.append("Steps  ", style="bold")
-    pace.append(f"{steps.num_steps:,}")
+    pace.append(steps.words)
     if steps.steps_per_second.value is not None:
         rate = steps.steps_per_second.value
         pace.append(f", {rate:.3g} per second, {short_text(steps.median_seconds)} each (median)")

@@ -18,7 +18,16 @@ from memfit.records.run import EnergyReading, Environment, Outcome, RunHeader, R
 from memfit.show.curves import Curve, curves_of, imports_curve
 from memfit.show.ledger_view import LedgerView, import_bytes, ledger_view
 from memfit.show.predicted_curve import predicted_curve
-from memfit.show.step_view import PhaseRow, PhaseSpan, StepsView, peak_place, phase_rows, phase_spans, steps_view
+from memfit.show.step_view import (
+    PhaseRow,
+    PhaseSpan,
+    StepsView,
+    count_steps,
+    peak_place,
+    phase_rows,
+    phase_spans,
+    steps_view,
+)
 from memfit.show.wording import command_text
 
 GOOD_ENDINGS = {"done", "detached", "still running"}
@@ -154,7 +163,7 @@ def build_view(
     if len(run.processes) == 1 and import_bytes(seen):
         curves = (*curves, *(imports_curve(curve, import_bytes(seen)) for curve in curves if curve.role == "tree"))
     header: RunHeader = run.header
-    steps = steps_view(run.steps, max_steps=max_steps)
+    steps = steps_view(run.steps, max_steps=max_steps, ranks=_ranks(run))
     return RunView(
         run_id=header.run_id,
         kind=header.kind,
@@ -178,6 +187,10 @@ def build_view(
         sampler=_sampler(run),
         notes=run.notes,
     )
+
+
+def _ranks(run: RunRecord) -> set[int]:
+    return {process.index for process in run.processes if process.rank is not None}
 
 
 def _headline(run: RunRecord, noise: NoiseInterval | None) -> Headline:
@@ -271,8 +284,9 @@ def _energy(run: RunRecord) -> EnergyView:
     known = [row.figure for row in run.energy if row.figure.value is not None]
     sources = {figure.source for figure in known}
     if known and len(run.steps) and len(sources) == 1:
-        joules = sum(figure.value or 0.0 for figure in known) / run.steps.total
-        method = f"{len(known)} domain{'s' * (len(known) > 1)} over the whole run, divided by {run.steps.total} steps"
+        num_steps = count_steps(run.steps, _ranks(run))
+        joules = sum(figure.value or 0.0 for figure in known) / num_steps
+        method = f"{len(known)} domain{'s' * (len(known) > 1)} over the whole run, divided by {num_steps} steps"
         per_step = Figure(value=joules, unit="joules", source=known[0].source, method=method)
     else:
         why = run.energy_reason or ("no steps were marked" if known else "no energy was read")

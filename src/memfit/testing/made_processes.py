@@ -6,6 +6,7 @@ seen and never read, read once, or read without ever being announced.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class MadeProcess:
     """Its VmHWM, as a reading of its status told it."""
     marked_peaks_bytes: tuple[int, ...] | None = None
     """One step for each; None for no marks file."""
+    rank: tuple[int, int] | None = None
+    """(rank, number of ranks), as its marks file tells."""
     exit_mark: bool = False
     num_fault_readings: int = 0
 
@@ -78,7 +81,10 @@ def _write_process(writer: RunWriter, index: int, process: MadeProcess) -> None:
 
 
 def _write_marks(folder: Path, process: MadeProcess, peaks_bytes: tuple[int, ...]) -> None:
-    lines = [f'H {{"format":"memfit-marks","version":1,"pid":{process.pid}}}', f"P {CLOCK_START_NS} {MIB} data"]
+    head: dict[str, object] = {"format": "memfit-marks", "version": 1, "pid": process.pid}
+    if process.rank is not None:
+        head |= {"rank": process.rank[0], "world_size": process.rank[1]}
+    lines = [f"H {json.dumps(head)}", f"P {CLOCK_START_NS} {MIB} data"]
     for number, peak_bytes in enumerate(peaks_bytes):
         begin_ns = CLOCK_START_NS + number * 1_000_000
         lines += [f"F {begin_ns} {MIB}", f"B {begin_ns + 1000} {peak_bytes}", f"U {begin_ns + 2000} {MIB} 0"]

@@ -19,8 +19,8 @@ function makeSteps(run) {
   byId('steps').setAttribute('aria-label', 'Exact peak of every step and phase');
   const grouped = steps.largest_group > 1;
   const note = steps.steps_per_row > 1
-    ? `${steps.num_steps.toLocaleString('en')} steps; of every ${steps.steps_per_row} consecutive ${grouped ? 'rows' : 'ones'} the one with the highest peak is drawn.`
-    : `${steps.num_steps.toLocaleString('en')} steps.`;
+    ? `Steps: ${steps.words}; of every ${steps.steps_per_row} consecutive ${grouped ? 'rows' : 'ones'} the one with the highest peak is drawn.`
+    : `Steps: ${steps.words}.`;
   const groups = grouped ? ` Short steps share one exact peak, up to ${steps.largest_group} of them.` : '';
   byId('steps-note').textContent = `${note}${groups} The kernel's high-water mark, reset at every boundary: no sampling, nothing missed.`;
   const rows = run.phases.map((row) => [row.phase, figureNode(row.median_peak, '-'), figureNode(row.highest_peak, '-'), figureNode(row.median_seconds, '-')]);

@@ -47,7 +47,7 @@ function fillHead(run) {
   const noise = headline.noise && headline.noise.sources.length ? `repeats may differ by ± ${bytesText(headline.noise.half_width)}` : '';
   const limit = headline.limit_bytes && known(headline.peak) ? `${valueText(headline.peak.value / headline.limit_bytes, 'ratio')} of the limit of ${bytesText(headline.limit_bytes)}` : '';
   stat('Peak', headline.peak, [place, limit, [boundsText(headline.peak), headline.peak.method].filter(Boolean).join(': '), noise], true);
-  if (steps.num_steps) stat('Time per step', steps.median_seconds, [`median; ${steps.num_steps.toLocaleString('en')} steps`, known(steps.steps_per_second) ? `${valueText(steps.steps_per_second.value, 'count')} per second` : '']);
+  if (steps.num_steps) stat('Time per step', steps.median_seconds, [`median; steps: ${steps.words}`, known(steps.steps_per_second) ? `${valueText(steps.steps_per_second.value, 'count')} per second` : '']);
   if (steps.num_steps) stat('Peak of a typical step', steps.median_peak, [steps.largest_group > 1 ? `median of the exact peaks; short steps share one, up to ${steps.largest_group} of them` : 'median of the exact peaks']);
   stat('Energy per step', run.energy.per_step, [run.energy.per_step.method]);
   if (run.system) stat('Background', run.system.mean_background, ['used by other programs, on average', `${bytesText(run.system.mean_background.low)} to ${bytesText(run.system.mean_background.high)}`]);
