@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks are not installed with the package
-
 from benchmarks.overhead import paired
 from benchmarks.overhead.ledger import traced_quotients
 from benchmarks.overhead.paired import Estimate, estimate, ratio, rounds, verdict_below
@@ -22,6 +16,8 @@ from benchmarks.overhead.pss_reader import largest_median
 from benchmarks.overhead.report import publish
 from benchmarks.overhead.trainer import Block
 from benchmarks.overhead.whole_runs_report import Run, added_bytes, errors_bytes
+from hypothesis import given
+from hypothesis import strategies as st
 
 quotients = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30)
 

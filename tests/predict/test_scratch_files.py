@@ -72,8 +72,6 @@ def outcome(folder: str, steps: Steps) -> list[Any]:
             found.append(ACTIONS[action](os.path.join(folder, first), os.path.join(folder, second)))
         except OSError as error:
             found.append(type(error))
-        except shutil.Error:
-            found.append(shutil.Error)
     return [*found, tree(folder)]
 
 

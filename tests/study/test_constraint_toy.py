@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks are not installed with the package
-
 from benchmarks.study.constraint_toy import ARMS, run_arm, share_that_does_not_fit
 
 NUM_SUGGESTIONS = 60

@@ -39,8 +39,11 @@ BY_SHAPE = {
     "randint_like",
 }  # fmt: skip
 """What these give depends on the shape of their input only."""
-UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-"""Memory that nobody has written to: no values."""
+UNWRITTEN = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize", "resize_",
+    "resize_as", "resize_as_", "_resize_output", "_resize_output_",
+}  # fmt: skip
+"""Memory that nobody has written to, or not all of it: no values."""
 OVERWRITES = {
     "fill_", "zero_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_",
     "log_normal_", "cauchy_",

@@ -17,8 +17,8 @@ LONGEST_RUN_SECONDS = 10 * 366 * 24 * 3600
 LONGEST_RUN_US = LONGEST_RUN_SECONDS * 10**6
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
-AnyBytes = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""What a user may write as a limit."""
+AnyBytes = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A limit: what a user may write, or what a control group without one answers (nearly 2^63)."""
 SignedBytes = Annotated[int, msgspec.Meta(ge=-MOST_BYTES, le=MOST_BYTES)]
 """Growth and differences may be negative."""
 Micros = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_RUN_US)]

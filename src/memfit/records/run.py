@@ -28,7 +28,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cpu: str
     num_cores: Count
     memory_total_bytes: Bytes | None
-    memory_limit_bytes: Bytes | None = None
+    memory_limit_bytes: AnyBytes | None = None
     """What the control group allows, where that is less than the machine."""
     libc: str = ""
     transparent_hugepages: str = ""
