@@ -104,19 +104,21 @@ def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan |
         return None
     written = list(written_by(func, args, kwargs)) if of.overwrites else []
     given = list(tensors_in((args, kwargs)))
+    read = [tensor for tensor in given if _is_read(tensor, given, written)]
     for tensor in given:
-        is_read = sum(tensor is other for other in given) > 1  # as in `x.copy_(x)`
-        if not is_known(tensor) and not of.by_shape and (is_read or not _is_covered(tensor, written)):
+        is_needed = any(tensor is other for other in read) or not covers_storage(tensor)
+        if not is_known(tensor) and not of.by_shape and is_needed:
             return None
-    reasons = [why for tensor in given if (why := why_assumed(tensor)) and not any(tensor is w for w in written)]
+    reasons = [why for tensor in read if (why := why_assumed(tensor))]
     assumed = DRAWN if of.random else next(iter(reasons), "")
     plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
     with _disable_current_modes(), torch.no_grad():
         return Plan(_swap(args), _swap(plain), assumed)
 
 
-def _is_covered(tensor: torch.Tensor, written: list[torch.Tensor]) -> bool:
-    return any(tensor is w for w in written) and covers_storage(tensor)
+def _is_read(tensor: torch.Tensor, given: list[torch.Tensor], overwritten: list[torch.Tensor]) -> bool:
+    """Whether an operator looks at a tensor's values: not at what it only writes over, unless given twice."""
+    return not any(tensor is w for w in overwritten) or sum(tensor is other for other in given) > 1
 
 
 def _swap(value: Any) -> Any:
