@@ -114,6 +114,14 @@ def test_a_folder_that_is_no_run_is_named_as_such(tmp_path: Path):
         read_run(tmp_path)
 
 
+def test_events_that_cannot_be_read_are_an_error_and_not_a_run_that_was_lost(made, tmp_path: Path):
+    folder = lay_out(tmp_path / "run", {name: data for name, data in made.items() if name != layout.EVENTS_FILE})
+    assert read_run(folder).notes, "events that are missing are told apart: that run was cut off"
+    (folder / layout.EVENTS_FILE).mkdir()
+    with pytest.raises(DamagedRecord, match=r"events\.jsonl cannot be read"):
+        read_run(folder)
+
+
 def test_a_newer_format_is_refused_with_both_versions(made, tmp_path: Path):
     header = json.loads(made[layout.HEADER_FILE])
     header["format_version"] = layout.FORMAT_VERSION + 1

@@ -19,7 +19,7 @@ from memfit.records.events import AnyEvent, Event
 from memfit.records.ledger import LedgerFacts
 from memfit.records.marks_file import MarksText
 from memfit.records.ranges import is_plausible
-from memfit.records.regular_file import describe_error, read_beginning, read_regular
+from memfit.records.regular_file import describe_error, open_regular, read_beginning, read_regular
 from memfit.records.run import RunHeader, RunRecord
 from memfit.records.samples import samples_from_bytes
 from memfit.units import GIB, MIB, format_bytes
@@ -100,6 +100,7 @@ def _read_bytes(path: Path, most_bytes: int, notes: list[str]) -> bytes:
 
 def _read_events(path: Path, notes: list[str]) -> list[Event]:
     """All whole lines of events.jsonl; those that fit no kind are counted in a note."""
+    _refuse_unreadable(path)
     decoder = msgspec.json.Decoder(AnyEvent)
     events: list[Event] = []
     num_broken = 0
@@ -113,6 +114,17 @@ def _read_events(path: Path, notes: list[str]) -> list[Event]:
         what = "line was" if num_broken == 1 else "lines were"
         notes.append(f"{num_broken} {what} left out of {path.name}, which could not be read")
     return events
+
+
+def _refuse_unreadable(path: Path) -> None:
+    """Without its events a finished run would look like one whose sampler was killed."""
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        hint = "give yourself the right to read it, or measure again"
+        raise DamagedRecord(f"{path} cannot be read", found=describe_error(error), hint=hint) from None
 
 
 def _read_all(folder: Path, prefix: str, suffix: str, most_bytes: int, notes: list[str]) -> dict[str, bytes]:
