@@ -144,7 +144,9 @@ def test_the_bell_of_a_probability_is_the_quantile_of_the_normal_law():
 
 steps = st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0])
 finite_parameters = st.one_of(
-    st.builds(lambda options: Choice(name="c", options=tuple(options)), st.lists(st.integers(0, 3), min_size=1)),
+    st.builds(
+        lambda options: Choice(name="c", options=tuple(options)), st.lists(st.integers(0, 3), min_size=1, max_size=5)
+    ),
     st.builds(lambda low, size: Integers(name="i", low=low, end=low + size), st.integers(-3, 3), st.integers(1, 4)),
     st.builds(
         lambda low, width, step: Span(name="s", low=low, high=low + width, step=step),
