@@ -10,7 +10,7 @@ WORKING := -m memfit.measure.instruction_sets
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo postgres test gpu-torch test-gpu test-slow bench check clean
+.PHONY: help demo postgres test types quick-tests gpu-torch test-gpu test-slow bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -28,8 +28,13 @@ postgres:       ## PostgreSQL for the tests of its storage, where apt-get can in
 
 test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
+	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
+
+types: $(STAMP) # beside the tests, which leave a part of two cores idle
 	$(BIN)/pyright --warnings
-	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 -m "not slow"
+
+quick-tests: $(STAMP)
+	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 GPU_VENV := .venv-gpu
 GPU_STAMP := $(GPU_VENV)/.installed
