@@ -30,7 +30,7 @@ test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two 
 	$(BIN)/ruff check src tests benchmarks examples
 	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
 
-types: $(STAMP) # beside the tests, which leave a part of two cores idle
+types: $(STAMP)
 	$(BIN)/pyright --warnings
 
 quick-tests: $(STAMP)

@@ -73,7 +73,7 @@ for x, y in DataLoader(data, batch_size=16, pin_memory=True, num_workers=2):
 
 REFUSED = {
     "fork": ("import os, torch\nos.fork()", "processes", "os.fork"),
-    "nvidia-smi": ("import subprocess\nsubprocess.check_output(['nvidia-smi'])", "processes", "nvidia-smi"),
+    "nvidia-smi": ("import subprocess\nsubprocess.check_output(['nvidia-smi'])", "script", "nvidia-smi"),
     "second GPU": ("import torch\ntorch.zeros(4, device='cuda:1')", "script", "one GPU"),
     "unknown library": ("import ctypes\nctypes.CDLL('libthat-is-not-there.so')", "script", "libthat-is-not-there"),
     "Fourier transform": ("import torch\ntorch.fft.rfft(torch.zeros(8, device='cuda'))", "operator", "cufft"),

@@ -122,6 +122,8 @@ def test_a_value_is_that_of_real_torch_or_listed_as_a_guess(makers: list[int], p
         fake, failed_on_fake = play(makers, program)
         if failed_on_fake != failed:  # an operator failed on one side only: from there on the programs differ
             return
+        if recording.shadow.answered:  # a size that depends on unknown values was guessed, and that is listed
+            return
         for (shape, expected), tensor in zip(real, fake, strict=True):
             before = sum(recording.shadow.answered.values())
             values = tensor.tolist()

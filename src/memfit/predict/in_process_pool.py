@@ -144,6 +144,9 @@ class InProcessManager:
     Semaphore, BoundedSemaphore, Barrier = threading.Semaphore, threading.BoundedSemaphore, threading.Barrier
     Pool = InProcessPool
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Addresses and serializers are not needed."""
+
     def Value(self, typecode: Any, value: Any, *args: Any) -> Any:
         """One value."""
         return SimpleNamespace(value=value, get=lambda: value)

@@ -85,7 +85,7 @@ class Processes:
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Within, no process is left running and none can write."""
-        processes, pool = self, self.pool
+        processes, pool, executor = self, self._noted(InProcessPool), self._noted(InProcessExecutor)
 
         def start(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
             processes.popen(popen, args, rest, options)
@@ -99,10 +99,10 @@ class Processes:
             (multiprocessing.process.BaseProcess, "start", run),
             (multiprocessing, "Pool", pool), (multiprocessing.pool, "Pool", pool),
             (context, "Pool", lambda self, *args, **kwargs: pool(*args, **kwargs)),
-            (multiprocessing, "Manager", self.manager), (managers, "SyncManager", self.manager),
+            (multiprocessing, "Manager", self.manager), (managers, "SyncManager", InProcessManager),
             (context, "Manager", lambda self: processes.manager()),
-            (concurrent.futures, "ProcessPoolExecutor", self.executor),
-            (concurrent.futures.process, "ProcessPoolExecutor", self.executor),
+            (concurrent.futures, "ProcessPoolExecutor", executor),
+            (concurrent.futures.process, "ProcessPoolExecutor", executor),
         ]  # fmt: skip
         with contextlib.ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, {"JOBLIB_MULTIPROCESSING": "0"}))
@@ -149,15 +149,15 @@ class Processes:
         process.run()
         sys.stdout.flush()
 
-    def pool(self, *args: Any, **kwargs: Any) -> InProcessPool:
-        """A pool that works here."""
-        self._note("processes", "a pool of processes did its work in this one")
-        return InProcessPool(*args, **kwargs)
+    def _noted(self, base: type) -> type:
+        """A pool that works here and says so: a class, because other classes derive from it."""
+        note = self._note
 
-    def executor(self, *args: Any, **kwargs: Any) -> InProcessExecutor:
-        """An executor that works here."""
-        self._note("processes", "a pool of processes did its work in this one")
-        return InProcessExecutor(*args, **kwargs)
+        def begin(pool: Any, *args: Any, **kwargs: Any) -> None:
+            note("processes", "a pool of processes did its work in this one")
+            base.__init__(pool, *args, **kwargs)
+
+        return type(base.__name__, (base,), {"__init__": begin})
 
     def manager(self, *args: Any, **kwargs: Any) -> InProcessManager:
         """Shared objects that are not shared."""
