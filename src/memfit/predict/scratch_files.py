@@ -151,12 +151,24 @@ class ScratchFiles:
         self._needed(source)
         if self.virtual(source) == self.virtual(target):
             return
+        if self.exists(target):
+            self._make_way(self._is_folder(source), target)
         moved = self.for_writing(source, keep=True)
-        if self.exists(target) and stat.S_ISDIR(self._os["stat"](self.seen(target)).st_mode):
-            self.rmdir(target)
         self._os["rename"](moved, self.for_writing(target, keep=False))
         self.redirected.pop(self.virtual(source), None)
         self._forget(source)
+
+    def _is_folder(self, name: Any) -> bool:
+        return stat.S_ISDIR(self._os["stat"](self.seen(name)).st_mode)
+
+    def _make_way(self, is_folder: bool, target: Any) -> None:
+        """What a rename does to its target: an empty folder gives way to a folder, a file to a file."""
+        if is_folder and not self._is_folder(target):
+            raise _error(NotADirectoryError, errno.ENOTDIR, target)
+        if not is_folder and self._is_folder(target):
+            raise _error(IsADirectoryError, errno.EISDIR, target)
+        if is_folder:
+            self.rmdir(target)
 
     def link(self, source: Any, target: Any, **options: Any) -> None:
         """os.link(): a copy, for the two names are on different sides."""
