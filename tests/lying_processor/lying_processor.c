@@ -3,7 +3,7 @@
  * AMX). Everything else is handed on to torch.
  *
  * The four kernels below are where every product of two matrices passes on its way to oneDNN or to torch's own loops;
- * their names are those of torch 2.13 and 2.14. All arguments are pointers, so C needs to know no class of torch.
+ * their names are those of torch 2.13. All arguments are pointers, so C needs to know no class of torch.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -196,9 +196,8 @@ def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, p
     except Exception as error:  # a block that cannot be run again may fail in any way it likes
         if is_out_of_memory(error):
             raise
-        return Proof(
-            failure=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}", promised_bytes=promised_bytes
-        )
+        first_line = (str(error) or "without a message").splitlines()[0][:200]
+        return Proof(failure=f"{type(error).__name__}: {first_line}", promised_bytes=promised_bytes)
     apart = differences(reference.outcome, outcome)
     wrong = {n: gap for n, gap in apart.items() if not gap <= TOLERANCE_FACTOR * reference.tolerance.get(n, 0.0)}
     there_bytes = gradient_bytes_there(job)  # counted in the base already
