@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import subprocess
 import sys
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from pathlib import Path
@@ -16,39 +19,34 @@ from memfit.inside.resident import Resident, read_parts
 MIB = 1024**2
 
 
-def taking(mebibytes: int) -> str:
-    """Source that takes fresh pages: above 32 MiB glibc always maps new ones, whatever its heap has left over."""
-    assert mebibytes > 32
-    return f"kept = bytearray({mebibytes} << 20)\n"
+COUNTED = """
+import importlib, json
+from memfit.inside.import_costs import ImportCosts
+from memfit.inside.resident import Resident
+costs = ImportCosts(Resident())
+costs.start()
+importlib.import_module("outer_for_costs").late()
+costs.stop()
+print(json.dumps([costs.facts(), costs.heap_growth]))
+"""
 
 
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nested_and_late_imports_are_counted_apart(tmp_path: Path):
+    """In a process of its own: the heap of this one may have holes left by other tests, which would be filled first."""
     (tmp_path / "outer_for_costs").mkdir()
     (tmp_path / "outer_for_costs" / "__init__.py").write_text(
-        f"import inner_for_costs\n{taking(40)}def late():\n    import late_for_costs\n"
+        "import inner_for_costs\nkept = bytearray(40 << 20)\ndef late():\n    import late_for_costs\n"
     )
-    (tmp_path / "inner_for_costs.py").write_text(taking(50))
-    (tmp_path / "late_for_costs.py").write_text(taking(35))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    for name in ("outer_for_costs", "inner_for_costs", "late_for_costs"):
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.usefixtures("packages")
-def test_nested_and_late_imports_are_counted_apart():
-    costs = ImportCosts(Resident())
-    costs.start()
-    try:
-        importlib.import_module("outer_for_costs").late()
-    finally:
-        costs.stop()
-    found = {row["package"]: row["anonymous_bytes"] / MIB for row in costs.facts()}
+    (tmp_path / "inner_for_costs.py").write_text("kept = bytearray(50 << 20)\n")
+    (tmp_path / "late_for_costs.py").write_text("kept = bytearray(35 << 20)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COUNTED], env=environment, capture_output=True, text=True, check=True)
+    facts, heap_growth = json.loads(done.stdout)
+    found = {row["package"]: row["anonymous_bytes"] / MIB for row in facts}
     assert found["outer_for_costs"] == pytest.approx(40, abs=1)
     assert found["inner_for_costs"] == pytest.approx(50, abs=1)
     assert found["late_for_costs"] == pytest.approx(35, abs=1)
-    assert costs.heap_growth["malloc_used_bytes"] / MIB == pytest.approx(125, abs=2)
+    assert heap_growth["malloc_used_bytes"] / MIB == pytest.approx(125, abs=2)
 
 
 def test_the_loaders_are_put_back():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +91,11 @@ def _train(forward: Callable, model: nn.Module, steps: int, accumulate: int, opt
 
 
 def allocator_peak_bytes(job: Callable[[], None]) -> int:
-    """The largest running sum of the allocator's own events; no dispatch mode is on while they are taken."""
+    """The largest running sum of the allocator's own events; no dispatch mode is on while they are taken.
+
+    What earlier tests left to the garbage collector is collected first: freed in between, it would count as negative.
+    """
+    gc.collect()
     with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
     live = peak = 0
