@@ -30,7 +30,7 @@ def main() -> None:
     """Parse, run, show."""
     arguments = _arguments()
     quiet = Quiet(arguments.patience if arguments.patience is not None else (5 if arguments.quick else 60))
-    options = Options(quick=arguments.quick, seed=arguments.seed, quiet=quiet)
+    options = Options(quick=arguments.quick, seed=arguments.seed, quiet=quiet, minutes=arguments.minutes)
     started_seconds = time.monotonic()
     parts = []
     for name in arguments.only or PARTS:
@@ -51,6 +51,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), help="these parts alone")
     parser.add_argument("--seed", type=int, default=0, help="of the order of blocks and of the bootstrap")
     parser.add_argument("--patience", type=float, help="seconds to wait in all for other programs to become quiet")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="go on with always_on for so long, until its intervals are narrow"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("benchmark-results"), help="folder for the results")
     parser.add_argument(
         "--publish", type=Path, metavar="PAGE", help="put the results into this page of the docs as well"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
+import time
+
 from benchmarks.overhead.blocks import CONTROL, Pairs, Subject, run_pairs
 from benchmarks.overhead.options import Options
 from benchmarks.overhead.paired import Estimate, verdict_below
@@ -10,6 +14,8 @@ from benchmarks.overhead.samplers import Memfit, Mprof, NoSampler, Psrecord, Psu
 from benchmarks.overhead.trainer import Trainer
 
 TARGET = 1.01
+PRECISE = 0.01
+"""A width of intervals at which a length needs no further pass."""
 LENGTHS = ("1 ms", "2 ms", "5 ms", "50 ms")
 WARM_SECONDS, BLOCK_SECONDS = 0.02, 0.12
 """A pair of blocks is as noisy when it is long as when it is short, so many short ones tell most."""
@@ -38,16 +44,27 @@ METHOD = (
 
 def measure(options: Options) -> Part:
     """Run the blocks of every step length and judge them."""
-    found: dict[str, dict[str, Pairs]] = {}
-    columns = ["wall, on / off"]
-    for length in LENGTHS:
-        pairs, step_seconds = _measure_length(length, options)
-        found[length] = pairs
-        columns.append(f"steps of {1e3 * step_seconds:.2g} ms")
-    return _judge(found, tuple(columns), options.seed)
+    found: dict[str, dict[str, Pairs]] = {length: {name: Pairs() for name in KINDS} for length in LENGTHS}
+    step_seconds: dict[str, list[float]] = {length: [] for length in LENGTHS}
+    deadline = time.monotonic() + 60 * options.minutes
+    for number in itertools.count():
+        waiting = [length for length in LENGTHS if number == 0 or not _is_precise(found[length], options.seed)]
+        if not waiting or (number > 0 and time.monotonic() > deadline):
+            break
+        for length in waiting:
+            step_seconds[length].append(_measure_length(length, options, found[length], options.seed + number))
+    columns = [f"steps of {1e3 * statistics.median(step_seconds[length]):.2g} ms" for length in LENGTHS]
+    return _judge(found, ("wall, on / off", *columns), options.seed)
 
 
-def _measure_length(length: str, options: Options) -> tuple[dict[str, Pairs], float]:
+def _is_precise(pairs: dict[str, Pairs], seed: int) -> bool:
+    """Whether more pairs are not needed, going by the width of intervals alone, wherever they lie."""
+    found = [pairs[name].wall_ratio(seed) for name in (CONTROL, MEMFIT, PSUTIL, MPROF)]
+    return all(each.high - each.low <= PRECISE for each in found)
+
+
+def _measure_length(length: str, options: Options, found: dict[str, Pairs], seed: int) -> float:
+    """One pass of pairs of one length, added to those that were found; seconds of a step."""
     with Trainer(f"mlp, {length}") as trainer, paused_samplers(KINDS, trainer.pid) as samplers:
         num_warm, num_steps = (max(2, round(s / trainer.step_seconds)) for s in (WARM_SECONDS, BLOCK_SECONDS))
         subjects = {
@@ -61,8 +78,11 @@ def _measure_length(length: str, options: Options) -> tuple[dict[str, Pairs], fl
             for name in KINDS
         }
         seconds = options.seconds(quick=15, full=75)
-        found = run_pairs(trainer, subjects, seconds=seconds, num_rounds=1000, quiet=options.quiet, seed=options.seed)
-        return found, trainer.step_seconds
+        for name, pairs in run_pairs(
+            trainer, subjects, seconds=seconds, num_rounds=1000, quiet=options.quiet, seed=seed
+        ).items():
+            found[name].add(pairs)
+        return trainer.step_seconds
 
 
 def _judge(found: dict[str, dict[str, Pairs]], columns: tuple[str, ...], seed: int) -> Part:

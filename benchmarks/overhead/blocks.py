@@ -38,6 +38,12 @@ class Pairs:
     off: list[Block] = field(default_factory=list)
     num_disturbed: int = 0
 
+    def add(self, others: Pairs) -> None:
+        """Those of another pass as well."""
+        self.on += others.on
+        self.off += others.off
+        self.num_disturbed += others.num_disturbed
+
     def cpu_ratio(self, seed: int) -> Estimate:
         """CPU time of the training process in the loop."""
         return ratio([sum(b.cpu_seconds) for b in self.on], [sum(b.cpu_seconds) for b in self.off], seed)

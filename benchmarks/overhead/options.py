@@ -14,6 +14,8 @@ class Options:
     quick: bool
     seed: int
     quiet: Quiet
+    minutes: float = 0.0
+    """For how long a part that takes turns may go on until its intervals are narrow; one pass is always run."""
 
     def seconds(self, *, quick: float, full: float) -> float:
         """How long a part may take."""

@@ -23,10 +23,13 @@ from memfit.api.experiments import (
 )
 from memfit.api.fits import (
     apply_plan,
+    fit_script,
     fit_target,
     fit_to_budget,
+    fitting_loop,
     print_fit,
     print_levers,
+    print_loop_fit,
 )
 from memfit.api.predictions import (
     predict_peak,
@@ -80,8 +83,10 @@ __all__ = [
     "export_run",
     "fetch_data",
     "find_study",
+    "fit_script",
     "fit_target",
     "fit_to_budget",
+    "fitting_loop",
     "list_data",
     "live_line",
     "measure_command",
@@ -92,6 +97,7 @@ __all__ = [
     "print_experiment",
     "print_fit",
     "print_levers",
+    "print_loop_fit",
     "print_machine",
     "print_record",
     "print_replay",

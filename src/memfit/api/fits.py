@@ -10,8 +10,9 @@ from memfit.api.predictions import predict_peak
 
 if TYPE_CHECKING:
     from memfit.apply.torch_fitted import FittedModel
+    from memfit.apply.torch_loop_fit import LoopFitter
     from memfit.apply.torch_segments import AppliedPlan
-    from memfit.records.fit import Fit
+    from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Candidate, Chain, Lever, Link, Plan, Stage
     from memfit.records.prediction import Prediction
 
@@ -85,6 +86,98 @@ def fit_target(
         fit = _fit_job(job, budget_bytes, disk, planner).fit
     write_plan(fit.plan, output)
     return msgspec.structs.replace(fit, plan_file=output)
+
+
+def fit_script(
+    target: str,
+    budget_bytes: int | None,
+    *,
+    arguments: tuple[str, ...] = (),
+    plan_file: str | None = None,
+    force: bool = False,
+    only_plan: bool = False,
+    disk: str | None = None,
+    planner: str = "best",
+    threads: int | None = None,
+    measure_every: int | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> LoopFit:
+    """Run a training script to its end within a budget: its first pass is watched, a plan is made, proven and applied.
+
+    `plan_file` is reused where it is there (unless `force`), and written where it is not. `only_plan` stops the script
+    as soon as the plan is proven. Without a budget, the memory of the GPU that the script trains on is the budget.
+
+        found = memfit.api.fit_script("train.py", 8 * 2**30, arguments=("--epochs", "3"))
+    """
+    from pathlib import Path
+
+    import msgspec
+
+    from memfit.apply.torch_script import run_fitted
+    from memfit.apply.torch_targets import set_threads
+    from memfit.job.description import describe_job
+    from memfit.records.plan import write_plan
+
+    describe_job(target)  # is it there, and a file?
+    reused = plan_file is not None and not force and Path(plan_file).exists()
+    set_threads(threads)
+    fitter = _loop_fitter(
+        target, budget_bytes, disk, planner, say, measure_every, plan_file if reused else None, only_plan
+    )
+    ended = run_fitted(target, arguments, fitter)
+    if plan_file is not None and not reused and fitter.fits:
+        write_plan(fitter.fits[-1].plan, plan_file)
+        ended = msgspec.structs.replace(ended, plan_file=plan_file)
+    return ended
+
+
+def fitting_loop(
+    budget: str | int,
+    *,
+    disk: str | Path | None = None,
+    planner: str = "best",
+    measure_every: int | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> LoopFitter:
+    """What fits any training loop of this process between its `.start()` and its `.stop()`, which returns the record.
+
+    fitter = memfit.api.fitting_loop("2GiB")
+    fitter.start()
+    train()
+    print(fitter.stop().measured_peak_bytes)
+    """
+    from memfit.units import parse_bytes
+
+    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
+    return _loop_fitter("", budget_bytes, disk, planner, say, measure_every)
+
+
+def _loop_fitter(
+    name: str,
+    budget_bytes: int | None,
+    disk: str | Path | None,
+    planner: str,
+    say: Callable[[str], None],
+    measure_every: int | None = None,
+    plan_file: str | None = None,
+    only_plan: bool = False,
+) -> LoopFitter:
+    from memfit.apply.torch_loop_fit import EVERY_PASS, LoopFitter, LoopOptions
+    from memfit.apply.torch_script import budget_of_gpu
+
+    plan = None
+    if plan_file is not None:
+        from memfit.records.plan import read_plan
+
+        plan = read_plan(plan_file)
+    options = LoopOptions(
+        budget_bytes=budget_of_gpu() if budget_bytes is None else budget_bytes,
+        name=name,
+        only_plan=only_plan,
+        ready_plan=None if plan is None else lambda model: apply_plan(model, plan, disk=disk),
+        measure_every=EVERY_PASS if measure_every is None else measure_every,
+    )
+    return LoopFitter(options, lambda job, budget: _fit_job(job, budget, disk, planner), say)
 
 
 def _training_of(target: str, settings: tuple[str, ...]) -> Any:
@@ -216,6 +309,21 @@ def print_fit(fit: Fit, *, as_json: bool = False) -> None:
         sys.stdout.write(msgspec.json.encode(fit).decode() + "\n")
     else:
         write_text(lambda width, color: fit_text(fit, width=width, color=color))
+
+
+def print_loop_fit(found: LoopFit, *, as_json: bool = False) -> None:
+    """Write what came of a fitted script: to the standard error, or as JSON to the standard output."""
+    import sys
+
+    import msgspec
+
+    from memfit.show.fit_view import loop_fit_text
+    from memfit.show.paper import write_text
+
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    else:
+        write_text(lambda width, color: loop_fit_text(found, width=width, color=color), sys.stderr)
 
 
 def print_levers(levers: tuple[Lever, ...]) -> None:

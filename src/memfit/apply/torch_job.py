@@ -42,6 +42,8 @@ class Job:
     """What the optimizer's step holds in passing, as it was measured."""
     reserved_bytes: int = 0
     """For blocks that the measured step did not call and another may."""
+    around_bytes: int = 0
+    """Of tensors that belong to the program and neither to the model, nor to its batch or optimizer; they count."""
     is_exact: bool = True
     """Whether two runs of the step agree to the last bit."""
     spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -185,8 +187,10 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
         for parameter, _ in gradients:
             there = job.accumulates and parameter.requires_grad
             parameter.grad = torch.zeros_like(parameter) if there else None
+        torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
         yield
     finally:
+        torch.clear_autocast_cache()
         for parameter, gradient in gradients:
             parameter.grad = gradient
         before.lay()

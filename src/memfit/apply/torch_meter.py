@@ -36,6 +36,56 @@ def record_events(run: Callable[[], Any], device: torch.device) -> Record:
         return _read(results.experimental_event_tree(), device)
 
 
+class Meter:
+    """What a program takes in windows between moments of its own, all its tensors together.
+
+    On CUDA the allocator keeps a peak of all that is alive (written for it, not run on a GPU); elsewhere its events are
+    recorded. Those do not tell of the release of what was made before recording began, so that the first window of a
+    recording may come out too high.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.peaks: list[int] = []
+        """Of the windows that ended, in order; where events are recorded, filled by `stop`."""
+        self._before: list[int] = []
+        self._profiler: Any = None
+
+    def start(self) -> bool:
+        """Begin; False where another profiler is at work in the program."""
+        if self.device.type == "cuda":
+            return True
+        if torch._C._autograd._profiler_enabled():
+            return False
+        with _quiet():
+            self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+            self._profiler.start()
+        return True
+
+    def begin_window(self, before_bytes: int) -> None:
+        """A window begins, and the one before it ends; `before_bytes` is what all tensors take now."""
+        if self.device.type == "cuda":
+            if self._before:
+                self.peaks.append(torch.cuda.max_memory_allocated(self.device))
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            put_mark(f"window {len(self._before)}")
+        self._before.append(before_bytes)
+
+    def stop(self) -> list[int]:
+        """End the last window; the most bytes that were alive at once in each."""
+        if self.device.type == "cuda":
+            self.peaks.append(torch.cuda.max_memory_allocated(self.device))
+            return self.peaks
+        with _quiet():
+            self._profiler.stop()
+            record = _read(self._profiler.profiler.kineto_results.experimental_event_tree(), self.device)
+        starts = [record.at(f"window {number}") or 0 for number in range(len(self._before))]
+        for before_bytes, start, end in zip(self._before, starts, [*starts[1:], len(record.events)], strict=False):
+            self.peaks.append(before_bytes + record.peak_between(start, end) - record.alive[start])
+        return self.peaks
+
+
 def _read(roots: Any, device: torch.device) -> Record:
     found: list[tuple[int, Any]] = []
     waiting = list(roots)

@@ -235,6 +235,7 @@ def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
             # New gradients of one stage may still be there while the next one's backward, or its second run, begins.
             other_bytes=3 * storage_bytes(list(model.buffers()))
             + NOTES_BYTES * len(stages)
+            + job.around_bytes
             + gradient_bytes_in_passing(job),
         ),
         update_transient_bytes=update.transient_bytes,

@@ -217,7 +217,7 @@ def base_bytes_of(job: Job, state_bytes: int) -> int:
     With what is left free for blocks that the measured step did not call.
     """
     tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
-    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes + job.reserved_bytes
+    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes + job.reserved_bytes + job.around_bytes
 
 
 def names_of(differences: Sequence[str], most: int = 3) -> str:

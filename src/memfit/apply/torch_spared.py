@@ -33,7 +33,7 @@ from memfit.apply.torch_plain_profile import Profile, chain_of, fuse, stage_of, 
 from memfit.apply.torch_proof import digest_of
 from memfit.apply.torch_segments import AppliedPlan, LiveStage, apply_nodes, live_stages
 from memfit.apply.torch_update import measure_update
-from memfit.errors import PredictionFailed
+from memfit.errors import MemfitError, PredictionFailed
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
 from memfit.units import format_bytes
 
@@ -61,6 +61,25 @@ def too_large(job: Job) -> str:
 def _fixed_bytes(job: Job) -> int:
     """What is there already."""
     return storage_bytes([*job.model.parameters(), *job.model.buffers()])
+
+
+def recompute_every_block(job: Job) -> tuple[AppliedPlan | None, str]:
+    """Before anything was measured: let a model recompute each block where its plain step would pass the budget.
+
+    With a sentence for the user; no plan and no sentence where the plain step is foreseen to fit.
+    """
+    try:
+        foreseen = foresee(job)
+    except (RuntimeError, MemfitError) as error:
+        return None, f"the first pass runs as it is: it could not be foreseen ({str(error).splitlines()[0][:120]})"
+    state_bytes = 0 if job.optimizer is None else measure_update(job).state_bytes
+    plain_bytes = foreseen.plain_bytes + state_bytes + job.around_bytes
+    if plain_bytes <= (job.limit_bytes or plain_bytes):
+        return None, ""
+    draft = tuple(stage for stage, _ in fuse(foreseen.draft, foreseen.passing.__contains__))
+    nodes = spared_nodes(draft, _run_length(job, draft))
+    said = f"a plain pass is foreseen to take about {format_bytes(plain_bytes)}: the first one recomputes every block"
+    return apply_nodes(job.model, draft, nodes, is_exact=False, uncalled=foreseen.layout.uncalled), said
 
 
 # ---- the profile -----------------------------------------------------------------------------------------------

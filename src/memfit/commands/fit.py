@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from memfit.errors import DoesNotFit, UsageError
 
 EXAMPLES = """\b
 Examples:
+  memfit fit train.py --budget 8GiB -- --epochs 3
   memfit fit train.py:make --budget 2GiB
   memfit fit resnet50 --set batch_size=8 --set size=500 --budget 2GiB --disk /var/tmp
   memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB
@@ -21,6 +23,7 @@ Examples:
 
 @click.command("fit", epilog=EXAMPLES)
 @click.argument("target", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--budget", "budget_bytes", type=BYTES, metavar="SIZE", help="What the step may take, for example 8GiB.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
 @click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
@@ -30,10 +33,16 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
 @click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
+@click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
+@click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
 @experiment_options
 @json_option
-def command(target: str | None, as_json: bool, output: str | None, **given: Any) -> None:
-    """Fit the training that TARGET (FILE:function or a built-in workload) builds into a budget.
+def command(target: str | None, arguments: tuple[str, ...], as_json: bool, output: str | None, **given: Any) -> None:
+    """Fit the training that TARGET runs or builds into a budget.
+
+    A script (TARGET ends in .py; its own arguments follow `--`) is run to its end: its first pass is watched, a plan is
+    made, proven and applied, and the training goes on within the budget. FILE:function or a built-in workload builds a
+    training, of which the plan is made and proven.
 
     With --experiment nothing is fitted: planners are compared on standard networks, or the tables of training at the
     edge are computed; all of it from shapes, so that no GPU and little memory is needed.
@@ -46,7 +55,55 @@ def command(target: str | None, as_json: bool, output: str | None, **given: Any)
     else:
         experiment.refuse_without_name()
         accumulates = bool(options.pop("accumulate"))
+        script = {name: options.pop(name) for name in ("plan_file", "dry_run")}
+        if target.endswith(".py"):
+            refused = {"-o": output, "--accumulate": accumulates, "--set": options.pop("settings")}
+            _refuse(refused, "not for scripts: their plan goes to --plan FILE, their arguments follow `--`")
+            _fit_script(target, arguments, as_json=as_json, **script, **options)
+            return
+        _refuse({"--plan": script["plan_file"], "--dry-run": script["dry_run"], "arguments": arguments}, "for scripts")
         _fit(target, output=output or "plan.json", as_json=as_json, accumulates=accumulates, **options)
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    found = [name for name, value in given.items() if value]
+    if found:
+        raise UsageError(f"{', '.join(found)}: {why}", hint="memfit fit --help")
+
+
+def _fit_script(
+    target: str,
+    arguments: tuple[str, ...],
+    *,
+    as_json: bool,
+    dry_run: bool | None,
+    device: str | None,
+    budget_bytes: int | None,
+    **options: Any,
+) -> None:
+    from memfit import api
+
+    if device is not None and (":" in device or not device.startswith(("cpu", "cuda"))):
+        raise UsageError(
+            "a script is fitted on the device that it trains on",
+            found=f"--device {device}",
+            hint="--budget with what that device has, or memfit predict for a device that is not here",
+        )
+    if budget_bytes is None and device != "cuda":
+        raise UsageError("there is no budget", hint="--budget 8GiB; on a GPU, --device cuda takes all it has")
+    _say(api.use_working_instructions())
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of blocks from before a measurement, which is expected
+    try:
+        found = api.fit_script(target, budget_bytes, arguments=arguments, only_plan=bool(dry_run), say=_say, **options)
+    except DoesNotFit as error:
+        if error.levers and not as_json:
+            api.print_levers(error.levers)
+        raise
+    api.print_loop_fit(found, as_json=as_json)
+    if found.ended:
+        raise SystemExit(1)
+    if found.within_budget is False:
+        raise SystemExit(3)
 
 
 def _say(sentence: str) -> None:

@@ -50,3 +50,35 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     levers: tuple[Lever, ...] = ()
     notes: tuple[str, ...] = ()
     plan_file: str = ""
+
+
+class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A training loop that was fitted while it ran."""
+
+    name: str
+    budget_bytes: int
+    fits: tuple[Fit, ...] = ()
+    """One for every size of batch that was larger than those before it."""
+    num_passes: int = 0
+    """Forward and backward under a plan."""
+    num_measured: int = 0
+    """Of these, how many were measured."""
+    measured_peak_bytes: int | None = None
+    """The highest of them: all tensors of the program, as the allocator counts them; None when none was measured."""
+    highest_pass: int | None = None
+    num_over_budget: int = 0
+    first_peak_bytes: int | None = None
+    """The highest of the passes that ran before there was a plan for their batch."""
+    process_peak_bytes: int | None = None
+    """Of the whole process, Python and libraries included, as the kernel counts it."""
+    fitting_seconds: float = 0.0
+    seconds: float = 0.0
+    plan_file: str = ""
+    ended: str = ""
+    """How the program ended, where it did not end well."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def within_budget(self) -> bool | None:
+        """Whether every measured pass under a plan was; None when none was measured."""
+        return None if not self.num_measured else self.num_over_budget == 0

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from memfit.records.fit import Fit, Proof
+from memfit.records.fit import Fit, LoopFit, Proof
 from memfit.records.plan import Candidate, Lever, Plan
 from memfit.show.paper import render
 from memfit.units import format_bytes, format_ratio, format_seconds
@@ -127,6 +127,56 @@ def _how_to_load(fit: Fit) -> tuple[str, ...]:
     if not fit.plan_file:
         return ()
     return (f"memfit.apply_plan(model, {fit.plan_file!r})",)
+
+
+def loop_fit_text(found: LoopFit, *, width: int, color: bool) -> str:
+    """What came of a training script that was fitted while it ran."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for what, value, more in _loop_rows(found):
+        table.add_row(what, value, more)
+    parts: list[RenderableType] = [Text(f"\n{found.name or 'training'}: {_loop_headline(found)}"), table]
+    if found.notes:
+        parts.append(Text("Notes:\n" + "\n".join(f"  {note}" for note in dict.fromkeys(found.notes))))
+    if found.plan_file:
+        parts.append(Text(f"The plan is in {found.plan_file}; --plan {found.plan_file} uses it again"))
+    return render(Group(*parts), width, color)
+
+
+def _loop_headline(found: LoopFit) -> str:
+    budget = format_bytes(found.budget_bytes)
+    if found.ended:
+        return f"did not end well ({found.ended}); budget {budget}"
+    if found.within_budget is None:
+        return f"a plan for {budget} was proven and not used"
+    if found.within_budget:
+        return f"trained within {budget}"
+    return f"OVER the budget of {budget} in {found.num_over_budget} of {found.num_measured} measured passes"
+
+
+def _loop_rows(found: LoopFit) -> list[tuple[str, str, str]]:
+    rows = []
+    for fit in found.fits[-1:]:
+        plan, proof = fit.plan, fit.proof
+        rows.append(("with everything kept", format_bytes(plan.plain_peak_bytes), f"{plan.chain.source}"))
+        rows.append(("promised", format_bytes(plan.peak_bytes), f"plan {plan.solver}, {_slower(plan)} than plain"))
+        if proof is not None and proof.measured_peak_bytes is not None:
+            same = "bit-equal to the plain step" if proof.bit_equal else "equal to the plain step within its own noise"
+            rows.append(("in the proof", format_bytes(proof.measured_peak_bytes), f"measured; {same}"))
+    if found.measured_peak_bytes is not None:
+        passes = f"measured; highest of {found.num_measured} measured of {found.num_passes} passes"
+        rows.append(("in the training", format_bytes(found.measured_peak_bytes), passes))
+    if found.first_peak_bytes is not None:
+        rows.append(("before there was a plan", format_bytes(found.first_peak_bytes), "measured"))
+    if found.process_peak_bytes is not None:
+        rows.append(("whole process", format_bytes(found.process_peak_bytes), "measured; with Python and libraries"))
+    if found.fits:
+        times = f"of {format_seconds(found.seconds)}; {len(found.fits)} plan{'s' if len(found.fits) > 1 else ''}"
+        rows.append(("fitting took", format_seconds(found.fitting_seconds), times))
+    return rows
+
+
+def _slower(plan: Plan) -> str:
+    return f"{format_ratio(plan.slowdown - 1)} slower"
 
 
 def levers_text(levers: tuple[Lever, ...], *, width: int, color: bool) -> str:

@@ -1,0 +1,268 @@
+"""A loop that is fitted while it runs: does it train as the plain one does, and is every pass in the budget?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from memfit.api import fitting_loop
+from memfit.errors import DoesNotFit, UsageError
+from memfit.records.fit import LoopFit
+
+WIDTH = 64
+
+
+def blocks(num_blocks: int = 10, dropout: float = 0.1) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(dropout)) for _ in range(num_blocks)),
+        nn.Linear(WIDTH, 8),
+    )
+
+
+def batches(num_batches: int, rows: int = 512) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.randn(rows, WIDTH), torch.randint(0, 8, (rows,))) for _ in range(num_batches)]
+
+
+Losses = list[float]
+Loop = Callable[[], tuple[Losses, nn.Module]]
+
+
+def plain_loop() -> tuple[Losses, nn.Module]:
+    model = blocks()
+    optimizer, criterion, losses = torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss(), []
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
+def late_zero_grad() -> tuple[Losses, nn.Module]:
+    """Gradients of the step before are alive in the forward; logits and loss stay in variables of the loop."""
+    model = blocks()
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    for x, y in batches(6):
+        logits = model(x)
+        loss = F.cross_entropy(logits.float(), y, label_smoothing=0.1) + 1e-4 * sum(
+            p.square().sum() for p in model[0].parameters()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
+def accumulating() -> tuple[Losses, nn.Module]:
+    model = blocks()
+    optimizer, losses = torch.optim.Adam(model.parameters()), []
+    for number, (x, y) in enumerate(batches(9)):
+        loss = F.cross_entropy(model(x), y) / 3
+        loss.backward()
+        losses.append(loss.item())
+        if number % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses, model
+
+
+def mixed_precision() -> tuple[Losses, nn.Module]:
+    model = blocks()
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses, model
+
+
+def evaluating() -> tuple[Losses, nn.Module]:
+    model = blocks()
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    held_out = torch.randn(256, WIDTH)
+    for x, y in batches(6):
+        model.train()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            losses += [loss.item(), model(held_out).sum().item()]
+    return losses, model
+
+
+class WithNoise(nn.Module):
+    """Two roots in one pass, keyword arguments, a dictionary, an auxiliary loss on a module, noise in the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.balance = blocks(), None
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        hidden = self.blocks[:-1](x * scale)
+        self.balance = hidden.square().mean()
+        return {"logits": self.blocks[-1](hidden), "hidden": hidden}
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(-3, 3)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> torch.Tensor:
+        return grad_outputs[0] * 0.5
+
+
+def several_roots() -> tuple[Losses, nn.Module]:
+    encoder, decoder = WithNoise(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    optimizer, losses = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()]), []
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        output = encoder(x, scale=0.5)
+        noisy = output["hidden"] + 0.1 * torch.randn_like(output["hidden"])
+        again = decoder(noisy)
+        wrong = (again - x).square().mean(dim=1)
+        kept = wrong[wrong < wrong.detach().median()]
+        assert encoder.balance is not None
+        loss = F.cross_entropy(Clipped.apply(output["logits"]), y) + kept.mean() + 0.01 * encoder.balance
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, nn.ModuleList([encoder, decoder])
+
+
+def growing() -> tuple[Losses, nn.Module]:
+    model = blocks()
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    for rows in (256, 256, 512, 384, 512, 640, 256, 640):
+        x, y = torch.randn(rows, WIDTH), torch.randint(0, 8, (rows,))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
+LOOPS: dict[str, Loop] = {
+    each.__name__: each
+    for each in (plain_loop, late_zero_grad, accumulating, mixed_precision, evaluating, several_roots, growing)
+}
+
+
+def weights_of(model: nn.Module) -> list[torch.Tensor]:
+    return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+
+
+def run(loop: Loop, budget_bytes: int | None = None) -> tuple[Losses, list[torch.Tensor], LoopFit | None]:
+    gc.collect()
+    torch.manual_seed(0)
+    if budget_bytes is None:
+        losses, model = loop()
+        return losses, weights_of(model), None
+    fitter = fitting_loop(budget_bytes, measure_every=1)
+    fitter.start()
+    try:
+        losses, model = loop()
+    finally:
+        found = fitter.stop()
+    return losses, weights_of(model), found
+
+
+def everything_kept_bytes(loop: Loop) -> int:
+    """What the largest pass takes plainly, as a fit into plenty measures it."""
+    found = run(loop, 1 << 40)[2]
+    assert found is not None
+    assert found.measured_peak_bytes is not None
+    return max(found.measured_peak_bytes, found.first_peak_bytes or 0)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_fitted_loop_trains_as_the_plain_one_within_its_budget(name: str):
+    loop = LOOPS[name]
+    budget_bytes = int(0.75 * everything_kept_bytes(loop))
+    losses, weights, _ = run(loop)
+    fitted_losses, fitted_weights, found = run(loop, budget_bytes)
+    assert fitted_losses == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, fitted_weights, strict=True))
+    assert found is not None
+    assert found.num_measured == found.num_passes > 0
+    assert found.within_budget, (found.measured_peak_bytes, found.num_over_budget, budget_bytes)
+    assert found.first_peak_bytes is not None
+    assert found.first_peak_bytes <= budget_bytes
+    assert all(fit.proof is not None and fit.proof.bit_equal for fit in found.fits)
+
+
+def test_larger_batches_get_plans_of_their_own():
+    found = run(growing, int(0.75 * everything_kept_bytes(growing)))[2]
+    assert found is not None
+    assert len(found.fits) == 3
+
+
+def test_torch_is_as_it_was_afterwards():
+    before = (nn.Module.__call__, torch.autograd.backward, torch.autograd.Function.__dict__["apply"])
+    run(plain_loop, 1 << 40)
+    assert (nn.Module.__call__, torch.autograd.backward, torch.autograd.Function.__dict__["apply"]) == before
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_a_budget_that_nothing_fits_into_is_refused_with_one_that_does():
+    with pytest.raises(DoesNotFit) as refused:
+        run(plain_loop, int(0.35 * everything_kept_bytes(plain_loop)))
+    needed_bytes = refused.value.needed_bytes
+    assert needed_bytes is not None
+    del refused  # with its frames, which hold the tensors of the first loop: they would count
+    found = run(plain_loop, needed_bytes)[2]
+    assert found is not None
+    assert found.within_budget
+
+
+def test_a_loss_from_nowhere_is_refused_by_name():
+    caught: list[torch.Tensor] = []
+
+    def loop() -> tuple[Losses, nn.Module]:
+        model = blocks()
+        model[3].register_forward_hook(lambda *call: caught.append(call[2]))
+        for x, y in batches(3):
+            (F.cross_entropy(model(x), y) + caught[-1].mean()).backward()
+        return [], model
+
+    with pytest.raises(UsageError, match="cannot be run again") as refused:
+        run(loop, 1 << 40)
+    assert "came from elsewhere" in refused.value.found
+
+
+def test_wrapped_and_compiled_models_are_refused_by_name():
+    def compiled() -> tuple[Losses, nn.Module]:
+        model = torch.compile(blocks(), backend="eager")
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y).backward()
+        return [], blocks()
+
+    with pytest.raises(UsageError, match="compiled"):
+        run(compiled, 1 << 40)
+
+    def parallel() -> tuple[Losses, nn.Module]:
+        model = nn.DataParallel(blocks())
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y).backward()
+        return [], model
+
+    with pytest.raises(UsageError, match="DataParallel"):
+        run(parallel, 1 << 40)
