@@ -38,6 +38,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     translate: bool = False
     """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
     most_probe_seconds: float = 15.0
+    num_threads: int | None = None
+    """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
     writable_folder: str = ""
     """The only folder the child may write to; empty leaves that open."""
     environment: dict[str, str] = {}

@@ -37,6 +37,7 @@ def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
     """Trace in a forked copy of this process."""
     with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as folder:
         request = msgspec.structs.replace(request, scratch_folder=folder, writable_folder=os.path.realpath(folder))
+        request = msgspec.structs.replace(request, num_threads=torch.get_num_threads())
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -45,6 +45,7 @@ from memfit.predict.torch_device import CannotPatch, device_for_job, on_device
 from memfit.predict.torch_fake import Recording, Trace, trace_training
 from memfit.predict.torch_ghost import trace_script
 from memfit.predict.torch_signatures import Signatures
+from memfit.predict.torch_threads import Threads, threads_now
 from memfit.predict.trace import scratches_of, timeline_of
 from memfit.records.prediction import Assumption
 
@@ -133,7 +134,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         allow_real=request.allow_real,
         gemm_workspace_bytes=request.gemm_workspace_bytes,
     )
-    modules_before = set(sys.modules)
+    modules_before, count_before = set(sys.modules), torch.get_num_threads()
     try:
         doing = partial(_doing, recording)
         with reporting(request.writable_folder, doing), on_device(request, recording) as route:
@@ -146,8 +147,18 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
     except Exception as error:
         return script_failure(error) or failure_of(error, recording)
-    probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)))
+    threads = _threads(request, count_before)
+    probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)), threads.count)
+    if probe is not None:
+        trace.assumptions.append(threads.assumption())
     return _reply(trace, signatures, probed)
+
+
+def _threads(request: TraceRequest, count_before: int) -> Threads:
+    """The threads of the real run; a forked copy of the caller's process was told the caller's number."""
+    if request.num_threads is not None:
+        return Threads(request.num_threads, "as in the calling process")
+    return threads_now(count_before)
 
 
 def _doing(recording: Recording) -> str:
@@ -171,13 +182,18 @@ def _trace(request: TraceRequest, recording: Recording) -> Trace:
 
 
 def _probe(
-    request: TraceRequest, probe: ProbeProcess | None, signatures: Signatures, trace: Trace, imports: list[str]
+    request: TraceRequest,
+    probe: ProbeProcess | None,
+    signatures: Signatures,
+    trace: Trace,
+    imports: list[str],
+    num_threads: int,
 ) -> Probed:
     if probe is None:
         return Probed()
     return probe.ask(
         {number: text for text, number in signatures.texts.items()},
-        num_threads=torch.get_num_threads(),
+        num_threads=num_threads,
         most_seconds=request.most_probe_seconds,
         imports=imports,
         optimizer=trace.optimizer or "Adam",

@@ -34,6 +34,7 @@ from memfit.predict.torch_known import keep_shadow
 from memfit.predict.torch_loading import loading_here
 from memfit.predict.torch_ranks import pretending_ranks
 from memfit.predict.torch_steps import StepCounter
+from memfit.predict.torch_threads import variables_heeded
 
 SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
 
@@ -54,6 +55,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         Processes(files, note).standing_in(),
         opening_for_compiled_code(files, note),
         standing_alone(note),
+        variables_heeded(),
     ):
         try:
             run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
