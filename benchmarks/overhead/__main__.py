@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.overhead import always_on, ledger, own_cost, tree, whole_runs
+from benchmarks.overhead.blocks import OthersWereAtWork
 from benchmarks.overhead.options import Options
 from benchmarks.overhead.quiet import Quiet
 from benchmarks.overhead.report import SUMMARY_COLUMNS, Part, print_table, publish, summary_rows, write_files
@@ -32,14 +33,21 @@ def main() -> None:
     quiet = Quiet(arguments.patience if arguments.patience is not None else (5 if arguments.quick else 60))
     options = Options(quick=arguments.quick, seed=arguments.seed, quiet=quiet, minutes=arguments.minutes)
     started_seconds = time.monotonic()
-    parts = []
+    parts, missing = [], []
     for name in arguments.only or PARTS:
-        part = PARTS[name](options)
+        try:
+            part = PARTS[name](options)
+        except OthersWereAtWork as error:  # what was measured before is not lost
+            print(f"{name}: NOT MEASURED, {error}")
+            missing.append(name)
+            continue
         parts.append(part)
         print_table(part.title, part.columns, part.rows)
     print_table("Summary", SUMMARY_COLUMNS, summary_rows(parts))
     seconds = time.monotonic() - started_seconds
     page, data = write_files(arguments.output, _environment(arguments, quiet, seconds), parts)
+    if arguments.publish and missing:
+        raise SystemExit(f"not published, for these parts were not measured: {', '.join(missing)}; see {page}")
     if arguments.publish:
         publish(arguments.publish, page.read_text(encoding="utf-8"))
     print(f"written: {page} and {data}, after {seconds / 60:.1f} minutes")

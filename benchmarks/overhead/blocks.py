@@ -18,6 +18,10 @@ REST_SECONDS = (0.02, 0.12)
 looks of a sampler, and both blocks of a pair come out of the same sleep."""
 
 
+class OthersWereAtWork(RuntimeError):
+    """No pair was left undisturbed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """One row of a table: what is inside of the process, and who watches from outside."""
@@ -73,7 +77,7 @@ def run_pairs(
         for turn in turns:
             _run_pair(trainer, subjects[turn.tool], found[turn.tool], turn.on_first, draw.uniform(*REST_SECONDS))
     if not all(pairs.on for pairs in found.values()):
-        raise RuntimeError("other programs were at work all the time: there is no pair left to judge by")
+        raise OthersWereAtWork("other programs were at work all the time: there is no pair left to judge by")
     return found
 
 
