@@ -1,4 +1,4 @@
-"""Processes that a predicted script starts: questions are asked, pools and workers run in this process.
+"""Packages that a predicted script imports and that are not installed.
 
 A trial of NNI asks for its parameters and reports results. Without a tuner there are none, and the script's own
 defaults count, as when it is run by hand.
@@ -12,7 +12,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest.mock import patch
 
 Note = Callable[[str, str], None]
 
@@ -23,8 +22,11 @@ def standing_alone(note: Note) -> Iterator[None]:
     if "nni" in sys.modules or importlib.util.find_spec("nni") is not None:
         yield
         return
-    with patch.dict(sys.modules, {"nni": _trial(note)}):
+    sys.modules["nni"] = _trial(note)
+    try:
         yield
+    finally:
+        sys.modules.pop("nni", None)  # this one alone: what the script imported meanwhile stays
 
 
 def _trial(note: Note) -> types.ModuleType:

@@ -15,6 +15,7 @@ import psutil
 
 from memfit.predict.child import name_of_end, signal_of_end
 from memfit.predict.die_with_parent import die_with_the_parent
+from memfit.predict.imports import Imports
 from memfit.predict.liveness import peak_of
 from memfit.predict.trace import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
@@ -27,6 +28,8 @@ class Probed:
     results: dict[int, ProbeResult] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
     baseline_bytes: int | None = None
+    not_imported: tuple[str, ...] = ()
+    """Packages that the job imported and a bare process could not: their memory is missing in the base line."""
     flops_per_second: float | None = None
     bytes_per_second: float | None = None
     seconds: float = 0.0
@@ -40,6 +43,10 @@ class Probed:
         found = []
         if self.results:
             text = f"{len(self.results)} distinct operator calls were run once for real, to see their scratch memory"
+            found.append(Assumption(kind="probe", text=text))
+        if self.not_imported:
+            names = ", ".join(self.not_imported[:3]) + (" and others" if len(self.not_imported) > 3 else "")
+            text = f"{names} could not be imported again: the process may take more than is said by what they take"
             found.append(Assumption(kind="probe", text=text))
         for number, reason in self.skipped.items():
             name = _operator(texts[number])
@@ -60,7 +67,7 @@ class ProbeProcess:
         )  # fmt: skip
 
     def ask(
-        self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: list[str], optimizer: str
+        self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: Imports, optimizer: str
     ) -> Probed:
         """Ask for the insides of calls and a bare process; what is not answered counts as skipped, with the reason."""
         started = time.perf_counter()
@@ -68,7 +75,9 @@ class ProbeProcess:
             "signatures": list(texts.items()),
             "num_threads": num_threads,
             "most_seconds": most_seconds,
-            "imports": imports,
+            "imports": imports.modules,
+            "folders": imports.folders,
+            "environment": imports.environment,
             "optimizer": optimizer,
             "available_bytes": psutil.virtual_memory().available,
         }
@@ -135,6 +144,7 @@ def untouched_bytes(log: TraceLog, root_names: list[str], results: dict[int, Pro
 def _take(probed: Probed, reply: dict[str, Any]) -> None:
     if "baseline_bytes" in reply:
         probed.baseline_bytes = reply["baseline_bytes"]
+        probed.not_imported = tuple(reply["not_imported"])
         probed.flops_per_second, probed.bytes_per_second = reply["flops_per_second"], reply["bytes_per_second"]
     elif "skipped" in reply:
         probed.skipped[reply["signature"]] = reply["skipped"]

@@ -19,7 +19,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -105,7 +105,7 @@ class Processes:
             (concurrent.futures.process, "ProcessPoolExecutor", executor),
         ]  # fmt: skip
         with contextlib.ExitStack() as stack:
-            stack.enter_context(patch.dict(os.environ, {"JOBLIB_MULTIPROCESSING": "0"}))
+            stack.enter_context(variables_set({"JOBLIB_MULTIPROCESSING": "0"}))
             for owner, name, function in replacements:
                 stack.enter_context(patch.object(owner, name, function))
             yield
@@ -162,6 +162,21 @@ class Processes:
     def manager(self, *args: Any, **kwargs: Any) -> InProcessManager:
         """Shared objects that are not shared."""
         return InProcessManager()
+
+
+@contextlib.contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set some environment variables for a while; others that a script sets meanwhile stay."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import (
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
 from memfit.predict.die_with_parent import die_with_the_parent
+from memfit.predict.imports import Imports, Surroundings
 from memfit.predict.liveness import peak_of
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.probing import Probed, ProbeProcess, untouched_bytes
@@ -51,7 +52,6 @@ from memfit.records.prediction import Assumption
 
 NO_FAKE_RULE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
 """What an operator made with `torch.library.custom_op` says (torch 2.13)."""
-LEAVE_OUT = {"memfit", "torch", "msgspec", "psutil", "click", "rich", "__main__", "sympy", "mpmath", "networkx"}
 
 
 def main() -> None:
@@ -134,7 +134,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         allow_real=request.allow_real,
         gemm_workspace_bytes=request.gemm_workspace_bytes,
     )
-    modules_before, count_before = set(sys.modules), torch.get_num_threads()
+    before, count_before = Surroundings.now(), torch.get_num_threads()
     try:
         doing = partial(_doing, recording)
         with reporting(request.writable_folder, doing), on_device(request, recording) as route:
@@ -148,7 +148,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     except Exception as error:
         return script_failure(error) or failure_of(error, recording)
     threads = _threads(request, count_before)
-    probed = _probe(request, probe, signatures, trace, sorted(_new_packages(modules_before)), threads.count)
+    probed = _probe(request, probe, signatures, trace, before.imports_since(_folder_of(request)), threads.count)
     if probe is not None:
         trace.assumptions.append(threads.assumption())
     return _reply(trace, signatures, probed)
@@ -186,7 +186,7 @@ def _probe(
     probe: ProbeProcess | None,
     signatures: Signatures,
     trace: Trace,
-    imports: list[str],
+    imports: Imports,
     num_threads: int,
 ) -> Probed:
     if probe is None:
@@ -232,19 +232,9 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
     )
 
 
-def _new_packages(before: set[str]) -> set[str]:
-    """Top-level packages that the job imported, without those that every prediction loads."""
-    tops = {name.partition(".")[0] for name in set(sys.modules) - before}
-    return {
-        t
-        for t in tops
-        if t not in LEAVE_OUT and t not in sys.stdlib_module_names and not t.startswith("_") and _installed(t)
-    }
-
-
-def _installed(name: str) -> bool:
-    origin = getattr(sys.modules.get(name), "__file__", None) or ""
-    return "site-packages" in origin or "dist-packages" in origin
+def _folder_of(request: TraceRequest) -> str:
+    """Where the user's own files lie: importing them once more might train."""
+    return os.path.dirname(os.path.abspath(request.job.path)) if request.job.path else os.getcwd()
 
 
 def failure_of(error: BaseException, recording: Recording | None) -> Failure:

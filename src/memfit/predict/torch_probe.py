@@ -33,10 +33,15 @@ def main() -> None:
     request = json.load(sys.stdin)
     replies, sys.stdout = sys.stdout, sys.stderr  # whatever imported code prints must not mix with the replies
     torch.set_num_threads(request["num_threads"])
-    base = baseline_bytes(request["imports"], request["optimizer"])
+    os.environ.update(request["environment"])
+    sys.path += [folder for folder in request["folders"] if folder not in sys.path]
+    base, missing = baseline_bytes(request["imports"], request["optimizer"])
     pin_mmap_threshold()
     flops, copied = machine_rates()
-    _write(replies, {"baseline_bytes": base, "flops_per_second": flops, "bytes_per_second": copied})
+    _write(
+        replies,
+        {"baseline_bytes": base, "not_imported": missing, "flops_per_second": flops, "bytes_per_second": copied},
+    )
     deadline = time.monotonic() + request["most_seconds"]
     _end_after(request["most_seconds"])
     for number, text in sorted(request["signatures"], key=lambda pair: _effort(pair[1])):
@@ -132,11 +137,17 @@ def _operator(name: str) -> Any:
     return value
 
 
-def baseline_bytes(imports: list[str], optimizer: str) -> int:
-    """Resident bytes of a process with these imports after two steps of a tiny model: what every job has."""
-    for package in imports:
-        with contextlib.suppress(Exception):
-            importlib.import_module(package)
+def baseline_bytes(imports: list[str], optimizer: str) -> tuple[int, list[str]]:
+    """Resident bytes of a process with these imports after two steps of a tiny model: what every job has.
+
+    With the names of packages that could not be imported.
+    """
+    missing: dict[str, None] = {}
+    for name in imports:
+        try:
+            importlib.import_module(name)
+        except Exception:  # whatever somebody's package may raise when it is imported
+            missing[name.partition(".")[0]] = None
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     stepper = getattr(torch.optim, optimizer, torch.optim.Adam)(model.parameters(), lr=0.1)
     for _ in range(2):
@@ -145,7 +156,7 @@ def baseline_bytes(imports: list[str], optimizer: str) -> int:
             stepper.step()
         stepper.zero_grad()
     with open("/proc/self/statm", encoding="ascii") as stream:
-        return int(stream.read().split()[1]) * 4096
+        return int(stream.read().split()[1]) * 4096, list(missing)
 
 
 def machine_rates() -> tuple[float, float]:

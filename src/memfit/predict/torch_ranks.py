@@ -8,7 +8,6 @@ trace as they are. DDP's reducer is C++ that reads memory, so a module with its 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +17,8 @@ import torch.distributed as distributed
 import torch.multiprocessing
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.processes import variables_set
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 1024**2, 1024**2
@@ -108,7 +109,7 @@ def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterat
             patch.object(torch.multiprocessing, "start_processes", spawn),
             patch.object(nn.parallel, "DistributedDataParallel", GhostDistributedDataParallel),
             patch("torch.nn.parallel.distributed.DistributedDataParallel", GhostDistributedDataParallel),
-            patch.dict(os.environ, told),
+            variables_set(told),
             _shapes_worked_out_unseen(),
         ):
             yield

@@ -10,7 +10,6 @@ counted.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +17,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as distributed
 from torch.nn.parallel import distributed as data_parallel
+
+from memfit.predict.processes import variables_set
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -49,7 +50,7 @@ def one_of_ranks(num_ranks: int, note: Note) -> Iterator[None]:
 
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(patch.dict(os.environ, environment_of(num_ranks)))
+            stack.enter_context(variables_set(environment_of(num_ranks)))
             for module in (distributed, distributed.distributed_c10d, torch.distributed.device_mesh):
                 if hasattr(module, "init_process_group"):
                     stack.enter_context(patch.object(module, "init_process_group", join))
