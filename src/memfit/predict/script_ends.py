@@ -39,17 +39,18 @@ class ScriptLeft(Exception):
     """The script left by itself with an exit code."""
 
 
-def run_as_main(path: str, arguments: tuple[str, ...], is_done: Callable[[], bool]) -> None:
-    """Run a script as `python script.py arguments` would, until it ends or EnoughSteps ends it."""
+def run_as_main(path: str, arguments: tuple[str, ...], is_done: Callable[[], bool]) -> bool:
+    """Run a script as `python script.py arguments` would; True where EnoughSteps ended it before its own end."""
     folder = os.path.dirname(os.path.abspath(path))
     try:
         with patch.object(sys, "argv", [path, *arguments]), patch.object(sys, "path", [folder, *sys.path]):
             runpy.run_path(path, run_name="__main__")
     except EnoughSteps:
-        pass
+        return True
     except SystemExit as leaving:
         if leaving.code not in (None, 0) and not is_done():
             raise ScriptLeft(str(leaving.code)) from leaving
+    return False
 
 
 def script_failure(error: BaseException) -> Failure | None:

@@ -3,20 +3,25 @@
 Nothing is saved but a line that says which checkpoint it was, so that the file exists, can be renamed and listed, and
 is found again. Kept is a pickle with the geometry of every storage (torch_copies), and its values where they are known:
 a checkpoint keeps no tensor alive, and loading it makes tensors as loading a real one would. A file that was there
-before is loaded by torch itself.
+before is read by torch itself (mapped, not copied, where that works), and turned into fake tensors with the values of
+small ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from memfit.predict.torch_copies import forget_stored, read_to, reduced
+from memfit.predict.torch_compute import small_copy
+from memfit.predict.torch_copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
 
 MARK = b"memfit: a checkpoint that was not written, number "
 
@@ -44,9 +49,32 @@ class Checkpoints:
         """Tensors as they were saved, or whatever torch finds in the file."""
         number = self._number_in(file)
         if number is None:
-            return self._load(file, map_location, *args, **kwargs)
+            return self._load_file(file, map_location, *args, **kwargs)
         with read_to(map_location):
             return pickle.loads(self._saved[number])
+
+    def _load_file(self, file: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
+        """A checkpoint that was there before, as fake tensors."""
+        locations: dict[int, str] = {}
+
+        def stay(storage: Any, location: str) -> Any:
+            locations[storage.data_ptr()] = location
+            return storage
+
+        with _disable_current_modes():
+            value = self._read(file, stay, *args, **kwargs)
+            if map_location is None:
+                _check_places(locations.values())
+            stream = io.BytesIO()
+            _RealPickler(stream, locations).dump(value)
+        with read_to(map_location):
+            return pickle.loads(stream.getvalue())
+
+    def _read(self, file: Any, stay: Callable[[Any, str], Any], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and not kwargs.get("mmap"):
+            with contextlib.suppress(RuntimeError, ValueError, OSError):
+                return self._load(os.fspath(file), stay, *args, **{**kwargs, "mmap": True})
+        return self._load(file, stay, *args, **kwargs)
 
     def _number_in(self, file: Any) -> int | None:
         if isinstance(file, (str, os.PathLike)):
@@ -65,6 +93,42 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Tensors are described; anything else goes its own way."""
         return reduced(value) if isinstance(value, torch.Tensor) else NotImplemented
+
+
+class _RealPickler(pickle.Pickler):
+    """Describes real tensors, with the place they were saved at and the values of small ones."""
+
+    def __init__(self, stream: io.BytesIO, locations: dict[int, str]) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._locations = locations
+        self._stored: dict[int, Stored] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tensors are described; anything else goes its own way."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.layout is not torch.strided:
+            return NotImplemented
+        shape = value.dtype, tuple(value.size()), tuple(value.stride()), value.storage_offset()
+        return rebuild, (self._storage_of(value), *shape, is_parameter(value), value.requires_grad, {})
+
+    def _storage_of(self, tensor: torch.Tensor) -> Stored:
+        storage = tensor.untyped_storage()
+        pointer = storage.data_ptr()
+        if pointer not in self._stored or not pointer:
+            location = self._locations.get(pointer, str(tensor.device))
+            count = storage.nbytes() // tensor.element_size()
+            values = small_copy(tensor.detach().as_strided((count,), (1,), 0))
+            raw = None if values is None else values.contiguous().view(torch.uint8).numpy().tobytes()
+            self._stored[pointer] = Stored(storage.nbytes(), location, raw, "")
+        return self._stored[pointer]
+
+
+def _check_places(locations: Iterable[str]) -> None:
+    """Without a `map_location`, torch refuses what was saved on a GPU where there is none."""
+    if any(location.startswith("cuda") for location in locations) and not torch.cuda.is_available():
+        raise RuntimeError(
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. "
+            "Please use torch.load with map_location=torch.device('cpu') to map your storages to the CPU."
+        )
 
 
 def pickled(value: Any) -> bytes:

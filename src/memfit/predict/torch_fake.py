@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +75,9 @@ class Recording:
         self.on_root: Callable[[Any], None] | None = None
         self._work: WorkCounter | None = None
         self.num_updates: dict[int, int] = {}
-        self._known_roots: set[int] = set()
+        """Updates by the number of an optimizer."""
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
         self._optimizer = ""
 
     @contextlib.contextmanager
@@ -102,6 +106,16 @@ class Recording:
     def keep_work(self) -> None:
         """The work counted so far is that of the last whole step."""
         self._work = copy.copy(self.tracker.work)
+
+    def number_of(self, optimizer: Optimizer) -> int:
+        """A number for each optimizer, given to no other when it is gone."""
+        if optimizer not in self._optimizers:
+            self._optimizers[optimizer] = next(self._numbers)
+        return self._optimizers[optimizer]
+
+    def living_optimizers(self) -> set[int]:
+        """The numbers of those that the job still holds."""
+        return set(self._optimizers.values())
 
     # ---- hooks -------------------------------------------------------------------------------------------------------
 
@@ -153,7 +167,8 @@ class Recording:
         for parameter, state in optimizer.state.items():
             self.tracker.claim_all(state, "optimizer state", beside=parameter)
         self.places.forced = None
-        self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
+        number = self.number_of(optimizer)
+        self.num_updates[number] = self.num_updates.get(number, 0) + 1
         if self.on_update is not None:
             self.on_update(optimizer)
 
@@ -168,8 +183,7 @@ class Recording:
         """An outermost module is called: its parameters, buffers and inputs say what they are."""
         if self.on_root is not None:
             self.on_root(inputs)
-        if id(module) not in self._known_roots:
-            self._known_roots.add(id(module))
+        if not self.places.knows_root(module):
             blind_libraries()
             self._claim_module(module)
         for tensor in tensors_in(inputs):

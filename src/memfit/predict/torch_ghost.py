@@ -42,7 +42,7 @@ SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
 def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     """Run the script as a ghost."""
     started = time.perf_counter()
-    counter = StepCounter(recording, request.num_steps)
+    counter = StepCounter(recording, request.num_steps, request.job.path)
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
     note = recording.shadow.note
@@ -57,12 +57,15 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         standing_alone(note),
         variables_heeded(),
     ):
+        was_ended = True
         try:
-            run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
+            was_ended = run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
         except Exception as error:
             if not counter.is_done:
                 raise
             recording.shadow.answered["script", _failed_later(error), ""] += 1
+    if was_ended:
+        counter.note_unseen()
     trace = recording.finish(time.perf_counter() - started)
     _note_end(recording, trace, counter, request.num_steps)
     if files.redirected:

@@ -12,7 +12,8 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,12 +36,15 @@ class Places:
         self.step = 0
         self.forced: Phase | None = "setup"
         self.in_backward = False
-        self.roots: list[Any] = []
+        self._roots: list[tuple[weakref.ref[Any], str, bool]] = []
+        """Outermost modules, their classes, and whether they have parameters; a module is not kept alive by it."""
         self._stack: list[tuple[Any, tuple[int, str]]] = []
         self._names: list[dict[int, list[str]]] = []
         self._kinds: dict[str, int] = {}
         self._main = threading.main_thread().ident
         self.saw_forward = False
+        self.run_root: Callable[[Any, Any, Callable[[], Any]], Any] | None = None
+        """Runs an outermost module: given the module, its inputs, and the call itself."""
 
     # ---- phase -------------------------------------------------------------------------------------------------------
 
@@ -81,7 +85,10 @@ class Places:
             place = places._enter(module, (args, kwargs))
             places._stack.append((module, place))
             try:
-                result = original(module, *args, **kwargs)
+                if is_root and places.run_root is not None:
+                    result = places.run_root(module, (args, kwargs), lambda: original(module, *args, **kwargs))
+                else:
+                    result = original(module, *args, **kwargs)
                 places._label(result, place)
                 return result
             finally:
@@ -106,21 +113,25 @@ class Places:
 
     def root_of(self, module: Any) -> int:
         """The number of an outermost module; a new one is taken up."""
-        for index, known in enumerate(self.roots):
-            if known is module:
+        for index, (known, _, _) in enumerate(self._roots):
+            if known() is module:
                 return index
         names: dict[int, list[str]] = {}
         for name, child in module.named_modules(remove_duplicate=False):
             names.setdefault(id(child), []).append(name)
-        self.roots.append(module)
+        has_parameters = next(module.parameters(), None) is not None
+        self._roots.append((weakref.ref(module), type(module).__name__, has_parameters))
         self._names.append(names)
-        return len(self.roots) - 1
+        return len(self._roots) - 1
+
+    def knows_root(self, module: Any) -> bool:
+        """Whether this module was an outermost one before."""
+        return any(known() is module for known, _, _ in self._roots)
 
     def root_names(self) -> list[str]:
         """How each outermost module is called: in brackets when it is the only one with parameters."""
-        with_parameters = [root for root in self.roots if next(root.parameters(), None) is not None]
-        alone = with_parameters[0] if len(with_parameters) == 1 else None
-        return [f"({type(root).__name__})" if root is alone else type(root).__name__ for root in self.roots]
+        is_alone = sum(has_parameters for _, _, has_parameters in self._roots) == 1
+        return [f"({name})" if is_alone and has_parameters else name for _, name, has_parameters in self._roots]
 
     def _label(self, values: Any, place: tuple[int, str]) -> None:
         """Name the autograd nodes behind these values that have no name yet."""

@@ -3,14 +3,18 @@
 With an optimizer, a step is its update; in a script that never builds one, a backward. When the steps are made the run
 goes on for a while, because an evaluation with the optimizer's state alive may hold more than a step: until such an
 evaluation was seen, the script ends, or the time for it is over. Data loaders end early there and in evaluations, once
-the shapes of their batches repeat; that is listed.
+the shapes of their batches repeat and no batch leaves anything behind; that is listed. What was not seen is listed too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,11 +23,24 @@ from torch.utils.data import dataloader
 
 from memfit.predict.script_ends import EnoughSteps
 from memfit.predict.torch_fake import Recording
+from memfit.predict.torch_places import kind_of_file
+from memfit.predict.torch_repeats import RepeatedCalls
 from memfit.predict.torch_tracker import tensors_in
+from memfit.units import format_bytes
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
 LEAST_AFTER_SECONDS, MOST_AFTER_SECONDS, AFTER_SHARE = 0.5, 20.0, 0.5
+LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
+"""How long a run goes on where the job's own files say that it evaluates."""
+EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
+MOST_KEEPING_SECONDS = 60.0
+"""How long an evaluation is followed that keeps something of each batch."""
+NEGLIGIBLE = 1e-3
+MANY = 10**6
+"""Batches of a loader that does not know how many it has."""
+UNSEEN = "not seen"
+"""The kind of an assumption that says what of the job has no part in the figures."""
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
@@ -34,32 +51,37 @@ PATIENCE_SECONDS = 180.0
 class StepCounter:
     """Ends the run when it has shown enough."""
 
-    def __init__(self, recording: Recording, num_steps: int, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, recording: Recording, num_steps: int, script: str = "", patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._recording, self._num_steps = recording, num_steps
-        self._waiting: set[int] = set()
-        self._leader: Any = None
+        self._leader: int | None = None
         self._started, self._patience_seconds = time.perf_counter(), patience_seconds
         self._until: float | None = None
-        self._shapes_evaluated: list[Any] = []
+        self._evaluated: list[tuple[Any, int]] = []
+        """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
+        self._modules_before = set(sys.modules)
+        self._files = [script] if script else []
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
 
     @property
     def by_backwards(self) -> bool:
         """Whether backwards are counted, because there is no optimizer."""
-        return not self._waiting and not self._recording.num_updates
+        return not self._recording.living_optimizers() and not self._recording.num_updates
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Within, optimizers, backwards and batches are noticed."""
         recording, counter = self._recording, self
         recording.on_update, recording.on_root = self.stepped, self.called
+        recording.places.run_root = RepeatedCalls(recording.tracker, recording.shadow.note).run
         make = torch.optim.Optimizer.__init__
         following = dataloader._BaseDataLoaderIter.__next__
 
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            counter._waiting.add(id(self))
+            recording.number_of(self)
 
         def next_batch(self: Any) -> Any:
             counter.end_early(self)
@@ -91,13 +113,14 @@ class StepCounter:
         most = max(counts.values())
         self._recording.places.step = most + 1
         if self._until is not None:
-            self._end_if(bool(self._shapes_evaluated) or time.perf_counter() > self._until)
+            self._end_if(bool(self._evaluated) or time.perf_counter() > self._until)
             return
-        all_there = all(counts.get(key, 0) >= self._num_steps for key in self._waiting | set(counts))
+        number = self._recording.number_of(optimizer)
+        all_there = all(counts.get(key, 0) >= self._num_steps for key in self._recording.living_optimizers())
         if all_there or most >= self._num_steps * OTHERS_MAY_LAG or self._is_late():
             self._steps_are_made()
-        elif optimizer is self._leader or self._leader is None:
-            self._leader = optimizer
+        elif self._leader is None or number == self._leader or self._leader not in self._recording.living_optimizers():
+            self._leader = number
             self._recording.tracker.work.reset()
 
     def goes_backward(self) -> None:
@@ -115,24 +138,74 @@ class StepCounter:
         if self._until is None or torch.is_grad_enabled():
             self._end_if(self._until is not None and time.perf_counter() > self._until)
             return
-        self._shapes_evaluated.append([tuple(tensor.shape) for tensor in tensors_in(inputs)])
-        self._end_if(_repeats(self._shapes_evaluated, EVALUATIONS))
+        shapes = [tuple(tensor.shape) for tensor in tensors_in(inputs)]
+        self._evaluated.append((shapes, self._recording.tracker.live_bytes()))
+        alike = _repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
+        grows = alike and _grows([live for _, live in self._evaluated], 1)
+        self._end_if(alike and not grows)
+        if time.perf_counter() > self._until + MOST_KEEPING_SECONDS:
+            self._note_cut([live for _, live in self._evaluated], None)
+            self._end_if(True)
 
     def end_early(self, batches: Any) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
-        after = self._until is not None and bool(shown)
-        if after if torch.is_grad_enabled() else _repeats(shown, BATCHES_ALIKE):
-            self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
+        if torch.is_grad_enabled():
+            enough = self._until is not None and bool(shown)
+        else:
+            enough = self._has_shown_enough(batches, shown)
+        if not enough:
+            return
+        self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
+        if not _go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
+
+    def _has_shown_enough(self, batches: Any, shown: list[Any]) -> bool:
+        """Whether the batches of an evaluation repeat and leave nothing behind, or it has taken too long."""
+        live = batches.__dict__.setdefault("_memfit_live", [])
+        live.append(self._recording.tracker.live_bytes())
+        began = batches.__dict__.setdefault("_memfit_began", time.perf_counter())
+        if not _repeats(shown, BATCHES_ALIKE):
+            return False
+        left = _length(batches) - len(shown)
+        if not _grows(live, left):
+            return True
+        is_long = time.perf_counter() - began > MOST_KEEPING_SECONDS
+        if is_long:
+            self._note_cut(live, left)
+        return is_long
+
+    def _note_cut(self, live: list[int], num_left: int | None) -> None:
+        """An evaluation that keeps something of each batch was not followed to its end."""
+        left = "an unknown number of batches" if num_left is None else f"{num_left} batches"
+        kept = format_bytes(max(0, live[-1] - live[-2]) if len(live) > 1 else 0)
+        self._recording.shadow.note(
+            UNSEEN, f"an evaluation that keeps {kept} of each batch was cut: {left} are missing"
+        )
 
     def _steps_are_made(self) -> None:
         self.is_done = True
         self.num_steps_made = max(self._recording.num_updates.values())
         self._recording.keep_work()
         now = time.perf_counter()
-        share = min(max(AFTER_SHARE * (now - self._started), LEAST_AFTER_SECONDS), MOST_AFTER_SECONDS)
+        least, share = LEAST_AFTER_SECONDS, AFTER_SHARE
+        if self._evaluates():
+            least, share = LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE
+        share = min(max(share * (now - self._started), least), MOST_AFTER_SECONDS)
         self._until = now + (0.0 if self._is_late() else share)
+
+    def note_unseen(self) -> None:
+        """The run was ended: list an evaluation that the job's files speak of and that was not reached."""
+        if self._until is not None and not self._evaluated and self._evaluates():
+            text = "an evaluation after the steps was not reached in time: its memory is not in the figures"
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+
+    def _evaluates(self) -> bool:
+        """Whether the job's own files speak of an evaluation."""
+        new = [module for name, module in list(sys.modules.items()) if name not in self._modules_before]
+        files = {getattr(module, "__file__", None) for module in new}
+        own = {*self._files, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}
+        return any(EVALUATES.search(_text_of(name)) for name in own)
 
     def _is_late(self) -> bool:
         return time.perf_counter() - self._started > self._patience_seconds
@@ -145,3 +218,34 @@ class StepCounter:
 def _repeats(shapes: list[Any], count: int) -> bool:
     """Whether the last ones are alike."""
     return len(shapes) >= count and all(shape == shapes[-1] for shape in shapes[-count:])
+
+
+def _grows(live: list[int], num_left: int) -> bool:
+    """Whether the last of these live bytes are more than before, by what matters when it goes on like this."""
+    return len(live) > 1 and (live[-1] - live[-2]) * max(1, num_left) > NEGLIGIBLE * live[-1]
+
+
+def _go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
+    """Let a loader go on with its last batch, where that has another size; False where there is none."""
+    if batches.__dict__.get("_memfit_at_last") or not hasattr(batches, "_sampler_iter") or not shapes:
+        return False
+    rest = list(itertools.islice(batches._sampler_iter, _length(batches))) if _length(batches) < MANY else []
+    if not rest or not isinstance(rest[-1], list) or not shapes[0] or len(rest[-1]) == shapes[0][0]:
+        return False
+    batches._sampler_iter, batches._memfit_at_last = iter(rest[-1:]), True
+    return True
+
+
+def _length(batches: Any) -> int:
+    """The batches of a loader; many where it does not know."""
+    try:
+        return len(batches)
+    except TypeError:
+        return MANY
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -213,6 +213,14 @@ class Tracker(LeanMode):
         storage = storage_of(tensor)
         return None if storage is None else self._uid_of.get(id(storage))
 
+    def live_bytes(self) -> int:
+        """Bytes of all storages that are alive now."""
+        return sum(self.log.births[uid].num_bytes for uid in self._uid_of.values())
+
+    def living_since(self, num_births: int) -> set[int]:
+        """The numbers of storages made after so many births that are still alive."""
+        return {uid for uid in self._uid_of.values() if uid >= num_births}
+
     def _die(self, key: int, _reference: Any) -> None:
         uid = self._uid_of.pop(key, None)
         self._keep.pop(key, None)

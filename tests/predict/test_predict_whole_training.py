@@ -1,0 +1,164 @@
+"""Is the whole training foreseen: evaluations, resumed checkpoints, accumulation, the last batch? To the byte."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.job.description import describe_job  # noqa: E402
+from memfit.predict import torch_steps  # noqa: E402
+from memfit.predict.liveness import peak_of  # noqa: E402
+from memfit.predict.messages import TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.torch_child import answer  # noqa: E402
+from memfit.predict.torch_truth import real_script_peak  # noqa: E402
+
+START = """
+import os, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+def build():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+    return model, torch.optim.Adam(model.parameters())
+def batches(count, batch_size):
+    data = TensorDataset(torch.randn(count, 64), torch.zeros(count, dtype=torch.long))
+    return DataLoader(data, batch_size=batch_size)
+def train(x):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+model, optimizer = build()
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "last.pt")
+"""
+EVALUATES_AFTER_EACH_EPOCH = """
+for epoch in range(2):
+    for x, _ in batches(100, 16):
+        train(x)
+    with torch.no_grad():
+        for x, y in batches(1100, 500):
+            model(x).argmax(1).eq(y).sum().item()
+"""
+COLLECTS_RESULTS = """
+for epoch in range(2):
+    for x, _ in batches(100, 16):
+        train(x)
+    results = []
+    with torch.inference_mode():
+        for x, _ in batches(3000, 100):
+            results.append(model(x))
+        results = torch.cat(results)
+"""
+EVALUATES_LONG_BEFORE_AND_AFTER = """
+@torch.no_grad()
+def evaluate():
+    losses = torch.zeros(300)
+    for index in range(300):
+        losses[index] = model(torch.randn(700, 64)).mean().item()
+    return losses.mean()
+evaluate()
+for step in range(4):
+    train(torch.randn(16, 64))
+evaluate()
+"""
+ACCUMULATES = """
+for step in range(40):
+    model(torch.randn(64, 64)).sum().backward()
+    if (step + 1) % 8 == 0:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+LAST_BATCH_IS_SMALLER = """
+for epoch in range(3):
+    for x, _ in batches(130, 64):
+        train(x)
+"""
+RESUMES_ITS_OWN = """
+for step in range(2):
+    train(torch.randn(16, 64))
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+del model, optimizer
+model, optimizer = build()
+kept = torch.load(path)
+model.load_state_dict(kept["model"]); optimizer.load_state_dict(kept["optimizer"])
+for step in range(kept["step"], 8):
+    train(torch.randn(16, 64))
+os.remove(path)
+"""
+RESUMES_A_FILE = """
+kept = torch.load(path, map_location="cpu")
+model.load_state_dict(kept["model"]); optimizer.load_state_dict(kept["optimizer"])
+assert optimizer.state_dict()["state"][0]["step"] == 2, "small values of the file are known"
+for step in range(kept["step"], 8):
+    train(torch.randn(16, 64))
+"""
+SAVES_A_FILE = """
+for step in range(2):
+    train(torch.randn(16, 64))
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+"""
+TRAINS_LONG = """
+for step in range(100_000):
+    train(torch.randn(16, 64))
+"""
+
+
+def foreseen(folder: Path, text: str) -> TraceReply:
+    (folder / "train.py").write_text(START + text)
+    (folder / "scratch").mkdir()
+    job = describe_job(str(folder / "train.py"), {}, ())
+    reply = answer(TraceRequest(job=job, device="cpu", num_steps=3, scratch_folder=str(folder / "scratch")))
+    assert isinstance(reply, TraceReply), reply
+    return reply
+
+
+def said(reply: TraceReply, kind: str) -> list[str]:
+    return [assumption.text for assumption in reply.assumptions if assumption.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(EVALUATES_AFTER_EACH_EPOCH, id="evaluates after each epoch"),
+        pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation"),
+        pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
+        pytest.param(ACCUMULATES, id="accumulates gradients"),
+        pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
+        pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
+        pytest.param(RESUMES_A_FILE, id="resumes a file"),
+    ],
+)
+def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, text: str):
+    script = str(tmp_path / "train.py")
+    if text is RESUMES_A_FILE:
+        Path(script).write_text(START + SAVES_A_FILE)
+        real_script_peak(script, (), sys.maxsize)
+    reply = foreseen(tmp_path, text)
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)
+    assert said(reply, torch_steps.UNSEEN) == []
+
+
+def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
+    reply = foreseen(tmp_path, EVALUATES_LONG_BEFORE_AND_AFTER)
+    left_out = [one for one in reply.assumptions if "were not run again" in one.text]
+    assert len(left_out) == 1
+    assert left_out[0].count > 290
+    assert reply.num_operators < 6000
+
+
+def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch_steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
+    started = time.perf_counter()
+    reply = foreseen(tmp_path, TRAINS_LONG + "model.eval()\n")
+    assert said(reply, torch_steps.UNSEEN) == [
+        "an evaluation after the steps was not reached in time: its memory is not in the figures"
+    ]
+    assert time.perf_counter() - started < 60
+
+
+def test_a_training_without_evaluation_misses_none(tmp_path: Path):
+    assert said(foreseen(tmp_path, TRAINS_LONG), torch_steps.UNSEEN) == []
