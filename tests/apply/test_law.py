@@ -27,6 +27,7 @@ from torch_fit_models import NormedBlock, Stack
 
 from memfit.apply.torch_call_sites import layers_of
 from memfit.apply.torch_frames import SecondRunDiffers
+from memfit.apply.torch_job import job_of, leaving_no_trace
 from memfit.apply.torch_segments import apply_nodes
 from memfit.errors import PlanBroken
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
@@ -223,6 +224,34 @@ def test_a_hook_that_is_added_inside_a_block_fires_once_and_the_block_is_kept(pl
 
     said = check(blocks_of(Block), plan, step, hook)
     assert any("a hook was added inside" in each for each in said)
+
+
+class Installing(Block):
+    """Installs a hook in its first forward, and remembers that it did."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not getattr(self, "is_installed", False):
+            self.is_installed = True
+            self.up.register_forward_hook(lambda _m, _i, out: out * 1.5)
+        return super().forward(x)
+
+
+def test_a_hook_that_a_forward_installs_once_is_not_installed_again_by_a_second_run(plan: tuple[Node, ...]):
+    def step(model: nn.Module, x: torch.Tensor) -> Any:
+        plain_step(model, x)
+        return [len(module._forward_hooks) for module in model.modules()]
+
+    check(blocks_of(Installing), plan, step)
+
+
+def test_a_run_that_leaves_no_trace_takes_away_the_hooks_that_it_installed():
+    model = blocks_of(Installing)()
+    job = job_of(model, torch.randn(ROWS, WIDTH), lambda out: out.square().mean(), None)
+    for _ in range(2):
+        with leaving_no_trace(job):
+            job.run()
+            assert len(model.blocks[0].up._forward_hooks) == 1  # type: ignore[union-attr]
+    assert not any(m._forward_hooks or hasattr(m, "is_installed") for m in model.modules())
 
 
 def test_hooks_inside_a_block_that_were_there_before_leave_no_second_trace(plan: tuple[Node, ...]):

@@ -179,7 +179,7 @@ def _numpy_random() -> Any:
 def leaving_no_trace(job: Job) -> Iterator[None]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
-    That is the random state, buffers, counters and other attributes of modules, and what hangs on them.
+    That is the random state, buffers, counters and other attributes of modules, what hangs on them, and hooks.
     """
     random_state, before = RandomState.now(), State.now(Watch(job.model))
     gradients = [(p, p.grad) for p in job.model.parameters()]
@@ -193,6 +193,7 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:
             parameter.grad = gradient
+        before.hooks.remember_added()
         before.lay()
         random_state.put_back()
 

@@ -4,6 +4,8 @@ Noted are the attributes of the modules (counters, caches, tensors that are repl
 buffers with the buffers' contents, lists, dictionaries, sets and plain objects that hang on them, on the arguments of
 the call (the key-value cache of a language model), or that a hook or a replaced forward has closed over. Contents of
 containers are noted by reference. Names of torch's own layers are not watched: their forwards set no attributes.
+Hooks are noted as well: a library may install them in the first forward, beside a flag that says so, and the flag
+must not be laid back without them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.Functio
           types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size, torch.Generator)  # fmt: skip
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
 """Attributes that torch itself keeps in every module."""
+_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
+          "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks")  # fmt: skip
+_installed_by_models: set[types.CodeType] = set()
+"""Code of hooks that a step which memfit ran installed itself, and that were taken away after it."""
 
 
 # ---- one container -----------------------------------------------------------------------------------------------
@@ -133,6 +139,36 @@ def closed_over(function: Any) -> list[Any]:
     return found
 
 
+# ---- hooks -------------------------------------------------------------------------------------------------------
+
+
+class HookTables:
+    """The hooks of some modules at one moment."""
+
+    def __init__(self, tables: Sequence[dict[int, Any]]) -> None:
+        self.tables, self.contents = tables, [dict(table) for table in tables]
+        self._lengths = list(map(len, tables))
+
+    def still_there(self) -> bool:
+        """Whether no hook was added or removed since."""
+        return list(map(len, self.tables)) == self._lengths
+
+    def lay(self) -> None:
+        """Let the modules have these hooks again."""
+        if not self.still_there():
+            for table, content in zip(self.tables, self.contents, strict=True):
+                _lay(table, content)
+
+    def remember_added(self) -> None:
+        """Note the code of hooks that were added since: the model installs them itself, and will again."""
+        for table, content in zip(self.tables, self.contents, strict=True):
+            _installed_by_models.update(filter(None, (_code_of(table[key]) for key in table if key not in content)))
+
+
+def _code_of(hook: Any) -> types.CodeType | None:
+    return getattr(hook, "__code__", None)
+
+
 # ---- the modules of one block ------------------------------------------------------------------------------------
 
 
@@ -159,6 +195,7 @@ class Watch:
                 shelves.append(each.__dict__)
         below = [m for m in self.modules if m is not self.module]
         self._hooks = [(d, tuple(d)) for m in below for d in (m._forward_hooks, m._forward_pre_hooks)]
+        self._hook_tables = HookTables([m.__dict__[name] for m in self.modules for name in _HOOKS])
         self._roots, modules = self._carried()
         self._shelves = [*shelves, *(module.__dict__ for module in modules)]
         self._noted: Noted | None = None
@@ -178,8 +215,18 @@ class Watch:
             self._find()
 
     def has_new_hooks(self) -> bool:
-        """Whether a forward hook was added below since this watch was made."""
-        return any(len(hooks) > len(known) or not set(hooks) <= set(known) for hooks, known in self._hooks if hooks)
+        """Whether a forward hook was added below since this watch was made, other than by the model itself."""
+        added = [hooks[key] for hooks, known in self._hooks if hooks for key in hooks if key not in known]
+        if added and all(_code_of(hook) in _installed_by_models for hook in added):
+            self._find()
+            return False
+        return bool(added)
+
+    def hooks(self) -> HookTables:
+        """The hooks of all modules now; the same object as long as none is added or removed."""
+        if not self._hook_tables.still_there():
+            self._hook_tables = HookTables(self._hook_tables.tables)
+        return self._hook_tables
 
     def attributes(self) -> Noted:
         """What the modules hold; the same object as long as nothing changes."""
@@ -206,6 +253,7 @@ class State:
     attributes: Noted
     buffers: list[tuple[torch.Tensor, torch.Tensor]]
     """A buffer and a copy of what it held."""
+    hooks: HookTables
     given: Noted | None = None
 
     @classmethod
@@ -216,12 +264,14 @@ class State:
         return cls(
             Noted(attributes.places, list(attributes.tensors)),
             [(buffer, buffer.detach().clone()) for buffer in watch.buffers()],
+            watch.hooks(),
             note(objects) if objects else None,
         )
 
     def lay(self) -> None:
         """Make it the current state."""
         self.attributes.lay()
+        self.hooks.lay()
         if self.given is not None:
             self.given.lay()
         self.lay_buffers()
