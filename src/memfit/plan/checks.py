@@ -33,7 +33,9 @@ def check_chain(chain: Chain) -> None:
 def _check_stage(stage: Stage) -> None:
     where = f"stage {stage.name!r}"
     _check_numbers(
-        where, {"output_bytes": stage.output_bytes, "gradient_bytes": stage.gradient_bytes}, _seconds_of(stage)
+        where,
+        {"output_bytes": stage.output_bytes, "gradient_bytes": stage.gradient_bytes},
+        {"checkpoint_seconds": stage.checkpoint_seconds},
     )
     names = [option.name for option in stage.options]
     if len(set(names)) != len(names) or "" in names:

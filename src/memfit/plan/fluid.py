@@ -146,12 +146,12 @@ class FluidProgram:
                 stage, index = stages[move.end - 1], move.end - 1
                 need = stage.output_bytes + stage.forward_transient_bytes
                 if index == i:
-                    self._terms[key] = (stage.forward_seconds, need, 0, need / out)
+                    self._terms[key] = (stage.sweep_seconds, need, 0, need / out)
                 else:
                     seconds, first, later, worst = self._forward_terms(i, _Move(index, True, False))
                     need += self.sizes.output[index]
                     worst = max(worst, need / out - seconds)
-                    self._terms[key] = (seconds + stage.forward_seconds, first, max(later, need), worst)
+                    self._terms[key] = (seconds + stage.sweep_seconds, first, max(later, need), worst)
         return self._terms[key]
 
     def _backward(self, i: int, move: _Move, size: int, kept: np.ndarray, owed: np.ndarray):
@@ -170,7 +170,7 @@ class FluidProgram:
         assert self.table is not None
         slots = ((self.inside_bytes - self._amounts - size) // self.table.slot_bytes).astype(np.int64)
         row = self.table.swept[self.table.row(i, move.end)]
-        run = float(self.sizes.forward_seconds[move.end] - self.sizes.forward_seconds[i])
+        run = float(self.sizes.sweep_seconds[move.end] - self.sizes.sweep_seconds[i])
         seconds = np.where(slots >= 0, row[np.clip(slots, 0, self.table.num_slots)] - run, inf)
         ok = np.isfinite(seconds)
         wide = (self.levels, self.levels)

@@ -238,7 +238,7 @@ def seconds_of(sizes: Sizes, nodes: tuple[Node, ...], *, again: bool = False) ->
     for node in nodes:
         if isinstance(node, Checkpoint):
             first, last = covers(node)
-            total += float(sizes.forward_seconds[last + 1] - sizes.forward_seconds[first])
+            total += float(sizes.sweep_seconds[last + 1] - sizes.sweep_seconds[first])
             total += seconds_of(sizes, node.inside, again=True)
         else:
             way = sizes.way_of(node, ends=again and node is nodes[-1])

@@ -8,6 +8,8 @@ menu of ways to keep each stage and with gradients of parameters that appear dur
     keep         T(m, i, j) = f + b + T(m - saved, i + 1, j)                          if m covers both its runs
     checkpoint   T(m, i, j) = F(i..k) + T(m - output_k, k, j) + T(m, i, k), i < k < j  if m covers the sweep
 
+F(i..k) is the time of the forwards of these stages and of what their checkpoint costs beside (`sweep_seconds`).
+
 Memory is cut into slots and sizes are rounded to the nearest number of slots; with slots of one byte nothing is lost.
 An entry is therefore a candidate, whose exact peak must be looked up, and not a promise. But the error has known
 limits, for every boundary holds at most one value at a time: a plan whose exact peak is P has a rounded one of at
@@ -74,7 +76,7 @@ class NestedTable:
         self.output_slots = np.array([self.slots(size) for size in sizes.output])
         held = np.array(sizes.held_forward, dtype=np.int64)
         self._held, self._sweep = held, sizes.sweep
-        seconds = sizes.forward_seconds
+        seconds = sizes.sweep_seconds
         self._keeps = [self._priced(sizes.ways(i)) for i in range(last)]
         self._ends = [self._priced(sizes.ways_within(i, i + 1)) for i in range(last)]
         self.run_seconds = seconds

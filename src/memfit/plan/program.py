@@ -160,7 +160,7 @@ class _Builder:
             stage = self.chain.stages[index]
             output = self.value(f"output of {stage.name}", stage.output_bytes)
             self.add(
-                "sweep", index, "", stage.forward_seconds, stage.forward_transient_bytes,
+                "sweep", index, "", stage.sweep_seconds, stage.forward_transient_bytes,
                 reads=(source,), makes=(output,), frees=(source,) if index > first else (),
             )  # fmt: skip
             source = output

@@ -53,9 +53,9 @@ class Sizes:
         return [(self.gradient[j] if j < last else 0) + self.after[j] for j in range(last + 1)]
 
     @cached_property
-    def forward_seconds(self) -> np.ndarray:
-        """Cumulated forward time up to each boundary."""
-        return np.concatenate(([0.0], np.cumsum([stage.forward_seconds for stage in self.chain.stages])))
+    def sweep_seconds(self) -> np.ndarray:
+        """Cumulated time of sweeping up to each boundary."""
+        return np.concatenate(([0.0], np.cumsum([stage.sweep_seconds for stage in self.chain.stages])))
 
     @cached_property
     def sweep(self) -> np.ndarray:

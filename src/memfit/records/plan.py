@@ -71,6 +71,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Alive at the worst moment of its backward, beside saved bytes, input, and the gradients of input and output."""
     gradient_bytes: int = 0
     """Gradients of parameters that its backward allocates and that stay until the update."""
+    checkpoint_seconds: float = 0.0
+    """What it takes to drop and to run again beside the second run itself: the work of the checkpoint's own code.
+    Zero where nobody measured it."""
     options: tuple[Option, ...] = ()
     kind: str = ""
     """'conv', 'norm', 'attention', ...: some published rules choose by kind."""
@@ -80,6 +83,11 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """False when no checkpointed run may reach across to the next stage: its output has another reader."""
     ending: Ending | None = None
     """None when a checkpoint that ends here runs all of it again."""
+
+    @property
+    def sweep_seconds(self) -> float:
+        """A forward that keeps nothing but the output, and what the checkpoint's own code takes for it."""
+        return self.forward_seconds + self.checkpoint_seconds
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,10 +9,15 @@ from memfit.records.plan import Chain, Fixed, Link, Option, Stage
 MIB = 2**20
 
 
-def odd_chain(random: Random, num_stages: int, *, options: bool = True, rules: bool = True) -> Chain:
+def odd_chain(
+    random: Random, num_stages: int, *, options: bool = True, rules: bool = True, checkpoints_cost: bool = True
+) -> Chain:
     """A chain of a few bytes and seconds with every peculiarity there is: times of zero, empty values, rules."""
     return Chain(
-        stages=tuple(_odd_stage(random, index, options=options, rules=rules) for index in range(num_stages)),
+        stages=tuple(
+            _odd_stage(random, index, options=options, rules=rules, checkpoints_cost=checkpoints_cost)
+            for index in range(num_stages)
+        ),
         input_bytes=random.randint(0, 3),
         input_gradient_bytes=random.choice([0, 0, 2]),
         fixed=Fixed(parameter_bytes=random.randint(0, 5), other_bytes=random.randint(0, 2)),
@@ -21,7 +26,7 @@ def odd_chain(random: Random, num_stages: int, *, options: bool = True, rules: b
     )
 
 
-def _odd_stage(random: Random, index: int, *, options: bool, rules: bool) -> Stage:
+def _odd_stage(random: Random, index: int, *, options: bool, rules: bool, checkpoints_cost: bool) -> Stage:
     output_bytes = random.randint(0, 6)
     another = options and random.random() < 0.25
     return Stage(
@@ -37,6 +42,7 @@ def _odd_stage(random: Random, index: int, *, options: bool, rules: bool) -> Sta
         kind=random.choice(["", "conv", "norm"]),
         recomputable=not rules or random.random() < 0.93,
         joins_next=not rules or random.random() < 0.93,
+        checkpoint_seconds=random.choice([0, 0, 1]) if checkpoints_cost else 0,
     )
 
 
@@ -78,6 +84,7 @@ def rough_chain(random: Random, num_stages: int) -> Chain:
                 backward_transient_bytes=random.randint(0, MIB),
                 gradient_bytes=random.randint(0, MIB // 8),
                 kind=random.choice(["conv", "norm", "activation"]),
+                checkpoint_seconds=random.choice([0.0, 0.25]),
             )
         )
     return Chain(stages=tuple(stages), input_bytes=MIB, fixed=Fixed(parameter_bytes=MIB, optimizer_state_bytes=2 * MIB))

@@ -108,7 +108,7 @@ def _go(theatre: Stage0, plan: Plan, source: str, *, outer: bool = False) -> lis
                 stage = theatre.chain.stages[index]
                 what = title if index == stages[-1] else "passing"
                 before, name = name, theatre.enter(what, stage.output_bytes)
-                theatre.do(stage.forward_seconds, stage.forward_transient_bytes, before)
+                theatre.do(stage.forward_seconds + stage.checkpoint_seconds, stage.forward_transient_bytes, before)
                 if before != source:
                     del theatre.present[before]
         left.append(name)
@@ -376,7 +376,7 @@ def _next_moments(chain: Chain, moment: _Moment, budget_bytes: int) -> Iterator[
         if index - 1 not in there:
             continue
         if stage.output_bytes + stage.forward_transient_bytes <= room and index not in there:
-            yield stage.forward_seconds, replace(moment, bare=moment.bare | {index})
+            yield stage.forward_seconds + stage.checkpoint_seconds, replace(moment, bare=moment.bare | {index})
         if stage.saved_bytes + stage.forward_transient_bytes <= room and index not in moment.saved:
             yield stage.forward_seconds, replace(moment, saved=moment.saved | {index})
     last = moment.down_to - 1
