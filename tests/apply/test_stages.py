@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch_fit_models import (
     Logging,
     NormedBlock,
@@ -128,3 +129,45 @@ def test_watching_leaves_no_trace():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class TwoStacks(nn.Module):
+    """As an encoder and a decoder: two stacks of the same size, neither of which is most of the model."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.head = encoder, decoder, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(x) + self.decoder(x))
+
+
+def test_two_stacks_of_the_same_size_are_both_opened():
+    names = [stage.name for stage in layout_of(TwoStacks(normed_stack(3), normed_stack(3))).modules]
+    assert [name for name in names if "blocks" in name] == [
+        f"{part}.blocks.{i}" for part in ("encoder", "decoder") for i in range(3)
+    ]
+
+
+class Experts(Stack):
+    """Blocks that all read the same input: no stack."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(sum((block(x) for block in self.blocks), torch.zeros(())))
+
+
+def test_a_list_of_blocks_that_do_not_follow_one_another_is_no_stack():
+    model = TwoStacks(Experts([NormedBlock(16) for _ in range(3)]), normed_stack(6))
+    names = [stage.name for stage in layout_of(model).modules]
+    assert "encoder" in names
+    assert "decoder.blocks.0" in names
+
+
+def test_blocks_that_torchs_checkpoint_recomputes_are_not_joined():
+    class Checkpointed(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+            return self.head(x)
+
+    assert not any(joined(layout_of(Checkpointed([nn.Linear(16, 16) for _ in range(3)]))).values())

@@ -81,6 +81,8 @@ class Call:
     shape_of_given: Any = None
     returned: list[SeenTensor] = field(default_factory=list)
     mutates_input: bool = False
+    is_checkpointed: bool = False
+    """Whether the user's code makes it within `torch.utils.checkpoint`."""
     made_bytes: int = 0
     """By operators within it, calls below it included."""
     start: int = 0
@@ -195,11 +197,17 @@ def _begun(watch: _Watch, name: str, module: torch.nn.Module, given: Any) -> Cal
     kept_given = replaced(given, kept)
     skeleton = repr(replaced(given, lambda _: 0))
     call = Call(name, module, watch.current, given=leaves_of(kept_given), shape_of_given=(skeleton, tuple(shape)))
-    call.start = watch.number
+    call.start, call.is_checkpointed = watch.number, _within_torchs_checkpoint()
     if watch.current is not None:
         watch.current.children.append(call)
     watch.current = call
     return call
+
+
+def _within_torchs_checkpoint() -> bool:
+    """Whether what autograd saves now goes to `torch.utils.checkpoint` (read in torch 2.13)."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[attr-defined]
+    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
 @contextlib.contextmanager

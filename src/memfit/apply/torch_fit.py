@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from memfit.apply.torch_apply import apply_to, refuse_planned
+from memfit.apply.torch_errors import refusing_sparse_tensors
 from memfit.apply.torch_job import Job, RandomState
 from memfit.apply.torch_memory_out import ran_out, unless_memory_runs_out
 from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
@@ -264,6 +265,7 @@ def _drifting(bench: _Bench, chain: Chain, nodes: tuple[Node, ...]) -> list[int]
     return found
 
 
+@refusing_sparse_tensors()
 def check_budget(job: Job, budget_bytes: int) -> None:
     """Refuse a budget that is none, or a model that carries a plan; answer at once when not even parameters fit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memfit.apply.torch_errors import refusing_sparse_tensors
 from memfit.apply.torch_job import Job, RandomState
 from memfit.apply.torch_memory_out import unless_memory_runs_out
 from memfit.apply.torch_plain_profile import TIMED_RUNS, Profile, profile_plain
@@ -9,6 +10,7 @@ from memfit.apply.torch_proof import reference_of
 from memfit.apply.torch_spared import profile_spared, too_large
 
 
+@refusing_sparse_tensors()
 def profile_job(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     """Find the chain of a job and measure it; what planned steps are compared with is run before all else."""
     reason = too_large(job)

@@ -1,9 +1,10 @@
 """Which calls are the stages of the chain, and across which boundaries may a checkpoint reach?
 
 Stages are the children of the dominant `ModuleList` or `Sequential`, in the order of their calls. A call is opened,
-so that its children become stages, when it is a `Sequential`, or when more than half of all bytes are made in it
-and there is a container below. What runs between stages is glue: it is kept, for nobody can run it again without
-its parent.
+so that its children become stages, when it is a `Sequential`, when more than half of all bytes are made in it
+and there is a container below, or when it is a stack: nearly all that it makes is made by the blocks of a `ModuleList`,
+called one after another, as in the encoder and in the decoder of a translation model. What runs between stages is
+glue: it is kept, for nobody can run it again without its parent.
 
 Two stages are joined when the one tensor that the first returns is the very object that the second is given, nobody
 else reads it, and both are called in the same way otherwise. A stage that writes into its input, or returns a view
@@ -23,6 +24,9 @@ from memfit.apply.torch_calls import Call, CallTree, SeenTensor
 from memfit.errors import UsageError
 
 DOMINANT = 0.5
+STACK = 0.1
+"""A stack is opened where this share of all bytes is made in it."""
+NEARLY_ALL = 0.8
 NEGLIGIBLE = 0.01
 GLUE = "glue"
 FUSED = " + "
@@ -110,7 +114,23 @@ def _opens(call: Call, total_bytes: int) -> bool:
     share = call.made_bytes / total_bytes
     if isinstance(call.module, torch.nn.Sequential):
         return share > NEGLIGIBLE
-    return share > DOMINANT and _has_container(call.module)
+    return (share > DOMINANT and _has_container(call.module)) or (share > STACK and _is_stack(call))
+
+
+def _is_stack(call: Call) -> bool:
+    """Whether a call does little but call the blocks of a list of its own, each with what the one before returned."""
+    for container in call.module.children():
+        if isinstance(container, torch.nn.ModuleList) and len(container) > 1:
+            members = set(container.children())
+            blocks = [child for child in call.children if child.module in members]
+            if sum(block.made_bytes for block in blocks) > NEARLY_ALL * call.made_bytes:
+                return all(_reads(after, before) for before, after in itertools.pairwise(blocks))
+    return False
+
+
+def _reads(call: Call, before: Call) -> bool:
+    returned = {tensor.number for tensor in before.returned}
+    return any(tensor.number in returned for tensor in call.tensors_given())
 
 
 def _has_container(module: torch.nn.Module) -> bool:
@@ -165,6 +185,8 @@ def _why_apart(this: Call, following: Call, tree: CallTree) -> str:
     returned, given = this.returned, following.tensors_given()
     if this.end != following.start:
         return "glue"
+    if this.is_checkpointed or following.is_checkpointed:
+        return "torch's checkpoint, which runs each of them by itself"
     if len(returned) != 1 or not given or given[0].number != returned[0].number:
         return "not the same tensor"
     if tree.read_after(returned[0], following.end, following.returned):

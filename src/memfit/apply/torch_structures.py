@@ -23,7 +23,9 @@ def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
     if kind is dict:
         return {name: replaced(each, replace) for name, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(replaced(each, replace) for each in value))
+        return tuple.__new__(
+            kind, (replaced(each, replace) for each in value)
+        )  # a PackedSequence checks what it is given
     return replace(value)
 
 
