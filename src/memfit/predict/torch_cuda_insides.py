@@ -6,6 +6,7 @@ partial sums of reductions, workspaces and intermediate sums of the attention ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ HALF = (torch.float16, torch.bfloat16)
 DROPOUT_STATE_BYTES = 16
 CHUNK_ELEMENTS = 65536
 """What one block of a foreach kernel works on."""
+MANY_ROWS, WARP, MOST_BLOCKS = 64 * 1024, 32, 32 * 1024
+"""When the backward of a norm sums in parts, and the most blocks it starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,27 @@ def _safe_softmax(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
     """Rows that are masked out everywhere are looked for, and a zero is made for them."""
     source, dim = args[:2]
     return [Inside(1, (source.numel(), source.numel() // source.shape[dim], result.element_size()))]
+
+
+# ---- norms of rows ---------------------------------------------------------------------------------------------------
+
+
+def _norm_backward(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    """A gradient that is not contiguous is copied; of many short rows the weights' gradients are summed in parts.
+
+    For `native_layer_norm_backward` and `_fused_rms_norm_backward`: the last argument says which results are wanted,
+    the first of them the input's (ATen/native/cuda/layer_norm_kernel.cu).
+    """
+    gradient, source, normalized_shape, wanted = args[0], args[1], args[2], args[-1]
+    copy = () if gradient.is_contiguous() else (gradient.nbytes,)
+    length = math.prod(normalized_shape)
+    num_rows = source.numel() // max(1, length)
+    parts: tuple[int, ...] = ()
+    if num_rows > MANY_ROWS and length // WARP < card.processors.count // 2:
+        num_parts = min(MOST_BLOCKS // -(-length // WARP), -(-num_rows // WARP))
+        weights = [part for part in result[1:] if part is not None]
+        parts = tuple(num_parts * normalized_shape[-1] * part.element_size() for part in weights)
+    return [Inside(sum(wanted), (*copy, *parts))] if copy or parts else []
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -218,6 +242,8 @@ RULES: dict[Any, Rule] = {
     aten._safe_softmax.default: _safe_softmax,
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    aten.native_layer_norm_backward.default: _norm_backward,
+    aten._fused_rms_norm_backward.default: _norm_backward,
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten._scaled_dot_product_flash_attention.default: _flash_forward,

@@ -20,6 +20,7 @@ from memfit.predict.cuda_reduction import Processors
 from memfit.predict.messages import TraceRequest
 from memfit.predict.torch_cuda_attention import register_attention
 from memfit.predict.torch_cuda_insides import Card
+from memfit.predict.torch_cuda_norm import register_rms_norm
 from memfit.predict.torch_cuda_patches import CannotPatch, patch_process, why_not
 from memfit.predict.torch_cuda_pretend import pretending_cuda
 from memfit.predict.torch_cuda_recurrent import register_recurrent
@@ -51,6 +52,7 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
     route = _make_cuda_work()
     register_attention(request.capability, recording.shadow.note)
     register_recurrent(recording.shadow.note)
+    register_rms_norm()
     processors = Processors(count=request.num_processors, threads=request.threads_per_processor)
     recording.tracker.insides.append(partial(note_scratch, Card(capability=request.capability, processors=processors)))
     with pretending_cuda(request, recording):

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict import torch_cuda_attention as attention
 from memfit.predict import torch_cuda_convolution as convolution
+from memfit.predict import torch_cuda_norm as norm
 from memfit.predict import torch_cuda_recurrent as recurrent
 from memfit.predict import torch_packed as packed
 from memfit.predict.guesses import Guesses
@@ -68,6 +69,8 @@ class Shadow(LeanMode):
             convolution.BACKWARD: convolution.answer_convolution,
             aten.add.Tensor: attention.answer_sum,
             aten._scaled_dot_product_efficient_attention.default: attention.answer_efficient,
+            norm.FORWARD: norm.answer_norm,
+            norm.BACKWARD: norm.answer_backward,
             recurrent.FORWARD: recurrent.answer_forward,
             recurrent.BACKWARD: recurrent.answer_backward,
             packed.PACK: self._pack,

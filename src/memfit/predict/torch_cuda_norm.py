@@ -1,0 +1,47 @@
+"""How does RMSNorm run on a GPU that is not there: as one kernel that keeps its input and one number per row?
+
+A build of torch without CUDA has no kernel for `_fused_rms_norm` there, and takes the norm apart into products that
+autograd keeps. Once a kernel is registered, torch's own derivative of the fused operator is taken, as on a GPU; where
+input and weight differ in type, torch itself takes the norm apart on a GPU too (read in torch 2.13).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+FORWARD, BACKWARD = aten._fused_rms_norm.default, aten._fused_rms_norm_backward.default
+_registered: list[Any] = []
+
+
+def register_rms_norm() -> None:
+    """Give fake CUDA tensors the fused norm, in a build of torch without CUDA."""
+    if _registered or torch.version.cuda is not None:
+        return
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_fused_rms_norm", lambda *args: answer_norm(FORWARD, args, {}, None), "CUDA")
+    _registered.append(library)
+
+
+def answer_norm(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    """The result, and the inverse root mean square of each row, in the type that sums are made in."""
+    source, normalized_shape = args[:2]
+    kept = source.dim() - len(normalized_shape)
+    shape = [*source.shape[:kept], *(1 for _ in normalized_shape)]
+    dtype = torch.float64 if source.dtype is torch.float64 else torch.float32
+    result = torch.empty_like(source, memory_format=torch.contiguous_format)
+    rows = source.new_empty((math.prod(shape),), dtype=dtype)
+    return result, rows.view(shape)
+
+
+def answer_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    """Gradients of the input and of the weight, where they are wanted."""
+    source, weight, wanted = args[1], args[4], args[5]
+    made = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if is_wanted and tensor is not None else None
+        for tensor, is_wanted in zip((source, weight), wanted, strict=True)
+    ]
+    return tuple(made)
