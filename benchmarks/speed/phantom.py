@@ -34,6 +34,20 @@ def distilbert() -> JobDescription:
     return describe_job("benchmarks/speed/torch_plain_distilbert.py:build_plain_distilbert", {})
 
 
+LEAST_BYTES = 4 * 66_364_418 * 4
+"""Parameters, gradients and two moments of AdamW."""
+
+
+def checked(reply: PhantomReply) -> PhantomReply:
+    """Refuse figures of a job that did not train on the phantom GPU."""
+    if reply.allocated_bytes < LEAST_BYTES or not reply.num_launches:
+        raise SystemExit(
+            f"this did not train on the phantom GPU: {format_bytes(reply.allocated_bytes)} allocated there, at least "
+            f"{format_bytes(LEAST_BYTES)} expected; {reply.num_launches} kernels launched"
+        )
+    return reply
+
+
 def report(title: str, reply: PhantomReply) -> None:
     """One line for the steps of a run, and one for what came after it."""
     by_clock, busy = reply.step_seconds[WARM_UP:], reply.step_processor_seconds[WARM_UP:]
@@ -54,8 +68,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=23)
     job = distilbert()
     _, request = request_for(job, DEVICE, num_steps=parser.parse_args().steps)
-    report("without values", run_in_child(msgspec.structs.replace(request, follow_values=False)))
-    report("everything", run_in_child(request))
+    report("without values", checked(run_in_child(msgspec.structs.replace(request, follow_values=False))))
+    report("everything", checked(run_in_child(request)))
     started = time.perf_counter()
     cost = predict_on_phantom(job, DEVICE, num_steps=USUAL_STEPS).cost
     assert cost is not None

@@ -58,8 +58,10 @@ def answer_loss(scores: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return (nn.functional.cross_entropy(start, places) + nn.functional.cross_entropy(end, places)) / 2
 
 
-def build_plain_distilbert(*, batch_size: int = 16, length: int = 384, optimizer: str = "adamw") -> Training:
+def build_plain_distilbert(
+    *, batch_size: int = 16, length: int = 384, optimizer: str = "adamw", device: str = "cpu"
+) -> Training:
     """A training of it."""
-    tokens = torch.randint(0, WORDS, (batch_size, length))
-    places = torch.zeros(batch_size, dtype=torch.long)
-    return make_training(PlainDistilBert().train(), (tokens, places), answer_loss, optimizer=optimizer)
+    tokens = torch.randint(0, WORDS, (batch_size, length), device=device)
+    places = torch.zeros(batch_size, dtype=torch.long, device=device)
+    return make_training(PlainDistilBert().to(device).train(), (tokens, places), answer_loss, optimizer=optimizer)

@@ -90,3 +90,9 @@ def test_a_default_heap_gives_a_range_and_a_pinned_one_a_point():
     assert loose.low is not None and loose.high is not None and loose.low < loose.high  # noqa: PT018
     assert tight.value is not None and 1300 * MIB < tight.value < 1340 * MIB  # noqa: PT018
     assert process_level(1, None, pinned=True).figure.value is None
+
+
+def test_a_gpu_may_be_named_by_its_size():
+    assert parse_device("cuda:24GiB") == parse_device("cuda", "24GiB")
+    assert parse_device("cuda:24GiB").total_bytes == 24 * 2**30
+    assert parse_device("cuda:0").total_bytes is None  # a number is an index

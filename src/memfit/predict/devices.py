@@ -113,7 +113,7 @@ GPUS: dict[str, DeviceSpec] = {
 
 
 def parse_device(text: str, memory: str | None = None) -> DeviceSpec:
-    """Read 'cpu', 'cuda', 'cuda:NAME' or NAME alone, with an own memory size on request."""
+    """Read 'cpu', 'cuda', 'cuda:NAME', 'cuda:24GiB' or NAME alone, with an own memory size on request."""
     kind, _, name = text.strip().lower().partition(":")
     if not name and _names_like(kind):
         kind, name = "cuda", kind
@@ -121,6 +121,8 @@ def parse_device(text: str, memory: str | None = None) -> DeviceSpec:
         return DeviceSpec(kind="cpu", name="cpu", total_bytes=parse_bytes(memory) if memory else None)
     if kind != "cuda":
         raise UsageError(f"there is no device {text!r}", hint="cpu, cuda, or the name of a GPU such as a100-40gb")
+    if _is_size(name) and not memory:
+        name, memory = "", name
     if not name or name.isdigit():
         return DeviceSpec(kind="cuda", name="cuda", total_bytes=parse_bytes(memory) if memory else None)
     if name not in GPUS:
@@ -130,6 +132,11 @@ def parse_device(text: str, memory: str | None = None) -> DeviceSpec:
         raise UsageError(f"there is no GPU {name!r} in the table", found=f"it has {', '.join(GPUS)}", hint=hint)
     spec = GPUS[name]
     return msgspec.structs.replace(spec, total_bytes=parse_bytes(memory)) if memory else spec
+
+
+def _is_size(name: str) -> bool:
+    """Whether the text after the colon is a size, as in 'cuda:24GiB'."""
+    return name[:1].isdigit() and name.endswith("b") and "-" not in name
 
 
 def _names_like(name: str) -> list[str]:

@@ -12,11 +12,12 @@ from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator_settings import parse_allocator_settings
 from memfit.predict.devices import DeviceSpec, parse_device
 from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.phantom.installed import HOW_TO_GET_PHANTOM
 from memfit.predict.processor_cure import AskProcessor
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sharding import check_sharding
 from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, sweep_setting
-from memfit.records.prediction import Prediction
+from memfit.records.prediction import Assumption, Prediction
 
 SCRIPT_STEPS, FUNCTION_STEPS = 3, 2
 
@@ -72,11 +73,24 @@ def foresee(
     if asked or fit_batch:
         check_can_vary(job, spec, fit_batch, function is not None)
     prediction = forecast(job, spec, options, function)
+    if engine == "auto" and spec.kind == "cuda" and not options.on_phantom and function is None and shard is None:
+        prediction = _with_assumption(prediction, _OTHER_ENGINE)
     if fit_batch:
         return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options))
     if asked:
         return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, job, spec, options))
     return prediction
+
+
+_OTHER_ENGINE = Assumption(
+    kind="engine",
+    text="foreseen on fake tensors, for this torch has no CUDA in it; the phantom GPU runs torch's own CUDA build and "
+    "is nearer to the truth: in an environment of its own, " + HOW_TO_GET_PHANTOM,
+)
+
+
+def _with_assumption(prediction: Prediction, said: Assumption) -> Prediction:
+    return msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
 
 
 def _choose_phantom(engine: str, device: DeviceSpec, *, can_run: bool) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from memfit.errors import MissingExtra
 
+HOW_TO_GET_PHANTOM = 'pip install "torch==2.14.1" (5 GB, Linux on x86-64, no GPU needed) beside memfit'
+"""A CUDA build from PyPI that memfit is tested with."""
 HOW_TO_GET = "pip install torch (not the +cpu build) on Linux x86-64; without it, memfit predicts with fake tensors"
 
 
