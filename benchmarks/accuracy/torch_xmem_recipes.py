@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from memfit.predict.devices import CONTEXT_MIB, parse_device
+from memfit.predict.devices import context_of, parse_device
 from memfit.predict.phantom.build import built_library
 from memfit.predict.phantom.gpus import described_gpu
 from memfit.predict.phantom.installed import InstalledTorch, find_torch
 from memfit.predict.phantom.library import PhantomLibrary
-from memfit.units import MIB
 
 NUM_STEPS = 4
 
@@ -37,7 +36,7 @@ def load(name: str, cudnn: str) -> PhantomLibrary:
     installed = torch_with(cudnn)
     device, gpu = described_gpu(parse_device(name))
     assert device.total_bytes is not None
-    library = PhantomLibrary(built_library(installed), gpu, device.total_bytes, CONTEXT_MIB[1] * MIB)
+    library = PhantomLibrary(built_library(installed), gpu, device.total_bytes, context_of(device).usual_bytes)
     library.use_cudnn(Path(installed.cudnn_folder or ""))
     return library
 

@@ -7,7 +7,7 @@ import pytest
 from memfit.errors import UsageError
 from memfit.predict.allocator_settings import AllocatorSettings
 from memfit.predict.cuda_memory import cuda_levels, find_failure, moved_to_cuda, run_allocator
-from memfit.predict.devices import CUBLAS_WORKSPACE_BYTES, GPUS, parse_device
+from memfit.predict.devices import CUBLAS_WORKSPACE_BYTES, GPUS, context_of, parse_device
 from memfit.predict.liveness import peak_of
 from memfit.predict.process_memory import process_level
 from memfit.records.timeline import PhaseMark, Span, Timeline
@@ -59,7 +59,8 @@ def test_only_hopper_has_the_larger_matrix_workspace():
 def test_levels_grow_from_tensors_to_the_whole_card():
     timeline = small_timeline()
     run = run_allocator(timeline, AllocatorSettings(), smallest=True)
-    levels = {level.name: level.figure for level in cuda_levels(peak_of(timeline, "cuda:0")[0], run)}
+    beside = context_of(parse_device("cuda:l4-24gb"))
+    levels = {level.name: level.figure for level in cuda_levels(peak_of(timeline, "cuda:0")[0], run, beside)}
     values = [levels[name].value or 0 for name in ("tensors", "allocated", "reserved", "device")]
     assert values == sorted(values)
     assert levels["context"].source == "assumed"
@@ -90,6 +91,13 @@ def test_a_default_heap_gives_a_range_and_a_pinned_one_a_point():
     assert loose.low is not None and loose.high is not None and loose.low < loose.high  # noqa: PT018
     assert tight.value is not None and 1300 * MIB < tight.value < 1340 * MIB  # noqa: PT018
     assert process_level(1, None, pinned=True).figure.value is None
+
+
+@pytest.mark.parametrize("read_mib", [1429, 1460, 2000])
+def test_the_context_of_an_a100_covers_what_was_read_on_them(read_mib: int):
+    """Readings beside the allocator in public sets of A100 runs."""
+    context = context_of(parse_device("cuda:a100-40gb"))
+    assert context.low_bytes <= read_mib * MIB <= context.high_bytes
 
 
 def test_a_gpu_may_be_named_by_its_size():

@@ -129,7 +129,7 @@ def test_a_child_that_was_killed_from_outside_is_no_question_for_the_processor()
 def test_a_prediction_on_a_processor_that_lies_is_the_one_on_an_honest_one(job: str, lying_here: None):
     cured = foresee(f"{job}:make", ask_processor=Processor(None, CURABLE).ask)
     assert EXACT in cured.error_band
-    assert [item.kind for item in cured.assumptions] == ["processor", "probe"]
+    assert [item.kind for item in cured.assumptions] == ["processor", "threads", "probe"]
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in cured.assumptions[0].text
 
 

@@ -8,14 +8,13 @@ import msgspec
 
 from memfit.predict.allocator_settings import AllocatorSettings
 from memfit.predict.cudnn_memory import STORIES, Scratch, with_scratches
-from memfit.predict.devices import CONTEXT_MIB, DeviceSpec, usable_bytes
+from memfit.predict.devices import Context, DeviceSpec, usable_bytes
 from memfit.predict.liveness import mark_at
 from memfit.predict.simulate import events_of, make_allocator, placed_events_of, play, simulate
 from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import FailedAllocation, Level
 from memfit.records.timeline import Span, Timeline
-from memfit.units import MIB
 
 CUDA = "cuda:0"
 
@@ -42,11 +41,11 @@ def cudnn_range(
     return min(peaks), max(peaks)
 
 
-def context_figure() -> Figure:
+def context_figure(context: Context) -> Figure:
     """What the driver takes beside the allocator: assumed, with its range."""
-    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
-    method = "CUDA context and loaded kernels, not predicted"
-    return Figure(value=usual, unit="bytes", source="assumed", low=low, high=high, method=method)
+    method = f"CUDA context and loaded kernels, not predicted: {context.source}"
+    low, high = context.low_bytes, context.high_bytes
+    return Figure(value=context.usual_bytes, unit="bytes", source="assumed", low=low, high=high, method=method)
 
 
 def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
@@ -57,15 +56,15 @@ def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
 
 
 def cuda_levels(
-    tensor_peak_bytes: int, free_run: AllocatorRun, reserved_range: tuple[int, int] | None = None
+    tensor_peak_bytes: int, free_run: AllocatorRun, beside: Context, reserved_range: tuple[int, int] | None = None
 ) -> tuple[Level, ...]:
     """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning.
 
     `reserved_range` is that of a job that calls cuDNN, whose workspaces become a level of their own.
     """
-    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+    low, usual, high = beside.low_bytes, beside.usual_bytes, beside.high_bytes
     least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
-    context = context_figure()
+    context = context_figure(beside)
     reserved = free_run.peak_reserved_bytes
     device = Figure(
         value=reserved + usual, unit="bytes", source="predicted", low=least + low, high=most + high,

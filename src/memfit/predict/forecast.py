@@ -14,7 +14,7 @@ from memfit.job.description import JobDescription
 from memfit.predict.allocator_settings import AllocatorSettings
 from memfit.predict.child import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.cuda_memory import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
-from memfit.predict.devices import DeviceSpec
+from memfit.predict.devices import DeviceSpec, context_of
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
 from memfit.predict.phantom.gpus import PRODUCTS, properties_of, sources_of
@@ -183,7 +183,7 @@ def assemble(
         )  # fmt: skip
     if device.kind == "cuda":
         free_run = run_allocator(reply.timeline, options.allocator, smallest=options.with_smallest)
-        levels = cuda_levels(peak_bytes, free_run, _reserved_range(reply, options, free_run))
+        levels = cuda_levels(peak_bytes, free_run, context_of(device), _reserved_range(reply, options, free_run))
         failed = find_failure(reply.timeline, options.allocator, device)
     else:
         levels = _cpu_levels(peak_bytes, reply, options)
@@ -285,7 +285,7 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
     if device.kind == "cpu":
         return ()
     found = [
-        Assumption(kind="context", text="the CUDA context is an assumed range, different for each card and driver"),
+        Assumption(kind="context", text=f"the CUDA context is an assumed range: {context_of(device).source}"),
         Assumption(kind="device", text=said_of(device)),
     ]
     if reply.scratches:

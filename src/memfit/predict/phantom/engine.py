@@ -11,7 +11,7 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.cuda_memory import context_figure
-from memfit.predict.devices import CONTEXT_MIB, DeviceSpec
+from memfit.predict.devices import Context, DeviceSpec, context_of
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.phantom.build import built_library
 from memfit.predict.phantom.child import run_in_child
@@ -24,7 +24,6 @@ from memfit.predict.processor_cure import AskProcessor, run_cured
 from memfit.predict.what_if import savings_of
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, Level, Prediction
-from memfit.units import MIB
 
 BAND = (
     "torch's own allocator: events equal to real GPU snapshots of transformer steps, reserved within 0.5 % "
@@ -82,7 +81,7 @@ def request_for(job: JobDescription, device: DeviceSpec, *, num_steps: int) -> t
         job=job,
         gpu=gpu,
         total_bytes=device.total_bytes or UNLIMITED_BYTES,
-        context_bytes=CONTEXT_MIB[1] * MIB,
+        context_bytes=context_of(device).usual_bytes,
         library_folder=str(built_library(torch)),
         cudnn_folder=str(torch.cudnn_folder or ""),
         num_steps=num_steps,
@@ -111,7 +110,7 @@ def _assemble(
         route=_route(reply, num_ranks),
         torch_version=reply.torch_version,
         num_steps=whole.num_steps,
-        levels=_levels(whole),
+        levels=_levels(whole, context_of(device)),
         at_peak=who_is_alive(whole.timeline, CUDA, event),
         phases=peak_by_phase(whole.timeline, CUDA),
         assumptions=whole.assumptions + _own_assumptions(device, reply),
@@ -136,10 +135,10 @@ def _route(reply: PhantomReply, num_ranks: int) -> str:
     return f"phantom GPU (torch {reply.torch_version}, CUDA {reply.cuda_version}){of}"
 
 
-def _levels(reply: PhantomReply) -> tuple[Level, ...]:
-    low, usual, high = (mib * MIB for mib in CONTEXT_MIB)
+def _levels(reply: PhantomReply, beside: Context) -> tuple[Level, ...]:
+    low, usual, high = beside.low_bytes, beside.usual_bytes, beside.high_bytes
     reserved = reply.reserved_bytes
-    context = context_figure()
+    context = context_figure(beside)
     device = Figure(
         value=reserved + usual, unit="bytes", source="predicted", low=reserved + low, high=reserved + high,
         method="reserved + assumed context",
