@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +76,13 @@ def test_recomputing_keeps_one_block_and_the_results_of_the_others():
 )
 def test_a_block_ends_at_the_first_number(module: str, block: str):
     assert block_of(module) == block
+
+
+@pytest.mark.parametrize(("dtype", "saved"), [("float32", 400), ("bfloat16", 0), ("bool", 0), ("", 0)])
+def test_half_precision_halves_only_what_is_in_single_precision(dtype: str, saved: int):
+    spans = (
+        span(0, None, 100, "parameter", "setup"),
+        msgspec.structs.replace(span(1, 2, 800, "activation"), dtype=dtype),
+    )
+    found = {s.change: s.saved_bytes for s in savings_of(Timeline(spans=spans, num_events=3), "cpu")}
+    assert found.get("activations in half precision", 0) == saved

@@ -179,7 +179,10 @@ class Tracker(LeanMode):
         if uid is None:
             phase, module, line = self.places.here()
             self.log.phase(self.places.step, phase)
-            birth = Birth(storage.nbytes(), str(tensor.device), operator, phase, self.places.step, module, line)
+            birth = Birth(
+                storage.nbytes(), str(tensor.device), operator, phase, self.places.step, module, line,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+            )  # fmt: skip
             uid = self.log.alloc(birth)
             self._uid_of[key] = uid
             self._keep[key] = weakref.ref(storage, partial(self._die, key))

@@ -33,6 +33,8 @@ class Birth:
     """Which root module it was born in, and the path below it; (-1, '') outside of modules."""
     line: str
     category: Category = "temporary"
+    dtype: str = ""
+    """Of the tensor that was seen first, 'float32'; empty where there is none."""
 
 
 @dataclass(slots=True)
@@ -213,6 +215,7 @@ def _span(birth: Birth, num_bytes: int, start: int, end: int | None, root_names:
         operator=birth.operator,
         device=birth.device,
         line=birth.line,
+        dtype=birth.dtype,
     )
 
 

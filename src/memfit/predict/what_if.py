@@ -20,6 +20,8 @@ Change = Callable[[Span], int]
 WORTH_SAYING = 0.01
 """What saves less than this share of the peak is not worth a line."""
 GUESSES = 3
+HALVES_AT = {"float32": 2, "float64": 4, "complex64": 2, "complex128": 4}
+"""By which factor a type shrinks in half precision."""
 STEP_PHASES = ("forward", "backward", "recompute", "data", "evaluation")
 
 
@@ -57,8 +59,9 @@ def _half_batch(span: Span) -> int:
 
 
 def _half_activations(span: Span) -> int:
-    is_float = span.category == "activation" and "bool" not in span.operator and "native_dropout" not in span.operator
-    return span.num_bytes // 2 if is_float else span.num_bytes
+    """Only what is known to be in single precision; half precision is not halved again."""
+    share = HALVES_AT.get(span.dtype, 1) if span.category == "activation" else 1
+    return span.num_bytes // share
 
 
 def _fused_update(span: Span) -> int:

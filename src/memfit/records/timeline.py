@@ -39,6 +39,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: str = "cpu"
     line: str = ""
     """'file.py:12' of the user's code, where it is known."""
+    dtype: str = ""
+    """'float32', 'bfloat16' of the tensor that was seen first; empty where it is not known."""
 
 
 class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):
