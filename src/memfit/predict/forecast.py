@@ -15,12 +15,12 @@ from memfit.predict.allocator_settings import AllocatorSettings
 from memfit.predict.child import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.cuda_memory import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
 from memfit.predict.devices import DeviceSpec, context_of
+from memfit.predict.error_band import error_band
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.messages import TraceReply, TraceRequest
 from memfit.predict.phantom.gpus import PRODUCTS, properties_of, sources_of
 from memfit.predict.process_memory import process_level
 from memfit.predict.processor_cure import AskProcessor, run_cured
-from memfit.predict.recurrent_memory import WORKSPACE_BY_RULE
 from memfit.predict.sharding import Sharding, shard
 from memfit.predict.step_time import cpu_step_time, gpu_step_time
 from memfit.predict.what_if import savings_of
@@ -28,22 +28,6 @@ from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, FailedAllocation, Level, Prediction
 from memfit.units import format_bytes
-
-CPU_BAND = (
-    "tensor level: equal to the byte with the CPU allocator's own events in nearly all checked jobs, below 0.1 % off "
-    "in the rest (docs/accuracy.md)"
-)
-CUDA_BAND = (
-    "allocated: within 1 % of published measurements of transformer steps and operators on real GPUs (docs/accuracy.md)"
-)
-CUDNN_BAND = (
-    "reserved: off by 4 % in the median and 16 % at most for measured convolutional networks, whose workspaces cuDNN "
-    "chooses (docs/accuracy.md)"
-)
-RECURRENT_BAND = (
-    "allocated: within 1 % but for the workspaces of recurrent layers, which are by rule and were 12 % too small to "
-    "28 % too large in four jobs (docs/accuracy.md)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +183,9 @@ def assemble(
         at_peak=who_is_alive(reply.timeline, where, event),
         phases=peak_by_phase(reply.timeline, where),
         assumptions=reply.assumptions + _own_assumptions(device, reply),
-        error_band=_error_band(device, reply, options),
+        error_band=error_band(
+            device, reply, with_probes=options.with_probes, num_ranks=options.num_ranks, sharding=options.sharding
+        ),
         failed=failed,
         savings=savings_of(reply.timeline, where),
         step_time=_step_time(device, reply),
@@ -218,22 +204,6 @@ def assemble(
 def _reserved_range(reply: TraceReply, options: ForecastOptions, free_run: AllocatorRun) -> tuple[int, int] | None:
     """The least and the most reserved bytes of a job that calls cuDNN; None for one that does not."""
     return cudnn_range(reply.timeline, options.allocator, free_run, reply.scratches) if reply.scratches else None
-
-
-def _error_band(device: DeviceSpec, reply: TraceReply, options: ForecastOptions) -> str:
-    if device.kind == "cpu":
-        return CPU_BAND if options.with_probes and not reply.num_unprobed else _band_without_probes(reply, options)
-    if reply.scratches:
-        return CUDNN_BAND
-    by_rule = any(span.operator == WORKSPACE_BY_RULE for span in reply.timeline.spans)
-    return RECURRENT_BAND if by_rule else CUDA_BAND
-
-
-def _band_without_probes(reply: TraceReply, options: ForecastOptions) -> str:
-    """A band cannot be given where scratch memory was left out: nobody knows how much that is."""
-    num_calls = reply.num_probed + reply.num_unprobed
-    missing = f"{reply.num_unprobed} of {num_calls} distinct operator calls" if options.with_probes else "operators"
-    return f"tensor level: not known, since {missing} were not probed; what they allocate inside counts as zero"
 
 
 def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) -> tuple[Level, ...]:

@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 
 EVERYWHERE = "*"
 MOST_NAMED = 3
+BOOLEAN, INTEGER, EQUALITY = "a boolean", "an integer", "whether two tensors are equal"
+INTEGERS = "a list of integers"
+DECIDES, MAY_DECIDE = (BOOLEAN, EQUALITY), (INTEGER, INTEGERS)
+"""Questions whose answers decide a branch, and those that may decide a size; mostly they count what was right."""
+DRAWN = "drawn at random"
+"""Why a value is an assumption: a run of its own would draw another one."""
+AS_TOLD = ", as told"
+"""How the text of an answer ends that the user gave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ from memfit.predict.cudnn_memory import Scratch
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 
+UNSEEN = "not seen"
+"""The kind of an assumption that says what of the job has no part in the figures."""
+TRANSLATED = "fake cpu, translated to cuda"
+"""The route of a job that was traced on fake CPU tensors for a GPU."""
+
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Trace this job on fake tensors."""

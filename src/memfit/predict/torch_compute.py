@@ -15,8 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.guesses import DRAWN
 from memfit.predict.torch_known import (
-    DRAWN,
     FINITE,
     assume,
     covers_storage,

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.guesses import INTEGERS
 from memfit.predict.torch_copies import copied_as_fakes
 from memfit.predict.torch_known import shadow_of
 from memfit.predict.torch_linear import register_linear
@@ -105,7 +106,8 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             shadow.note_assumed(self)
             with _disable_current_modes():
                 return real.tolist()
-        given = shadow.guess("a list of values", 1, "ones")
+        is_float = self.dtype.is_floating_point or self.dtype.is_complex
+        given = shadow.guess("a list of values" if is_float else INTEGERS, 1, "ones")
         return _nested(_of_type(given, self.dtype), list(self.shape))
 
     def numpy(self: Any, *, force: bool = False) -> Any:

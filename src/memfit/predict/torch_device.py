@@ -17,7 +17,7 @@ import torch
 import torch.optim.optimizer as optimizers
 
 from memfit.predict.cuda_reduction import Processors
-from memfit.predict.messages import TraceRequest
+from memfit.predict.messages import TRANSLATED, TraceRequest
 from memfit.predict.torch_cuda_attention import register_attention
 from memfit.predict.torch_cuda_insides import Card
 from memfit.predict.torch_cuda_norm import register_rms_norm
@@ -26,8 +26,6 @@ from memfit.predict.torch_cuda_pretend import pretending_cuda
 from memfit.predict.torch_cuda_recurrent import register_recurrent
 from memfit.predict.torch_cuda_scratch import note_scratch
 from memfit.predict.torch_fake import Recording
-
-TRANSLATED = "fake cpu, translated to cuda"
 
 
 def device_for_job(request: TraceRequest) -> str:

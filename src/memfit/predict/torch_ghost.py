@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.predict.absent_packages import standing_alone
 from memfit.predict.compiled_files import opening_for_compiled_code
-from memfit.predict.messages import TraceRequest
+from memfit.predict.messages import UNSEEN, TraceRequest
 from memfit.predict.processes import Processes
 from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.script_ends import NeverStepped, run_as_main
@@ -63,7 +63,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         except Exception as error:
             if not counter.is_done:
                 raise
-            recording.shadow.answered["script", _failed_later(error), ""] += 1
+            recording.shadow.answered[UNSEEN, _failed_later(error), ""] += 1
     if was_ended:
         counter.note_unseen()
     trace = recording.finish(time.perf_counter() - started)

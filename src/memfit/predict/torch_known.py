@@ -16,8 +16,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-DRAWN = "drawn at random"
-"""Why a value is an assumption: a run of its own would draw another one."""
 FINITE = "no number is infinite or not a number"
 
 

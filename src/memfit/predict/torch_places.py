@@ -23,6 +23,7 @@ from memfit.records.timeline import Phase
 
 LABEL = "memfit"
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+_DATA_FOLDER = os.path.join(_TORCH_FOLDER, "utils", "data") + os.sep
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
@@ -170,6 +171,19 @@ class Places:
                 fallback = f"{os.path.basename(filename)}:{frame.f_lineno}"
             frame = frame.f_back
         return fallback
+
+
+def is_for_order() -> bool:
+    """Whether a data loader or its sampler is asking, for a seed or the order of the data; not somebody they call."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename.startswith(_DATA_FOLDER):
+            return True
+        if not filename.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def kind_of_file(filename: str) -> int:

@@ -21,7 +21,7 @@ from memfit.predict import torch_cuda_convolution as convolution
 from memfit.predict import torch_cuda_norm as norm
 from memfit.predict import torch_cuda_recurrent as recurrent
 from memfit.predict import torch_packed as packed
-from memfit.predict.guesses import Guesses
+from memfit.predict.guesses import AS_TOLD, BOOLEAN, EQUALITY, INTEGER, Guesses
 from memfit.predict.torch_compute import (
     LIFTS,
     Plan,
@@ -35,6 +35,7 @@ from memfit.predict.torch_compute import (
     small_copy,
 )
 from memfit.predict.torch_known import keep_shadow, shadow_of, why_assumed
+from memfit.predict.torch_places import is_for_order
 from memfit.predict.torch_tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
@@ -162,17 +163,17 @@ class Shadow(LeanMode):
             with _disable_current_modes():
                 return real.item()
         if tensor.dtype is torch.bool:
-            return bool(self.guess("a boolean", self._truth))
+            return bool(self.guess(BOOLEAN, self._truth))
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return float(self.guess("a number", 1.0))
-        return int(self.guess("an integer", 1))
+        return int(self.guess(INTEGER, 1))
 
     def guess(self, what: str, usual: Any, shown: str = "") -> Any:
         """The user's answer for the line that asks, else the usual one; both are listed."""
         line = self._line()
         given = self.guesses.answer(line)
         if given is not None:
-            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}, as told", line] += 1
+            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}{AS_TOLD}", line] += 1
             return given
         text = f"{what} was asked for and answered with {shown or usual}"
         self.answered["scalar answer", text, line] += 1
@@ -182,7 +183,7 @@ class Shadow(LeanMode):
     def note_assumed(self, tensor: torch.Tensor) -> None:
         """List that a value was read which is known only by assumption."""
         why = why_assumed(tensor)
-        if why:
+        if why and not is_for_order():
             line = self._line()
             text = f"a value was read that is an assumption: {why}"
             self.answered["assumed value", text, line] += 1
@@ -193,7 +194,7 @@ class Shadow(LeanMode):
             return real
         if tuple(args[0].shape) != tuple(args[1].shape):
             return False
-        return bool(self.guess("whether two tensors are equal", self._truth))
+        return bool(self.guess(EQUALITY, self._truth))
 
     # ---- results whose size depends on values ----------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Shadow(LeanMode):
         line = self._line()
         given = self.guesses.answer(line)
         if given is not None:
-            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}, as told", line] += 1
+            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}{AS_TOLD}", line] += 1
             return min(int(given), tensor.numel())
         text = f"the size of the result of {name} depends on data; the largest possible was taken"
         self.answered["upper bound", text, line] += 1

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 from torch.utils.data import dataloader
 
+from memfit.predict.messages import UNSEEN
 from memfit.predict.script_ends import EnoughSteps
 from memfit.predict.torch_fake import Recording
 from memfit.predict.torch_places import kind_of_file
@@ -39,8 +40,6 @@ MOST_KEEPING_SECONDS = 60.0
 NEGLIGIBLE = 1e-3
 MANY = 10**6
 """Batches of a loader that does not know how many it has."""
-UNSEEN = "not seen"
-"""The kind of an assumption that says what of the job has no part in the figures."""
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3

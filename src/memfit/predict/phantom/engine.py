@@ -12,6 +12,7 @@ from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.cuda_memory import context_figure
 from memfit.predict.devices import Context, DeviceSpec, context_of
+from memfit.predict.error_band import earned
 from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.phantom.build import built_library
 from memfit.predict.phantom.child import run_in_child
@@ -114,7 +115,7 @@ def _assemble(
         at_peak=who_is_alive(whole.timeline, CUDA, event),
         phases=peak_by_phase(whole.timeline, CUDA),
         assumptions=whole.assumptions + _own_assumptions(device, reply),
-        error_band=BAND,
+        error_band=earned(BAND, whole.assumptions),
         failed=reply.failed,
         savings=savings_of(whole.timeline, CUDA),
         step_time=Figure(value=None, unit="seconds", reason="kernels do not run on the phantom GPU"),
