@@ -226,6 +226,25 @@ def test_a_hook_that_is_added_inside_a_block_fires_once_and_the_block_is_kept(pl
     assert any("a hook was added inside" in each for each in said)
 
 
+class OwnGenerator(Block):
+    """Draws its noise from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * torch.rand(x.shape, generator=self.generator)
+
+
+def test_a_generator_that_hangs_on_a_module_draws_the_same_again(plan: tuple[Node, ...]):
+    def step(model: nn.Module, x: torch.Tensor) -> Any:
+        plain_step(model, x)
+        return [block.generator.get_state() for block in model.blocks]  # type: ignore[union-attr]
+
+    check(blocks_of(OwnGenerator), plan, step)
+
+
 class Installing(Block):
     """Installs a hook in its first forward, and remembers that it did."""
 

@@ -24,7 +24,7 @@ MOST_OBJECTS = 4000
 """Objects that hang on modules or arguments are followed up to this many."""
 DEEPEST = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
-          types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size, torch.Generator)  # fmt: skip
+          types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size)  # fmt: skip
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
 """Attributes that torch itself keeps in every module."""
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
@@ -72,10 +72,11 @@ def _is_container(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Noted:
-    """Containers with what they held, and tensors with their versions."""
+    """Containers with what they held, tensors with their versions, random generators with their states."""
 
     places: list[tuple[Any, Any]] = field(default_factory=list)
     tensors: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    generators: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)
 
     def still_there(self) -> bool:
         """Whether every container holds what it held."""
@@ -89,6 +90,13 @@ class Noted:
         """Let every container hold again what it held."""
         for container, content in self.places:
             _lay(container, content)
+        for generator, state in self.generators:
+            generator.set_state(state)
+
+    def now(self) -> Noted:
+        """The same containers, with tensors and generators as they are now."""
+        tensors = [(tensor, tensor._version) for tensor, _ in self.tensors]
+        return Noted(self.places, tensors, [(each, each.get_state()) for each, _ in self.generators])
 
 
 def note(roots: Iterable[Any], shelves: Iterable[MutableMapping[str, Any]] = ()) -> Noted:
@@ -113,6 +121,9 @@ def _open(value: Any, noted: Noted) -> Iterable[Any]:
     """Note a value, and say what lies in it."""
     if isinstance(value, torch.Tensor):
         noted.tensors.append((value, value._version))
+        return ()
+    if isinstance(value, torch.Generator):
+        noted.generators.append((value, value.get_state()))
         return ()
     if isinstance(value, torch.nn.Module) or type(value).__name__.endswith("Config"):
         return ()
@@ -229,12 +240,10 @@ class Watch:
         return self._hook_tables
 
     def attributes(self) -> Noted:
-        """What the modules hold; the same object as long as nothing changes."""
+        """What the modules hold; found again only when it changes."""
         if self._noted is None or not self._noted.still_there():
             self._noted = note(self._roots, self._shelves)
-        else:
-            self._noted.tensors[:] = [(tensor, tensor._version) for tensor, _ in self._noted.tensors]
-        return self._noted
+        return self._noted.now()
 
     def buffers(self) -> list[torch.Tensor]:
         """The buffers that lie there now, each once."""
@@ -262,7 +271,7 @@ class State:
         objects = [value for value in given if not isinstance(value, (torch.Tensor, *_PLAIN))]
         attributes = watch.attributes()
         return cls(
-            Noted(attributes.places, list(attributes.tensors)),
+            attributes,
             [(buffer, buffer.detach().clone()) for buffer in watch.buffers()],
             watch.hooks(),
             note(objects) if objects else None,
