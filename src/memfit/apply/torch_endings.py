@@ -18,6 +18,7 @@ import msgspec
 
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Window
+from memfit.apply.torch_checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.apply.torch_job import Job, leaving_no_trace
 from memfit.apply.torch_moments import clock_into
 from memfit.apply.torch_segments import LiveStage, apply_nodes
@@ -95,6 +96,9 @@ def _again_seconds(job: Job, stages: tuple[Stage, ...], wanted: list[int]) -> di
     nodes = tuple(
         Checkpoint(inside=(Keep(stage=i),)) if i in wanted else Keep(stage=i) for i, stage in enumerate(stages)
     )
-    with leaving_no_trace(job), apply_nodes(job.model, stages, nodes, on_stage=tell, is_exact=job.is_exact):
+    with leaving_no_trace(job), apply_nodes(job.model, stages, nodes, on_stage=tell, is_exact=job.is_exact) as applied:
         job.run()
-    return {i: moments.get(f"ready {i}", 0.0) - moments.get(f"again {i}", 0.0) for i in wanted}
+        num_saved = saved_tensors(applied)
+    cost = checkpoint_cost().again  # what the checkpoint itself takes is counted with the sweep
+    spans = {i: moments.get(f"ready {i}", 0.0) - moments.get(f"again {i}", 0.0) for i in wanted}
+    return {i: max(0.0, span - cost.of(num_saved.get(i, ()))) for i, span in spans.items()}

@@ -260,6 +260,7 @@ class Frame:
         with torch.autograd.graph.saved_tensors_hooks(pack, Holder.find):
             output = call.forward(*args, **kwargs)
         call.circumstances.others = make.drawing.after(drawn)
+        make.num_saved = len(call.saved)
         if [tensor._version for tensor in given] != versions and self._wrote_outside(call, given, versions):
             make.say_kept("it wrote into its arguments")
         elif call.state.wrote_into_a_tensor():
@@ -500,6 +501,8 @@ class CallMaker:
         self.position, self.name = position, name
         self.stage, self.is_first, self.is_last = stage
         self.watch, self.drawing, self.say_kept = watch, drawing, say_kept
+        self.num_saved: int | None = None
+        """How many tensors the last call saved; None before the first."""
 
     def call_of(
         self, frame: Frame, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

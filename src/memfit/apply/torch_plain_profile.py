@@ -15,6 +15,7 @@ import msgspec
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward, watch_calls
+from memfit.apply.torch_checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.apply.torch_endings import Heads, heads_of, part_of, with_endings
 from memfit.apply.torch_frames import SecondRunDiffers
 from memfit.apply.torch_job import (
@@ -66,10 +67,11 @@ def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     live = live_stages(job.model, draft)
     seen = _Seen()
     plain = _record(job, live, seen)
-    swept, draft, kept = _record_swept(job, draft, live)
+    swept, draft, kept, num_saved = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs)
     update = measure_update(job)
-    stages = with_endings(job, _stages(draft, plain, swept, seen, seconds), heads, timed_runs)
+    stages = with_checkpoint_seconds(_stages(draft, plain, swept, seen, seconds), num_saved)
+    stages = with_endings(job, stages, heads, timed_runs)
     chain = with_uncalled(job, chain_of(job, stages, update), layout.uncalled)
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
@@ -154,13 +156,16 @@ def _record(job: Job, live: list[LiveStage], seen: _Seen) -> Record:
 
 def _record_swept(
     job: Job, draft: tuple[Stage, ...], live: list[LiveStage]
-) -> tuple[Record, tuple[Stage, ...], list[str]]:
-    """Record a step with every block recomputed; a block that computes something else then is to be kept."""
+) -> tuple[Record, tuple[Stage, ...], list[str], dict[int, list[int]]]:
+    """Record a step with every block recomputed; a block that computes something else then is to be kept.
+
+    The last of what is returned says how many tensors the calls of each block saved.
+    """
     kept: list[str] = []
     while True:
         try:
-            with apply_nodes(job.model, draft, every_block(draft), is_exact=job.is_exact):
-                return _record(job, live, _Seen()), draft, kept
+            with apply_nodes(job.model, draft, every_block(draft), is_exact=job.is_exact) as applied:
+                return _record(job, live, _Seen()), draft, kept, saved_tensors(applied)
         except SecondRunDiffers as error:
             culprit = next(i for i, stage in enumerate(live) if error.name in stage.names)
             kept.append(draft[culprit].name)
@@ -218,6 +223,15 @@ def stage_of(
         forward_transient_bytes=max(size.forward_transient_bytes, swept),
         backward_transient_bytes=max(0, backward),
         gradient_bytes=size.gradient_bytes,
+    )
+
+
+def with_checkpoint_seconds(stages: tuple[Stage, ...], num_saved: dict[int, list[int]]) -> tuple[Stage, ...]:
+    """The stages with what a checkpoint around each of them costs beside its second run."""
+    cost = checkpoint_cost()
+    return tuple(
+        msgspec.structs.replace(stage, checkpoint_seconds=cost.seconds(num_saved.get(index, ())))
+        for index, stage in enumerate(stages)
     )
 
 

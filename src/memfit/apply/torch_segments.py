@@ -288,6 +288,8 @@ class AppliedPlan:
     nodes: tuple[Node, ...]
     listeners: Listeners = field(default_factory=Listeners)
     closers: list[Callable[[], None]] = field(default_factory=list)
+    calls: list[PlannedCall] = field(default_factory=list)
+    """One for each module of a checkpoint."""
 
     def undo(self) -> None:
         """Leave the model as it was."""
@@ -327,7 +329,8 @@ def apply_nodes(
                 run = Run(node, live, applied.listeners)
                 for position, member in enumerate(run.members):
                     size = _planned_input_bytes(stages, member) if position == 0 else None
-                    applied.closers.append(add_layer(member.module, PlannedCall(run, position, size)))
+                    applied.calls.append(PlannedCall(run, position, size))
+                    applied.closers.append(add_layer(member.module, applied.calls[-1]))
     except BaseException:
         applied.undo()
         raise

@@ -23,13 +23,21 @@ import torch
 from memfit.apply.events import Record
 from memfit.apply.stage_sizes import Measured, measure_stage, windows_of
 from memfit.apply.torch_calls import at_backward
+from memfit.apply.torch_checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.apply.torch_foresight import Foreseen, foresee
 from memfit.apply.torch_frames import SecondRunDiffers, second_runs
 from memfit.apply.torch_job import Job, leaving_no_trace, storage_bytes
 from memfit.apply.torch_memory_out import left_for, ran_out, unless_memory_runs_out
 from memfit.apply.torch_meter import put_mark, record_events
 from memfit.apply.torch_moments import ClockRecord, clock_into, stage_hooks
-from memfit.apply.torch_plain_profile import Profile, chain_of, fuse, stage_of, with_uncalled
+from memfit.apply.torch_plain_profile import (
+    Profile,
+    chain_of,
+    fuse,
+    stage_of,
+    with_checkpoint_seconds,
+    with_uncalled,
+)
 from memfit.apply.torch_proof import digest_of
 from memfit.apply.torch_segments import AppliedPlan, LiveStage, apply_nodes, live_stages
 from memfit.apply.torch_update import measure_update
@@ -133,13 +141,14 @@ def _measured(spared: _Spared, timed_runs: int, reason: str) -> Profile:
     _keep_what_drifts(spared)
     job.spared = spared.applied
     sizes = _sizes(spared)
-    seconds = _seconds(spared, timed_runs)
+    seconds, num_saved = _seconds(spared, timed_runs)
     update = measure_update(job)
     outputs = [stage.output_bytes for stage in spared.draft]
     stages = tuple(
         stage_of(stage, sizes[i][0], outputs[i], outputs[i - 1] if i else 0, sizes[i][1], seconds[i])
         for i, stage in enumerate(spared.draft)
     )
+    stages = with_checkpoint_seconds(stages, num_saved)
     notes = (*spared.notes, f"{reason}: measured and proven block by block")
     return Profile(with_uncalled(job, chain_of(job, stages, update), spared.uncalled), notes, None)
 
@@ -233,8 +242,13 @@ def _comparing_bits(job: Job) -> contextlib.AbstractContextManager[None]:
 # ---- bytes and seconds -----------------------------------------------------------------------------------------
 
 
-def _run_told(spared: _Spared, tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]) -> None:
-    """Run the step; of the runs of a block, the first is told as 'swept 3' to 'over 3', the last ends at 'left 3'."""
+def _run_told(
+    spared: _Spared, tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]
+) -> dict[int, list[int]]:
+    """Run the step; of the runs of a block, the first is told as 'swept 3' to 'over 3', the last ends at 'left 3'.
+
+    Returns how many tensors the calls of each block saved.
+    """
     told: set[str] = set()
 
     def on_stage(name: str) -> None:
@@ -250,13 +264,14 @@ def _run_told(spared: _Spared, tell: Callable[[str], None], outputs: dict[int, l
             tell(f"left {number}")
 
     with (
-        spared.applied(on_stage),
+        spared.applied(on_stage) as applied,
         second_runs(stops_early=False),
         stage_hooks(spared.live, tell, outputs),
         at_backward(lambda: tell("turn"), lambda: tell("done")),
     ):
         tell("begin")
         spared.job.run()
+        return saved_tensors(applied)
 
 
 def _ends(spared: _Spared, at: Callable[[str], int | None]) -> dict[int, int]:
@@ -312,16 +327,22 @@ def _passing(record: Record, index: int, output_bytes: int) -> int:
     return max(0, record.peak_between(start, end) - record.alive[start] - output_bytes)
 
 
-def _seconds(spared: _Spared, timed_runs: int) -> list[tuple[float, float]]:
-    """The least forward and backward time of each stage over some runs."""
-    runs = [_timed(spared) for _ in range(timed_runs)]
-    return [(min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(spared.draft))]
+def _seconds(spared: _Spared, timed_runs: int) -> tuple[list[tuple[float, float]], dict[int, list[int]]]:
+    """The least forward and backward time of each stage over some runs; how many tensors its calls saved.
+
+    Forwards are seen under a checkpoint: what that costs is taken off again.
+    """
+    num_saved: dict[int, list[int]] = {}
+    runs = [_timed(spared, num_saved) for _ in range(timed_runs)]
+    cost = checkpoint_cost().first
+    least = [(min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(spared.draft))]
+    return [(max(0.0, f - cost.of(num_saved.get(i, ()))), b) for i, (f, b) in enumerate(least)], num_saved
 
 
-def _timed(spared: _Spared) -> list[tuple[float, float]]:
+def _timed(spared: _Spared, num_saved: dict[int, list[int]]) -> list[tuple[float, float]]:
     moments: dict[str, float] = {}
     with leaving_no_trace(spared.job):
-        _run_told(spared, clock_into(moments, spared.job.device), {})
+        num_saved.update(_run_told(spared, clock_into(moments, spared.job.device), {}))
     record = ClockRecord(moments)
     ends, windows = _ends(spared, record.at), windows_of(record, len(spared.draft))
     found = []
