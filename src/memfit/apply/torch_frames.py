@@ -216,12 +216,22 @@ def _check_version(tensor: torch.Tensor, version: int) -> None:
 # ---- the first run -------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Trail:
+    """What is known of a frame after its end."""
+
+    position: int = -1
+    """Of its last call."""
+    num_saved: int = 0
+
+
 class Frame:
     """A run of calls whose saved tensors are dropped; lives as long as the graph that holds its holders."""
 
     def __init__(self, region: Region, on_call: Tell | None, on_stage: Tell | None, is_exact: bool) -> None:
         self.region, self.on_call, self.on_stage, self.is_exact = region, on_call, on_stage, is_exact
         self.calls: list[Call] = []
+        self.trail = Trail()
         self.is_open = True
         self._returned: dict[int, tuple[weakref.ref[torch.Tensor], int, Place]] = {}
         self._lock = threading.RLock()
@@ -282,6 +292,7 @@ class Frame:
         for holder in holders:
             holder.tensor = None
         self.calls.append(call)
+        self.trail.position, self.trail.num_saved = call.position, self.trail.num_saved + len(call.saved)
         for number, tensor in enumerate(tensors_in(output)):
             self._returned[id(tensor)] = (weakref.ref(tensor), tensor._version, (call.number, number))
         self.is_open = True

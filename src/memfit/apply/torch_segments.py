@@ -22,7 +22,7 @@ from torch.nn.modules import module as torch_module
 
 from memfit.apply.torch_call_sites import add_layer, is_compiled, layers_of
 from memfit.apply.torch_circumstances import Drawing
-from memfit.apply.torch_frames import CallMaker, Frame, Region
+from memfit.apply.torch_frames import CallMaker, Frame, Region, Trail
 from memfit.apply.torch_module_state import Watch
 from memfit.apply.torch_stages import GLUE
 from memfit.apply.torch_structures import leaves_of
@@ -123,7 +123,10 @@ class Run:
         frame = known() if known is not None else None
         if frame is not None and frame.is_open and frame.last_position < position and frame.reads(args):
             return frame
-        if position > 0:
+        trail: Trail | None = getattr(self._local, "trail", None)
+        # A frame that saved nothing dies at once: there is nothing to run again, and nothing to warn of.
+        has_died = frame is None and trail is not None and trail.num_saved == 0 and trail.position == position - 1
+        if position > 0 and not has_died:
             self.listeners.say(
                 "order",
                 f"{self.members[position].name} is not called with what the block before it returned, as it was when "
@@ -131,7 +134,7 @@ class Run:
             )
         tell = self.listeners.on_stage
         frame = Frame(self.region, self.listeners.on_call, tell, self.listeners.is_exact)
-        self._local.frame = weakref.ref(frame)
+        self._local.frame, self._local.trail = weakref.ref(frame), frame.trail
         return frame
 
 

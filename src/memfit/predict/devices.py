@@ -21,7 +21,6 @@ CUBLAS_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 HOPPER_WORKSPACE_BYTES = 32 * MIB
 
 
-
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What the driver takes beside the allocator: the CUDA context and the kernels that were loaded."""
 
