@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from memfit.api import fitting_loop
-from memfit.apply.torch_meter import Meter
+from memfit.apply.torch_meter import Meter, record_events
 from memfit.errors import DoesNotFit, UsageError
 from memfit.records.fit import LoopFit
 
@@ -170,6 +170,22 @@ def growing() -> tuple[Losses, nn.Module]:
     return losses, model
 
 
+def gradient_penalty() -> tuple[Losses, nn.Module]:
+    """A gradient of a gradient, by an input that the pass itself declares to need one."""
+    first, critic = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), blocks(dropout=0.0)
+    optimizer, losses = torch.optim.Adam([*first.parameters(), *critic.parameters()]), []
+    for x, _ in batches(5):
+        optimizer.zero_grad()
+        made = first(x)
+        mixed = (0.5 * x + 0.5 * made.detach()).requires_grad_(True)
+        (slope,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
+        loss = (slope.norm(dim=1) - 1).square().mean() + made.mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, nn.ModuleList([first, critic])
+
+
 LOOPS: dict[str, Loop] = {
     each.__name__: each
     for each in (plain_loop, late_zero_grad, accumulating, mixed_precision, evaluating, several_roots, growing)
@@ -220,6 +236,23 @@ def test_a_fitted_loop_trains_as_the_plain_one_within_its_budget(name: str):
     assert found.first_peak_bytes is not None
     assert found.first_peak_bytes <= budget_bytes
     assert all(fit.proof is not None and fit.proof.bit_equal for fit in found.fits)
+
+
+def test_a_loop_with_a_gradient_penalty_trains_as_the_plain_one():
+    losses, weights, _ = run(gradient_penalty)
+    fitted_losses, fitted_weights, _ = run(gradient_penalty, 1 << 40)
+    assert fitted_losses == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, fitted_weights, strict=True))
+
+
+def test_a_window_that_another_profiler_ended_is_unknown_and_not_zero():
+    device = torch.device("cpu")
+    meter = Meter(device)
+    assert meter.start()
+    meter.begin_window(0)
+    record_events(lambda: torch.ones(1000), device)
+    meter.begin_window(0)
+    assert meter.stop() == [None, None]
 
 
 def test_larger_batches_get_plans_of_their_own():

@@ -124,8 +124,7 @@ class LoopFitter:
 
     def stop(self) -> LoopFit:
         """Leave the program as it was, and say what came of it."""
-        torch.nn.Module.__call__ = self._plain_call
-        torch.autograd.backward = self._plain_backward
+        self._give_torch_back()
         self._end_recording()
         self._end_measuring()
         self._unspare()
@@ -146,6 +145,10 @@ class LoopFitter:
             notes=tuple(self.notes),
         )
 
+    def _give_torch_back(self) -> None:
+        torch.nn.Module.__call__ = self._plain_call
+        torch.autograd.backward = self._plain_backward
+
     def _called(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         if self._depth or threading.get_ident() != self._thread or not _trains(module):
             return self._plain_call(module, *args, **kwargs)
@@ -156,6 +159,7 @@ class LoopFitter:
                     self._begin_pass(module, args, kwargs)
                 except Exception as error:
                     self.failed = error
+                    self._give_torch_back()  # for who goes on all the same, and never comes to stop
                     raise
             if self._recorder is not None:
                 return self._recorder.call_module(module, self._bound(module), args, kwargs)
@@ -215,7 +219,9 @@ class LoopFitter:
             self._fitted.undo()
             self._fitted = None
         self._recorded_bytes = size
+        self._end_measuring()  # foreseeing records events of its own
         self._spare = self._spared(module, args, kwargs)
+        gc.collect()
         self._tape = Tape()
         self._recorder = Recorder(self._tape)
         self._recorder.begin()
@@ -241,6 +247,8 @@ class LoopFitter:
             self._stale, self._recorder = self._recorder, None
         if self._stale is not None:
             self._stale.end()
+            if not self._stale.is_on_stack:
+                self._stale = None  # with its tape, which holds a batch
 
     def _fit(self) -> None:
         """Plan and prove with the pass that was recorded, and apply."""
@@ -251,6 +259,8 @@ class LoopFitter:
         began = time.monotonic()
         self.say(f"fitting into {format_bytes(self.options.budget_bytes)}: measuring the step, planning, proving")
         self._fitted = self.fit_job(_job_of(tape, self.options.name), self.options.budget_bytes)
+        del tape
+        gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
         self._planned_bytes = self._recorded_bytes
         self.fits.append(self._fitted.fit)
@@ -301,6 +311,8 @@ class LoopFitter:
         if meter is None:
             return
         for position, (number, peak_bytes) in enumerate(zip(windows, meter.stop(), strict=True)):
+            if peak_bytes is None:
+                continue
             if number is None:
                 self.first_peak_bytes = max(self.first_peak_bytes or 0, peak_bytes)
             elif position > 0 or meter.device.type == "cuda" or peak_bytes <= self.options.budget_bytes:
@@ -382,15 +394,21 @@ def _optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | Non
     """The optimizer of the program that has most of a model's parameters; a wrapper of another one does not count."""
     wanted = {id(p) for module in modules for p in module.parameters()}
     best: tuple[int, Any] = (0, None)
+    kinds = _with_subclasses(torch.optim.Optimizer)
     for each in gc.get_objects():
-        if issubclass(type(each), torch.optim.Optimizer) and not hasattr(each, "optimizer"):
+        if type(each) in kinds and not hasattr(each, "optimizer"):
             count = sum(id(p) in wanted for group in each.param_groups for p in group["params"])
             best = max(best, (count, each), key=lambda pair: pair[0])
     return best[1]
 
 
 def _tensors_alive() -> list[torch.Tensor]:
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
+    return [each for each in gc.get_objects() if type(each) in kinds]
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    return {kind}.union(*(_with_subclasses(each) for each in type.__subclasses__(kind)))
 
 
 def _alive_bytes(device: torch.device) -> int:

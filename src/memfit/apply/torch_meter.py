@@ -29,7 +29,7 @@ def put_mark(name: str) -> None:
 def record_events(run: Callable[[], Any], device: torch.device) -> Record:
     """Run something and keep the allocator's events on one device."""
     with _quiet():
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             run()
         assert profiler.profiler is not None
         results: Any = profiler.profiler.kineto_results
@@ -46,7 +46,7 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.peaks: list[int] = []
+        self.peaks: list[int | None] = []
         """Of the windows that ended, in order; where events are recorded, filled by `stop`."""
         self._before: list[int] = []
         self._profiler: Any = None
@@ -55,10 +55,11 @@ class Meter:
         """Begin; False where another profiler is at work in the program."""
         if self.device.type == "cuda":
             return True
-        if torch._C._autograd._profiler_enabled():
+        bindings: Any = torch._C
+        if bindings._autograd._profiler_enabled():
             return False
         with _quiet():
-            self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+            self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
             self._profiler.start()
         return True
 
@@ -72,17 +73,23 @@ class Meter:
             put_mark(f"window {len(self._before)}")
         self._before.append(before_bytes)
 
-    def stop(self) -> list[int]:
-        """End the last window; the most bytes that were alive at once in each."""
+    def stop(self) -> list[int | None]:
+        """End the last window; the most bytes that were alive at once in each, None where it was not recorded.
+
+        Another profiler of the program, begun in the middle, ends this one.
+        """
         if self.device.type == "cuda":
             self.peaks.append(torch.cuda.max_memory_allocated(self.device))
             return self.peaks
         with _quiet():
             self._profiler.stop()
             record = _read(self._profiler.profiler.kineto_results.experimental_event_tree(), self.device)
-        starts = [record.at(f"window {number}") or 0 for number in range(len(self._before))]
-        for before_bytes, start, end in zip(self._before, starts, [*starts[1:], len(record.events)], strict=False):
-            self.peaks.append(before_bytes + record.peak_between(start, end) - record.alive[start])
+        marks = [record.at(f"window {number}") for number in range(len(self._before))]
+        for before_bytes, start, end in zip(self._before, marks, [*marks[1:], len(record.events)], strict=True):
+            if start is None or end is None:
+                self.peaks.append(None)
+            else:
+                self.peaks.append(before_bytes + record.peak_between(start, end) - record.alive[start])
         return self.peaks
 
 

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memfit.apply.torch_structures import replaced, tensors_in
 from memfit.errors import UsageError
 
-_SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "requires_grad_", "register_hook", "backward"}
+_SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "register_hook", "backward"}
 """Functions that make no tensor worth repeating, or act on the graph alone."""
 _FUNCTION: Any = torch.autograd.Function
 _READ_ONLY_PROPERTIES = {"T", "H", "mT", "mH", "real", "imag", "data"}
@@ -189,13 +189,13 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.tape, self.inside_module, self.is_open = tape, 0, False
         self._thread = threading.get_ident()
-        self._is_on_stack = False
+        self.is_on_stack = False
         self._plain_apply: Any = None
 
     def begin(self) -> None:
         """Record from now on."""
         self.__enter__()
-        self.is_open = self._is_on_stack = True
+        self.is_open = self.is_on_stack = True
         self._plain_apply = plain = _FUNCTION.__dict__["apply"]
         recorder = self
 
@@ -209,8 +209,8 @@ class Recorder(TorchFunctionMode):
         if self.is_open:
             self.is_open = False
             _FUNCTION.apply = self._plain_apply
-        if self._is_on_stack and _get_current_function_mode() is self:
-            self._is_on_stack = False
+        if self.is_on_stack and _get_current_function_mode() is self:
+            self.is_on_stack = False
             self.__exit__(None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
