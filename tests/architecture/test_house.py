@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"records", "predict"},
     "study": {"measure", "predict", "job", "records"},
     "api": {"job", "records", "inside", "measure", "predict", "study", "explain", "plan", "apply", "show"},
+    "integrations": {"records", "inside", "measure", "apply", "api"},
     "commands": {"api", "records"},
     "testing": {"job", "records", "inside", "measure", "predict", "study", "explain", "plan", "apply", "show", "api"},
     "__init__": {"api", "records", "errors", "version"},

@@ -21,7 +21,8 @@ from memfit.measure.trainer_run import TrainerRun
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _callback_class() -> Any:
+def callback_class() -> Any:
+    """Lightning's own class of callbacks, from the package that the program uses."""
     for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(f"{name}.callbacks").Callback
@@ -30,7 +31,7 @@ def _callback_class() -> Any:
     raise MissingExtra("Lightning is not installed", hint="pip install lightning")
 
 
-class MemfitCallback(_callback_class()):
+class MemfitCallback(callback_class()):
     """Measures the fits of a Trainer; `overwrite` replaces an old run in the folder, never other files."""
 
     def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None, overwrite: bool = False) -> None:

@@ -1,0 +1,61 @@
+"""What the callbacks of both trainers share: one training after another is held to a budget while it runs."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memfit import api
+from memfit.errors import UsageError
+
+if TYPE_CHECKING:
+    from memfit.apply.torch_loop_fit import LoopFitter
+    from memfit.records.fit import LoopFit
+
+
+class TrainerFit:
+    """Fits the trainings of a Trainer into a budget."""
+
+    def __init__(self, budget: str | int, disk: str | Path | None, planner: str, measure_every: int | None) -> None:
+        self._options: dict[str, Any] = {"disk": disk, "planner": planner, "measure_every": measure_every}
+        self._budget = budget
+        self._new_fitter()  # a budget that cannot be read is refused here, before anything trains
+        self._fitter: LoopFitter | None = None
+        self._at_the_end: weakref.finalize[Any, Any] | None = None
+        self.found: LoopFit | None = None
+
+    def begin(self) -> None:
+        """A training begins; one that ended in an exception nobody told of ends here."""
+        self.end()
+        self._fitter = self._new_fitter()
+        self._fitter.start()
+        self._at_the_end = weakref.finalize(self, self._fitter.stop)  # also when the process ends
+
+    def end(self) -> None:
+        """The training is over, perhaps by an exception: take the plan away, keep the record and print it."""
+        fitter, self._fitter = self._fitter, None
+        if fitter is None or self._at_the_end is None:
+            return
+        self._at_the_end.detach()
+        self.found = fitter.stop()
+        if self.found.fits:
+            api.print_loop_fit(self.found)
+
+    def _new_fitter(self) -> LoopFitter:
+        return api.fitting_loop(self._budget, say=_say, **self._options)
+
+
+def refuse_ranks(num_ranks: int, how: str) -> None:
+    """Refuse a training on several ranks, by the name of what spreads it."""
+    if num_ranks > 1 or how:
+        raise UsageError(
+            f"a training under {how or f'{num_ranks} ranks'} cannot be fitted while it runs",
+            found="its passes talk to other ranks, so that one rank alone cannot repeat them",
+            hint="fit the same training on one device, and load the plan in every rank: memfit.apply_plan",
+        )
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"memfit: {sentence}\n")
