@@ -42,7 +42,7 @@ def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:
 def resident_peak(name: str, settings: dict[str, Any]) -> dict[str, int]:
     """The kernel's high-water mark of three real steps with a pinned mmap threshold, and the bare process before."""
     pin_mmap_threshold()
-    base = baseline_bytes([], "Adam")
+    base, _ = baseline_bytes([], "Adam")
     with open("/proc/self/clear_refs", "w", encoding="ascii") as stream:
         stream.write("5")
     step = plain_step(as_training(build_workload(name, dict(settings)), name))

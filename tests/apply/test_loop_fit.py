@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from memfit.api import fitting_loop
+from memfit.apply.torch_loop_fit import alive_bytes
 from memfit.apply.torch_meter import Meter, record_events
 from memfit.errors import DoesNotFit, UsageError
 from memfit.records.fit import LoopFit
@@ -196,10 +197,11 @@ def weights_of(model: nn.Module) -> list[torch.Tensor]:
     return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
 
 
-def run(loop: Loop, budget_bytes: int | None = None) -> tuple[Losses, list[torch.Tensor], LoopFit | None]:
-    gc.collect()
+def run(loop: Loop, own_bytes: int | None = None) -> tuple[Losses, list[torch.Tensor], LoopFit | None]:
+    """Run a loop, on request within so many bytes for itself; what other tests left alive here comes on top."""
+    budget_bytes = (own_bytes or 0) + left_over_bytes()
     torch.manual_seed(0)
-    if budget_bytes is None:
+    if own_bytes is None:
         losses, model = loop()
         return losses, weights_of(model), None
     fitter = fitting_loop(budget_bytes, measure_every=1)
@@ -211,9 +213,13 @@ def run(loop: Loop, budget_bytes: int | None = None) -> tuple[Losses, list[torch
     return losses, weights_of(model), found
 
 
+def left_over_bytes() -> int:
+    gc.collect()
+    return alive_bytes(torch.device("cpu"))
+
+
 def everything_kept_bytes(loop: Loop) -> int:
     """What the plain loop takes, by the allocator's events."""
-    gc.collect()
     torch.manual_seed(0)
     meter = Meter(torch.device("cpu"))
     assert meter.start()
@@ -227,16 +233,18 @@ def everything_kept_bytes(loop: Loop) -> int:
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_fitted_loop_trains_as_the_plain_one_within_its_budget(name: str):
     loop = LOOPS[name]
-    budget_bytes = int(0.75 * everything_kept_bytes(loop))
+    own_bytes = int(0.75 * everything_kept_bytes(loop))
     losses, weights, _ = run(loop)
-    fitted_losses, fitted_weights, found = run(loop, budget_bytes)
+    fitted_losses, fitted_weights, found = run(loop, own_bytes)
     assert fitted_losses == losses
     assert all(torch.equal(a, b) for a, b in zip(weights, fitted_weights, strict=True))
     assert found is not None
-    assert found.num_measured == found.num_passes > 0
-    assert found.within_budget, (found.measured_peak_bytes, found.num_over_budget, budget_bytes)
+    # Gradients from before a recording are released unseen in its first pass, which then tells nothing.
+    assert found.num_passes - len(found.fits) <= found.num_measured <= found.num_passes
+    assert found.num_measured > 0
+    assert found.within_budget, (found.measured_peak_bytes, found.num_over_budget, found.budget_bytes)
     assert found.first_peak_bytes is not None
-    assert found.first_peak_bytes <= budget_bytes
+    assert found.first_peak_bytes <= found.budget_bytes
     assert all(fit.proof is not None and fit.proof.bit_equal for fit in found.fits)
 
 
@@ -271,12 +279,13 @@ def test_torch_is_as_it_was_afterwards():
 
 
 def test_a_budget_that_nothing_fits_into_is_refused_with_one_that_does():
+    before_bytes = left_over_bytes()
     with pytest.raises(DoesNotFit) as refused:
         run(plain_loop, int(0.35 * everything_kept_bytes(plain_loop)))
     needed_bytes = refused.value.needed_bytes
     assert needed_bytes is not None
     del refused  # with its frames, which hold the tensors of the first loop: they would count
-    found = run(plain_loop, needed_bytes)[2]
+    found = run(plain_loop, needed_bytes - before_bytes)[2]
     assert found is not None
     assert found.within_budget
 

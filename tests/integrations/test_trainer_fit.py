@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from memfit.apply.torch_loop_fit import alive_bytes
 from memfit.errors import DoesNotFit, UsageError
 from memfit.integrations.trainer_fit import refuse_ranks
 from memfit.records.fit import LoopFit
@@ -79,6 +80,12 @@ def transformers_fit(budget: str | int, **options: Any) -> Any:
     return MemfitFit(budget, measure_every=1, **options)
 
 
+def left_over_bytes() -> int:
+    """What earlier trainings of this process keep alive: it counts in every budget."""
+    gc.collect()
+    return alive_bytes(torch.device("cpu"))
+
+
 def highest_bytes(found: LoopFit | None) -> int:
     assert found is not None
     assert found.measured_peak_bytes is not None
@@ -96,16 +103,16 @@ def check_within(found: LoopFit | None, budget_bytes: int, num_steps: int, num_u
 
 def check_distilbert(folder: Path, num_steps: int) -> None:
     plain = train_distilbert(folder, num_steps)
-    plenty = transformers_fit("1TiB")
+    before_bytes, plenty = left_over_bytes(), transformers_fit("1TiB")
     assert train_distilbert(folder, num_steps, plenty) == plain
-    budget_bytes = int(0.6 * highest_bytes(plenty.found))
+    budget_bytes = int(0.6 * (highest_bytes(plenty.found) - before_bytes)) + left_over_bytes()
     callback = transformers_fit(budget_bytes)
     assert train_distilbert(folder, num_steps, callback) == plain
     check_within(callback.found, budget_bytes, num_steps)
 
 
 def test_a_distilbert_is_fine_tuned_within_60_percent_of_its_peak_with_the_same_losses(tmp_path: Path):
-    check_distilbert(tmp_path, 20)
+    check_distilbert(tmp_path, 14)
 
 
 @pytest.mark.slow
@@ -116,9 +123,9 @@ def test_over_100_steps_as_well(tmp_path: Path):
 def test_gradients_that_add_up_over_batches_are_within_the_budget_as_well(tmp_path: Path):
     settings = {"gradient_accumulation_steps": 2}
     plain = train_distilbert(tmp_path, 4, **settings)
-    plenty = transformers_fit("1TiB")
+    before_bytes, plenty = left_over_bytes(), transformers_fit("1TiB")
     assert train_distilbert(tmp_path, 4, plenty, **settings) == plain
-    budget_bytes = int(0.7 * highest_bytes(plenty.found))
+    budget_bytes = int(0.7 * (highest_bytes(plenty.found) - before_bytes)) + left_over_bytes()
     callback = transformers_fit(budget_bytes)
     assert train_distilbert(tmp_path, 4, callback, **settings) == plain
     check_within(callback.found, budget_bytes, 8)
@@ -201,9 +208,9 @@ def lightning_fit(budget: str | int, **options: Any) -> Any:
 def test_lightning_trains_within_80_percent_of_its_peak_with_the_same_losses(tmp_path: Path, capsys: Any):
     plain = train_with_lightning(tmp_path, 20)
     assert len(plain) == 20
-    plenty = lightning_fit("1TiB")
+    before_bytes, plenty = left_over_bytes(), lightning_fit("1TiB")
     assert train_with_lightning(tmp_path, 20, plenty) == plain
-    budget_bytes = int(0.8 * highest_bytes(plenty.found))
+    budget_bytes = int(0.8 * (highest_bytes(plenty.found) - before_bytes)) + left_over_bytes()
     callback = lightning_fit(budget_bytes)
     capsys.readouterr()
     assert train_with_lightning(tmp_path, 20, callback) == plain

@@ -130,6 +130,7 @@ class LoopFitter:
         self._unspare()
         if self._fitted is not None:
             self._fitted.undo()
+        self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
         return LoopFit(
             name=self.options.name,
             budget_bytes=self.options.budget_bytes,
@@ -300,7 +301,7 @@ class LoopFitter:
             self._meter = meter if meter.start() else None
         if self._meter is not None:
             self._windows.append(number if planned else None)
-            self._meter.begin_window(_alive_bytes(device))
+            self._meter.begin_window(alive_bytes(device))
 
     def _is_due(self, number: int) -> bool:
         return number <= FIRST_MEASURED or number % self.options.measure_every == 0
@@ -411,7 +412,7 @@ def _with_subclasses(kind: type) -> set[type]:
     return {kind}.union(*(_with_subclasses(each) for each in type.__subclasses__(kind)))
 
 
-def _alive_bytes(device: torch.device) -> int:
+def alive_bytes(device: torch.device) -> int:
     """What all tensors of the program on a kind of device take."""
     return sum(_storages(_tensors_alive(), device).values())
 
