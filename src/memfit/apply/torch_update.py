@@ -20,8 +20,9 @@ from memfit.apply.torch_job import Job, RandomState, storage_bytes, tensors_of
 from memfit.apply.torch_meter import record_events
 from memfit.errors import UsageError
 
-ADDS_UP = 1.25
-"""Two parameters that take this many times what the larger one takes in passing are updated together."""
+ADDS_UP = 0.9
+"""Parameters that together take this share of what each takes alone are updated together."""
+MOST_TRIED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,26 @@ def _sum_of(job: Job, optimizer: Any) -> Update:
             state_bytes += found[key].state_bytes
             seconds += found[key].seconds
             transients.append(found[key].transient_bytes)
-    total = sum(transients) if _together(job, optimizer) else max(transients, default=0)
-    return Update(state_bytes, total, seconds)
+    return Update(state_bytes, _in_passing(job, optimizer, transients), seconds)
 
 
-def _together(job: Job, optimizer: Any) -> bool:
-    """Whether what parameters take in passing is alive at once, tried with the two smallest of a size that counts."""
+def _in_passing(job: Job, optimizer: Any, transients: list[int]) -> int:
+    """What updating all parameters takes, tried with the smallest of a size that counts.
+
+    Updated together, they take the sum. Updated one after the other, each takes its own beside what is left of the one
+    before: a variable of the loop holds that until it is assigned again.
+    """
     for group in optimizer.param_groups:
         wanted = sorted((p for p in group["params"] if p.requires_grad and p.numel() >= 64), key=lambda p: p.numel())
         if len(wanted) > 1:
-            alone = _of_some(job, optimizer, group, wanted[1:2]).transient_bytes
-            return _of_some(job, optimizer, group, wanted[:2]).transient_bytes > ADDS_UP * max(1, alone)
-    return False
+            tried = wanted[:MOST_TRIED]
+            alone = [_of_some(job, optimizer, group, [p]).transient_bytes for p in tried]
+            all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
+            if all_of_them > ADDS_UP * sum(alone):
+                return sum(transients)
+            left = max(0.0, all_of_them / max(1, *alone) - 1.0)
+            return max(own + round(left * before) for own, before in zip(transients, [0, *transients], strict=False))
+    return max(transients, default=0)
 
 
 def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequence[torch.Tensor]) -> Update:
