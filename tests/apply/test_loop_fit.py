@@ -20,15 +20,6 @@ from memfit.records.fit import LoopFit
 WIDTH = 64
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Such small products are faster so, and on a busy machine by far."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def blocks(num_blocks: int = 10, dropout: float = 0.1) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(dropout)) for _ in range(num_blocks)),
