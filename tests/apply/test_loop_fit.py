@@ -149,6 +149,26 @@ def several_roots() -> tuple[Losses, nn.Module]:
     return losses, nn.ModuleList([encoder, decoder])
 
 
+def distilling() -> tuple[Losses, nn.Module]:
+    """A teacher that is called after its student, normalises with the batch and follows it; a sum kept in a tensor."""
+    model, running = blocks(), torch.zeros(())
+    teacher = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 8))
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    for x, y in batches(6):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(x)
+        with torch.no_grad():
+            wanted = teacher(x).softmax(1)
+        loss = F.cross_entropy(logits.float(), y) + F.mse_loss(logits.float().softmax(1), wanted)
+        with torch.no_grad():
+            running += loss
+        loss.backward()
+        optimizer.step()
+        losses += [loss.item(), running.item()]
+    return losses, nn.ModuleList([model, teacher])
+
+
 def growing() -> tuple[Losses, nn.Module]:
     model = blocks()
     optimizer, losses = torch.optim.AdamW(model.parameters()), []
@@ -180,7 +200,16 @@ def gradient_penalty() -> tuple[Losses, nn.Module]:
 
 LOOPS: dict[str, Loop] = {
     each.__name__: each
-    for each in (plain_loop, late_zero_grad, accumulating, mixed_precision, evaluating, several_roots, growing)
+    for each in (
+        plain_loop,
+        late_zero_grad,
+        accumulating,
+        mixed_precision,
+        evaluating,
+        several_roots,
+        distilling,
+        growing,
+    )
 }
 
 

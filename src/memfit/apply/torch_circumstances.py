@@ -56,20 +56,41 @@ def _lay_other_generators(state: tuple[Any, Any]) -> None:
     numpy_random.set_state(state[1])
 
 
+class Autocast:
+    """The autocast of some kinds of devices at one moment."""
+
+    __slots__ = ("kinds", "states")
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self.kinds, self.states = tuple(kinds), _autocast_of(kinds)
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Run under it."""
+        if self.states == _autocast_of(self.kinds):
+            yield
+            return
+        *states, cache = self.states
+        with contextlib.ExitStack() as stack:
+            for kind, (enabled, dtype) in zip(self.kinds, states, strict=True):
+                stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype, cache_enabled=cache))
+            yield
+
+
 class Circumstances:
     """The generators and the autocast of one call."""
 
-    __slots__ = ("autocast", "cpu", "devices", "kinds", "others")
+    __slots__ = ("autocast", "cpu", "devices", "others")
 
     def __init__(self, given: Sequence[torch.Tensor], before: Circumstances | None = None) -> None:
         state = torch.get_rng_state()
         same = before is not None and torch.equal(before.cpu, state)
         self.cpu = before.cpu if before is not None and same else state  # one copy for all calls that draw nothing
         self.devices: Any = None
-        self.kinds = ("cpu", *sorted({t.device.type for t in given if t.device.type not in ("cpu", "meta")}))
-        if len(self.kinds) > 1:  # never run on the machine this was written on
+        kinds = ("cpu", *sorted({t.device.type for t in given if t.device.type not in ("cpu", "meta")}))
+        if len(kinds) > 1:  # never run on the machine this was written on
             self.devices = get_device_states(*given)
-        self.autocast = _autocast_of(self.kinds)
+        self.autocast = Autocast(kinds)
         self.others: Any = None
         """State of the generators of Python and NumPy, where the call draws from them."""
 
@@ -85,7 +106,7 @@ class Circumstances:
         if self.others is not None:
             _lay_other_generators(self.others)
         try:
-            with self._autocast():
+            with self.autocast.again():
                 yield
         finally:
             torch.set_rng_state(now)
@@ -93,17 +114,6 @@ class Circumstances:
                 set_device_states(*devices)
             if others is not None:
                 _lay_other_generators(others)
-
-    @contextlib.contextmanager
-    def _autocast(self) -> Iterator[None]:
-        if self.autocast == _autocast_of(self.kinds):
-            yield
-            return
-        *states, cache = self.autocast
-        with contextlib.ExitStack() as stack:
-            for kind, (enabled, dtype) in zip(self.kinds, states, strict=True):
-                stack.enter_context(torch.autocast(kind, enabled=enabled, dtype=dtype, cache_enabled=cache))
-            yield
 
 
 def _on(devices: Any) -> list[torch.Tensor]:

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.apply.torch_job import Job, storage_bytes, tensors_of
 from memfit.apply.torch_meter import Meter
+from memfit.apply.torch_module_state import State, Watch
 from memfit.apply.torch_segments import AppliedPlan
 from memfit.apply.torch_spared import recompute_every_block
 from memfit.apply.torch_structures import tensors_in
@@ -87,6 +88,7 @@ class LoopFitter:
     """The highest of the passes that ran before there was a plan."""
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
+    _within_pass: bool = False
     _fitted: Any = None
     _tape: Tape | None = None
     _recorder: Recorder | None = None
@@ -151,11 +153,12 @@ class LoopFitter:
         torch.autograd.backward = self._plain_backward
 
     def _called(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        if self._depth or threading.get_ident() != self._thread or not _trains(module):
+        is_trained = _trains(module)
+        if self._depth or threading.get_ident() != self._thread or not (is_trained or self._records(module)):
             return self._plain_call(module, *args, **kwargs)
         self._depth += 1
         try:
-            if not self._within_pass and self.failed is None:
+            if is_trained and not self._within_pass and self.failed is None:
                 try:
                     self._begin_pass(module, args, kwargs)
                 except Exception as error:
@@ -163,15 +166,18 @@ class LoopFitter:
                     self._give_torch_back()  # for who goes on all the same, and never comes to stop
                     raise
             if self._recorder is not None:
-                return self._recorder.call_module(module, self._bound(module), args, kwargs)
+                return self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
             return self._plain_call(module, *args, **kwargs)
         finally:
             self._depth -= 1
 
+    def _records(self, module: torch.nn.Module) -> bool:
+        """Whether a module that is not trained has to be on the tape: a teacher, whose state must stay as it is."""
+        recording = self._recorder is not None and self._recorder.is_open
+        return recording and any(True for tensors in (module.parameters(), module.buffers()) for _ in tensors)
+
     def _bound(self, module: torch.nn.Module) -> Callable[..., Any]:
         return lambda *args, **kwargs: self._plain_call(module, *args, **kwargs)
-
-    _within_pass: bool = False
 
     def _backward(self, args: Any, kwargs: Any) -> Any:
         if self._depth or threading.get_ident() != self._thread:
@@ -365,14 +371,18 @@ def _job_of(tape: Tape, name: str) -> Job:
     parameters = {id(p) for p in model.parameters()}
     held = tape.held()
     outside = [t for t in held if t.requires_grad and t.is_leaf and id(t) not in parameters]
+    outside += [p for other in tape.others for p in other.parameters() if id(p) not in parameters]
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=_optimizer_of([model]), batch=batch, name=name)
 
     def run() -> Any:
         gradients = [(tensor, tensor.grad) for tensor in outside]
+        before = [State.now(Watch(other)) for other in tape.others]
         try:
             loss = tape.play()
         finally:
+            for state in before:
+                state.lay()
             for tensor, gradient in gradients:
                 tensor.grad = gradient
         if loss is not None:
