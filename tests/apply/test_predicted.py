@@ -6,7 +6,7 @@ import pytest
 
 from memfit import api
 from memfit.api.fits import _training_of
-from memfit.apply.predicted_chain import budget_of, chain_from, split_device
+from memfit.apply.predicted_chain import budget_of, chain_from
 from memfit.apply.torch_foresight import draft_of
 from memfit.apply.torch_profile import profile_job
 from memfit.apply.torch_targets import build_job
@@ -34,11 +34,3 @@ def test_a_foreseen_chain_has_the_stages_and_nearly_the_bytes_of_a_measured_one(
     assert plain[0] == pytest.approx(plain[1], rel=0.1)
     with pytest.raises(UsageError, match="no budget"):
         budget_of(None, prediction, "cuda")
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [("cuda:24GiB", ("cuda", "24GiB")), ("cuda:a100-40gb", ("cuda:a100-40gb", None)), ("cuda", ("cuda", None))],
-)
-def test_a_device_is_a_kind_with_a_size_or_a_name(text: str, parts: tuple[str, str | None]):
-    assert split_device(text) == parts

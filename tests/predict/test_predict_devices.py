@@ -103,4 +103,5 @@ def test_the_context_of_an_a100_covers_what_was_read_on_them(read_mib: int):
 def test_a_gpu_may_be_named_by_its_size():
     assert parse_device("cuda:24GiB") == parse_device("cuda", "24GiB")
     assert parse_device("cuda:24GiB").total_bytes == 24 * 2**30
+    assert parse_device("cuda:a100-40gb").name == "a100-40gb"  # a name, though it begins and ends like a size
     assert parse_device("cuda:0").total_bytes is None  # a number is an index

@@ -57,11 +57,10 @@ def run_offloading(
 
 def _require_rates(device: str) -> None:
     """A device whose speed is not known is refused, before anything slow is done."""
-    from memfit.apply.predicted_chain import split_device
     from memfit.errors import UsageError
     from memfit.predict.devices import parse_device
 
-    if parse_device(split_device(device)[0]).single_tflops is None:
+    if parse_device(device).single_tflops is None:
         raise UsageError(
             f"a comparison needs the rates of the device, and those of {device} are not known",
             hint="a GPU of the table, such as --device cuda:v100-16gb",

@@ -269,16 +269,15 @@ def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_
 
 def foreseen_chain(target: str, settings: tuple[str, ...], device: str) -> tuple[Chain, Prediction, tuple[str, ...]]:
     """A chain for a device that is not here, with what it was made from and what is to be said about it."""
-    from memfit.apply.predicted_chain import chain_from, split_device
+    from memfit.apply.predicted_chain import chain_from
     from memfit.apply.torch_foresight import draft_of
 
     def build() -> Any:
         return _training_of(target, settings)
 
-    name, memory = split_device(device)
     draft, notes = draft_of(build, target)
-    prediction = predict_peak(target, settings=settings, device=name, memory=memory)
-    return chain_from(prediction, draft, _stage_shares(build, draft, name)), prediction, notes
+    prediction = predict_peak(target, settings=settings, device=device)
+    return chain_from(prediction, draft, _stage_shares(build, draft, device)), prediction, notes
 
 
 def _stage_shares(build: Callable[[], Any], draft: tuple[Stage, ...], device: str) -> list[float] | None:

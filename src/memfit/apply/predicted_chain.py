@@ -25,14 +25,6 @@ LARGEST = 3
 PINNED_BYTES_PER_SECOND = 12e9
 
 
-def split_device(text: str) -> tuple[str, str | None]:
-    """'cuda:24GiB' as a kind and a size; 'cuda:a100-40gb' stays a name."""
-    kind, _, rest = text.partition(":")
-    if rest[:1].isdigit() and rest.lower().endswith("b") and "-" not in rest:
-        return kind, rest
-    return text, None
-
-
 def budget_of(budget_bytes: int | None, prediction: Prediction, device: str) -> int:
     """The budget that was given, or else the memory of the device."""
     limit = budget_bytes or prediction.memory_limit_bytes

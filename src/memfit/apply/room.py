@@ -16,6 +16,11 @@ def free_bytes(root: Path = Path("/")) -> int | None:
     return min((each for each in found if each is not None), default=None)
 
 
+def process_peak_bytes(root: Path = Path("/")) -> int | None:
+    """The most that this process has had in memory so far, as the kernel counts it."""
+    return _in_kib(root / "proc/self/status", "VmHWM")
+
+
 def _machine(root: Path) -> int | None:
     return _in_kib(root / "proc/meminfo", "MemAvailable")
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import msgspec
 import torch
 
+from memfit.apply.room import process_peak_bytes
 from memfit.apply.torch_loop_fit import LoopFitter, StopAfterFitting
 from memfit.errors import MemfitError, UsageError
 from memfit.records.fit import LoopFit
@@ -49,7 +50,7 @@ def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> Loo
             found="fewer than two passes: a call of a module in train() that a backward() follows",
             hint="two batches or more, in this process, with backward() and not torch.autograd.grad alone",
         )
-    return msgspec.structs.replace(found, ended=ended, process_peak_bytes=_process_peak_bytes())
+    return msgspec.structs.replace(found, ended=ended, process_peak_bytes=process_peak_bytes())
 
 
 def _from_the_script(error: Exception, path: str) -> TracebackType | None:
@@ -58,15 +59,6 @@ def _from_the_script(error: Exception, path: str) -> TracebackType | None:
     while frame is not None and frame.tb_frame.f_code.co_filename != path:
         frame = frame.tb_next
     return frame or error.__traceback__
-
-
-def _process_peak_bytes() -> int | None:
-    try:
-        with open("/proc/self/status", encoding="ascii") as stream:
-            words = next(line.split() for line in stream if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return None
-    return int(words[1]) * 1024
 
 
 def budget_of_gpu() -> int:

@@ -15,16 +15,28 @@ if TYPE_CHECKING:
     from memfit.records.fit import LoopFit
 
 
-class TrainerFit:
-    """Fits the trainings of a Trainer into a budget."""
+class BudgetedTraining:
+    """What a callback derives from beside its framework's own class; `disk` is a folder that a plan may move to.
 
-    def __init__(self, budget: str | int, disk: str | Path | None, planner: str, measure_every: int | None) -> None:
+    `measure_every=1` measures every pass, which costs time where the device is a CPU.
+    """
+
+    def __init__(
+        self,
+        budget: str | int,
+        *,
+        disk: str | Path | None = None,
+        planner: str = "best",
+        measure_every: int | None = None,
+    ) -> None:
+        super().__init__()
         self._options: dict[str, Any] = {"disk": disk, "planner": planner, "measure_every": measure_every}
         self._budget = budget
         self._new_fitter()  # a budget that cannot be read is refused here, before anything trains
         self._fitter: LoopFitter | None = None
         self._at_the_end: weakref.finalize[Any, Any] | None = None
         self.found: LoopFit | None = None
+        """What came of the last training that ended; None before."""
 
     def begin(self) -> None:
         """A training begins; one that ended in an exception nobody told of ends here."""

@@ -9,44 +9,22 @@ collected, or when the process ends.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
-from memfit.integrations.trainer_fit import TrainerFit, refuse_ranks
-
-if TYPE_CHECKING:
-    from memfit.records.fit import LoopFit
+from memfit.integrations.trainer_fit import BudgetedTraining, refuse_ranks
 
 
-class MemfitFit(TrainerCallback):
-    """Holds the trainings of a Trainer to a budget such as '2GiB'; `disk` is a folder that a plan may move to.
-
-    `measure_every=1` measures every pass, which costs time where the device is a CPU.
-    """
-
-    def __init__(
-        self,
-        budget: str | int,
-        *,
-        disk: str | Path | None = None,
-        planner: str = "best",
-        measure_every: int | None = None,
-    ) -> None:
-        self._fit = TrainerFit(budget, disk, planner, measure_every)
-
-    @property
-    def found(self) -> LoopFit | None:
-        """What came of the last training that ended; None before."""
-        return self._fit.found
+class MemfitFit(BudgetedTraining, TrainerCallback):
+    """Holds the trainings of a Trainer to a budget such as '2GiB'."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse what cannot be fitted; begin."""
         how = "DeepSpeed" if getattr(args, "deepspeed", None) else "FSDP" if getattr(args, "fsdp", None) else ""
         refuse_ranks(max(int(args.world_size), int(args.n_gpu)), how)
-        self._fit.begin()
+        self.begin()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End what was begun here."""
-        self._fit.end()
+        self.end()

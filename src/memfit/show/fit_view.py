@@ -148,6 +148,8 @@ def _loop_headline(found: LoopFit) -> str:
         return f"did not end well ({found.ended}); budget {budget}"
     if found.within_budget is None:
         return f"a plan for {budget} was proven and not used"
+    if found.within_budget and (found.first_peak_bytes or 0) > found.budget_bytes:
+        return f"trained within {budget} under the plan; before there was one, a pass took more"
     if found.within_budget:
         return f"trained within {budget}"
     return f"OVER the budget of {budget} in {found.num_over_budget} of {found.num_measured} measured passes"
