@@ -12,6 +12,7 @@ EXAMPLES = """\b
 Examples:
   memfit predict train.py -- --batch-size 64
   memfit predict jobs.py:make --set batch_size=64 --device cuda:a100-40gb
+  memfit predict train.py --lengths auto --device cuda:rtx4090-24gb
   memfit predict gpt --set layers=12 --set width=768 --device cuda --memory 24GiB"""
 
 
@@ -37,6 +38,11 @@ Examples:
 @click.option("--unknown-is", type=bool, default=True, help="The answer to a boolean that is not known.")
 @click.option("--sweep", metavar="NAME=LOW:HIGH", help="The peak over one setting, for example batch_size=1:256.")
 @click.option("--fit-batch", is_flag=True, help="The largest batch_size that fits the device.")
+@click.option(
+    "--lengths",
+    metavar="FILE|auto",
+    help="Peaks over the data's lengths: those listed in FILE ({length} stands for one), or of a script's own batches.",
+)
 @click.option("--ranks", type=int, default=1, metavar="N", help="One rank of N; the batch is that rank's own.")
 @click.option("--shard", metavar="HOW", help="ddp, zero1, zero2, zero3 or fsdp: what N ranks divide among them.")
 @click.option(

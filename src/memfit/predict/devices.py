@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from memfit.errors import UsageError
+from memfit.records.prediction import LevelName
 from memfit.units import MIB, parse_bytes
 
 CUBLAS_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
@@ -68,6 +69,11 @@ def context_of(device: DeviceSpec) -> Context:
         low, usual, high = 290, 430, 700
         source = "287 MB with kernels loaded lazily, 667 MB with all (pytorch#86509), 426 MiB on an RTX 6000 Ada"
     return Context(low_bytes=low * MIB, usual_bytes=usual * MIB, high_bytes=high * MIB, source=source)
+
+
+def level_for(device: DeviceSpec) -> LevelName:
+    """The level that decides: allocated on a GPU, tensors on the CPU."""
+    return "allocated" if device.kind == "cuda" else "tensors"
 
 
 def usable_bytes(device: DeviceSpec) -> int:

@@ -12,6 +12,7 @@ import msgspec
 from memfit.errors import PredictionFailed, UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.allocator_settings import AllocatorSettings
+from memfit.predict.batch_lengths import with_lengths_of_loader
 from memfit.predict.child import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.cuda_memory import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
 from memfit.predict.devices import DeviceSpec, context_of
@@ -46,6 +47,8 @@ class ForecastOptions:
     """The same as the user's text: the phantom GPU hands it to torch's own allocator."""
     on_phantom: bool = False
     with_smallest: bool = True
+    choose_batches: bool = False
+    """Let a script's data loader give batches of typical and of great lengths."""
     answers: dict[str, float] | None = None
     num_ranks: int = 1
     sharding: Sharding | None = None
@@ -63,6 +66,7 @@ def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOption
         job,
         device,
         num_steps=options.num_steps,
+        choose_batches=options.choose_batches,
         alloc_conf=options.alloc_conf,
         show_output=options.show_output,
         most_seconds=options.most_seconds,
@@ -88,6 +92,7 @@ def forecast(
         job=job,
         device=device.kind,
         num_steps=options.num_steps,
+        choose_batches=options.choose_batches,
         with_probes=options.with_probes,
         allow_real=options.allow_real,
         truth=options.truth,
@@ -172,7 +177,7 @@ def assemble(
     else:
         levels = _cpu_levels(peak_bytes, reply, options)
         failed = _too_large_for_cpu(peak_bytes, device, reply, event)
-    return Prediction(
+    prediction = Prediction(
         target=job.target,
         settings={name: str(value) for name, value in job.settings.items()},
         device=device.name,
@@ -199,6 +204,7 @@ def assemble(
         ),
         timeline=reply.timeline,
     )
+    return with_lengths_of_loader(prediction, reply.survey, device, where) if reply.survey else prediction
 
 
 def _reserved_range(reply: TraceReply, options: ForecastOptions, free_run: AllocatorRun) -> tuple[int, int] | None:

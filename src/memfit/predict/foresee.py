@@ -12,11 +12,12 @@ from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator_settings import parse_allocator_settings
 from memfit.predict.devices import DeviceSpec, parse_device
 from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.lengths import AUTO, NUM_STEPS
 from memfit.predict.phantom.installed import HOW_TO_GET_PHANTOM
 from memfit.predict.processor_cure import AskProcessor
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sharding import check_sharding
-from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, sweep_setting
+from memfit.predict.sweeping import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
 
 SCRIPT_STEPS, FUNCTION_STEPS = 3, 2
@@ -39,6 +40,7 @@ def foresee(
     most_seconds: float | None = None,
     sweep: str | None = None,
     fit_batch: bool = False,
+    lengths: str | None = None,
     ranks: int = 1,
     shard: str | None = None,
     engine: str = "auto",
@@ -53,8 +55,10 @@ def foresee(
     function = None if isinstance(target, str) else target
     job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
     spec = parse_device(device, memory)
+    by_loader = lengths == AUTO
     options = ForecastOptions(
-        num_steps=num_steps or _usual_steps(job),
+        num_steps=_length_steps(job, num_steps, (sweep, fit_batch)) if by_loader else num_steps or _usual_steps(job),
+        choose_batches=by_loader,
         with_probes=probes,
         allow_real=operator_names(allow_real),
         truth=unknown_is,
@@ -72,6 +76,9 @@ def foresee(
     asked = parse_sweep(sweep) if sweep else None
     if asked or fit_batch:
         check_can_vary(job, spec, fit_batch, function is not None)
+    if lengths and not by_loader:
+        _check_lengths(function is not None, asked or fit_batch)
+        return predict_lengths(lengths, job, spec, options)
     prediction = forecast(job, spec, options, function)
     if engine == "auto" and spec.kind == "cuda" and not options.on_phantom and function is None and shard is None:
         prediction = _with_assumption(prediction, _OTHER_ENGINE)
@@ -87,6 +94,24 @@ _OTHER_ENGINE = Assumption(
     text="foreseen on fake tensors, for this torch has no CUDA in it; the phantom GPU runs torch's own CUDA build and "
     "is nearer to the truth: in an environment of its own, " + HOW_TO_GET_PHANTOM,
 )
+
+
+def _length_steps(job: JobDescription, num_steps: int | None, others: tuple[Any, ...]) -> int:
+    """The steps in which a script sees batches of every length."""
+    _check_lengths(False, any(others))
+    if job.kind != "script":
+        hint = "--lengths FILE, with {length} among the settings: --set length={length}"
+        raise UsageError("only a script has a data loader to ask for lengths", found=job.target, hint=hint)
+    if num_steps is not None and num_steps < NUM_STEPS:
+        raise UsageError(f"--lengths auto needs {NUM_STEPS} steps", found=f"--steps {num_steps}", hint="leave it out")
+    return num_steps or NUM_STEPS
+
+
+def _check_lengths(is_callable: bool, others: Any) -> None:
+    if is_callable:
+        raise UsageError("a Python callable is predicted as it is", hint="write it to a file and give 'FILE:function'")
+    if others:
+        raise UsageError("--lengths varies the length alone", hint="leave --sweep and --fit-batch out")
 
 
 def _with_assumption(prediction: Prediction, said: Assumption) -> Prediction:

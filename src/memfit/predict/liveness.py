@@ -65,6 +65,18 @@ def peak_by_phase(timeline: Timeline, device: str) -> tuple[Share, ...]:
     return tuple(Share(name=name, num_bytes=num_bytes, num_tensors=0) for name, num_bytes in best.items())
 
 
+def peak_in_step(timeline: Timeline, device: str, step: int) -> int | None:
+    """The largest live bytes while a step trained, evaluations left out; None where there was no such step."""
+    live = live_bytes(timeline, device)
+    bounds = [*(mark.start for mark in timeline.phases[1:]), timeline.num_events]
+    trained = [
+        int(live[mark.start : end].max())
+        for mark, end in zip(timeline.phases, bounds, strict=True)
+        if mark.step == step and mark.phase not in ("setup", "evaluation") and end > mark.start
+    ]
+    return max(trained, default=None)
+
+
 def mark_at(marks: tuple[PhaseMark, ...], event: int) -> PhaseMark:
     """The phase an event lies in."""
     before = PhaseMark(start=0, step=0, phase="setup")

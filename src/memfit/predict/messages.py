@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.job.description import JobDescription
 from memfit.predict.cudnn_memory import Scratch
+from memfit.predict.lengths import Survey
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 
@@ -42,6 +43,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the process group a script finds when it asks for one; it is rank 0."""
     translate: bool = False
     """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
+    choose_batches: bool = False
+    """Let the script's data loader give batches of typical and of great lengths."""
     most_probe_seconds: float = 15.0
     num_threads: int | None = None
     """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
@@ -96,6 +99,8 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Rates timed on this machine, for the CPU."""
     scratches: tuple[Scratch, ...] = ()
     """Calls of cuDNN, with what each could take."""
+    survey: Survey | None = None
+    """The batches of an epoch, where they were chosen."""
 
 
 Reply = Failure | TraceReply

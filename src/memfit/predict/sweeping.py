@@ -8,11 +8,20 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
+from memfit.predict.batch_lengths import room_bytes
 from memfit.predict.child import Nursery
-from memfit.predict.devices import DeviceSpec, usable_bytes
+from memfit.predict.devices import DeviceSpec, level_for, usable_bytes
 from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.lengths import (
+    QUANTILES,
+    check_has_place,
+    longest_of_batches,
+    num_too_large,
+    read_lengths,
+    with_length,
+)
 from memfit.predict.what_if import largest_fitting, sweep_peaks, values_between
-from memfit.records.prediction import LevelName, Prediction, Sweep, SweepPoint
+from memfit.records.prediction import BatchLengths, LengthPoint, LevelName, Prediction, Sweep, SweepPoint
 from memfit.units import format_bytes
 
 FIRST_TRY = 64
@@ -37,11 +46,6 @@ def check_can_vary(job: JobDescription, device: DeviceSpec, needs_limit: bool, i
         raise UsageError("a script has no settings to vary", hint="predict it once per value, or give FILE:function")
     if needs_limit and device.total_bytes is None:
         raise UsageError("nothing to fit into", hint="name a GPU (--device cuda:a100-40gb) or a size (--memory 24GiB)")
-
-
-def level_for(device: DeviceSpec) -> LevelName:
-    """The level that decides: allocated on a GPU, tensors on the CPU."""
-    return "allocated" if device.kind == "cuda" else "tensors"
 
 
 def sweep_setting(
@@ -98,6 +102,43 @@ def fit_setting(setting: str, job: JobDescription, device: DeviceSpec, options: 
     points = tuple(tried[value] for value in sorted(tried))
     reason = _fit_sentence(setting, best, device)
     return Sweep(setting=setting, level=level, points=points, largest_fitting=best, reason=reason)
+
+
+def predict_lengths(path: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
+    """The prediction at the longest length of a file, with the peaks at typical and at great lengths."""
+    check_has_place(job)
+    lengths = read_lengths(path)
+    batch_size = job.settings.get("batch_size")
+    is_known = type(batch_size) is int and batch_size > 0
+    sizes = longest_of_batches(lengths, batch_size if type(batch_size) is int and is_known else 1)
+    how = f"batches of {batch_size} samples drawn at random" if is_known else "each taken as the length of one batch"
+    level = level_for(device)
+    at: dict[int, Prediction] = {}
+    with Nursery(options.most_seconds) as nursery:
+        varied = replace(options, nursery=None if job.kind == "script" else nursery, with_smallest=False)
+        for share in QUANTILES.values():
+            size = sizes.quantile(share)
+            if size not in at:
+                chosen = options if share == 1.0 else varied
+                at[size] = forecast(with_length(job, size), device, chosen)
+    points = tuple(_traced_point(name, sizes.quantile(share), at, device) for name, share in QUANTILES.items())
+    longest = at[sizes.values[-1]]
+    found = BatchLengths(
+        source=f"{sum(lengths.values())} lengths of {path}, {how}",
+        level=level,
+        points=points,
+        num_batches=sizes.num_batches,
+        num_seen=sizes.num_batches,
+        num_too_large=num_too_large(sizes, points, room_bytes(longest, device)) if device.total_bytes else None,
+    )
+    return msgspec.structs.replace(longest, lengths=found)
+
+
+def _traced_point(name: str, size: int, at: dict[int, Prediction], device: DeviceSpec) -> LengthPoint:
+    figure = at[size].level(level_for(device))
+    assert figure is not None
+    assert figure.value is not None
+    return LengthPoint(name=name, size=size, shape=str(size), peak_bytes=int(figure.value), fits=at[size].fits)
 
 
 def _fit_sentence(setting: str, best: int | None, device: DeviceSpec) -> str:

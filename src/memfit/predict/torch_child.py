@@ -229,6 +229,7 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         flops_per_second=probed.flops_per_second,
         bytes_per_second=probed.bytes_per_second,
         scratches=scratches_of(trace.log),
+        survey=trace.survey,
     )
 
 

@@ -21,6 +21,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.job.training import Training, as_training, plain_step
+from memfit.predict.lengths import Survey
 from memfit.predict.torch_choosy import ChoosyFakeMode
 from memfit.predict.torch_cures import blind_libraries, cured
 from memfit.predict.torch_packed import note_packing
@@ -52,6 +53,8 @@ class Trace:
     """Work of the last whole step."""
     data_bytes: int = 0
     """What the job's data set will hold in memory of the host."""
+    survey: Survey | None = None
+    """The batches of an epoch, where they were chosen."""
 
 
 class Recording:

@@ -27,6 +27,7 @@ from memfit.predict.messages import UNSEEN, TraceRequest
 from memfit.predict.processes import Processes
 from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.script_ends import NeverStepped, run_as_main
+from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_checkpoints import Checkpoints
 from memfit.predict.torch_compute import small_copy
 from memfit.predict.torch_fake import Recording, Trace
@@ -46,9 +47,10 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
     note = recording.shadow.note
+    chooser = BatchChooser(lambda: recording.places.step, recording.places.line) if request.choose_batches else None
     with (
         recording.running(),
-        _pretending(recording),
+        _pretending(recording, chooser),
         counter.listening(),
         pretending_ranks(request.num_ranks, note),
         files.guarding(),
@@ -71,6 +73,8 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     if files.redirected:
         text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
         recording.shadow.answered["script", text, ""] += 1
+    if chooser is not None:
+        trace.survey = chooser.found()
     trace.assumptions = recording.shadow.assumptions()
     return trace
 
@@ -99,7 +103,7 @@ def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_step
 
 
 @contextlib.contextmanager
-def _pretending(recording: Recording) -> Iterator[None]:
+def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
     shadow = recording.shadow
 
     def unsaved(*args: Any, **kwargs: Any) -> None:
@@ -122,7 +126,7 @@ def _pretending(recording: Recording) -> Iterator[None]:
         for owner, name, function in replacements:
             stack.enter_context(patch.object(owner, name, function))
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
-        stack.enter_context(loading_here(in_data, claim, pinned=False))
+        stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield

@@ -10,6 +10,8 @@ from unittest.mock import patch
 import torch.utils.data
 from torch.utils.data import dataloader
 
+from memfit.predict.torch_batches import BatchChooser
+
 IN_THIS_PROCESS = {
     "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0,
     "multiprocessing_context": None, "worker_init_fn": None,
@@ -18,9 +20,16 @@ IN_THIS_PROCESS = {
 
 @contextmanager
 def loading_here(
-    in_data: Callable[[], AbstractContextManager[Any]], claim: Callable[[Any], None], *, pinned: bool
+    in_data: Callable[[], AbstractContextManager[Any]],
+    claim: Callable[[Any], None],
+    *,
+    pinned: bool,
+    chooser: BatchChooser | None = None,
 ) -> Iterator[None]:
-    """No worker processes; a batch is made within `in_data()` and then claimed. `pinned` keeps pin_memory as it is."""
+    """No worker processes; a batch is made within `in_data()` and then claimed. `pinned` keeps pin_memory as it is.
+
+    A chooser decides which batch is made next.
+    """
     make, following = torch.utils.data.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
     changes = IN_THIS_PROCESS if pinned else {**IN_THIS_PROCESS, "pin_memory": False}
 
@@ -32,6 +41,8 @@ def loading_here(
 
     def following_batch(self: Any) -> Any:
         with in_data():
+            if chooser is not None:
+                chooser.choose(self)
             batch = following(self)
         claim(batch)
         return batch

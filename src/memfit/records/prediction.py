@@ -98,6 +98,32 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no largest value, or how it was found."""
 
 
+class LengthPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak of a training step with a batch of one size."""
+
+    name: str
+    """'typical', '99 %' (of the batches are not larger), 'longest'."""
+    size: int
+    shape: str
+    """As a person would say it: '32 x 118', or the length alone."""
+    peak_bytes: int
+    fits: bool | None = None
+
+
+class BatchLengths(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak over the lengths that the batches of an epoch have."""
+
+    source: str
+    """Where the lengths are from."""
+    level: LevelName
+    points: tuple[LengthPoint, ...]
+    num_batches: int
+    num_seen: int
+    """How many of them were looked at; fewer than all where there was no time."""
+    num_too_large: float | None = None
+    """Batches of an epoch that would not fit, on lines between the points; None without a limit."""
+
+
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """What one change alone would save at the tensor peak."""
 
@@ -141,6 +167,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: FailedAllocation | None = None
     memory_limit_bytes: int | None = None
     sweep: Sweep | None = None
+    lengths: BatchLengths | None = None
     savings: tuple[Saving, ...] = ()
     step_time: Figure | None = None
     cost: Cost | None = None

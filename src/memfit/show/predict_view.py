@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records.figure import Figure
-from memfit.records.prediction import Prediction, Share, Sweep
+from memfit.records.prediction import BatchLengths, Prediction, Share, Sweep
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 MOST_ROWS = 6
@@ -28,6 +28,8 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
         console.print(Text(f"Largest within each phase: {parts}"))
     if prediction.sweep is not None:
         console.print(_sweep(prediction.sweep))
+    if prediction.lengths is not None:
+        _print_lengths(prediction.lengths, prediction.memory_limit_bytes, console)
     _print_savings(prediction, console)
     if prediction.step_time is not None:
         method = f" ({prediction.step_time.method})" if prediction.step_time.method else ""
@@ -91,6 +93,35 @@ def _sweep(sweep: Sweep) -> Table:
         fits = "" if point.fits is None else "yes" if point.fits else "no"
         table.add_row(f"{point.value:g}", format_bytes(point.peak_bytes), point.how, fits)
     return table
+
+
+def _print_lengths(lengths: BatchLengths, limit_bytes: int | None, console: Console) -> None:
+    seen = "" if lengths.num_seen == lengths.num_batches else f", {lengths.num_seen:,} of them looked at"
+    console.print(Text(f"\nOver the lengths of {lengths.num_batches:,} batches of an epoch ({lengths.source}{seen}):"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("batch", "length", f"{lengths.level} peak", "fits"):
+        table.add_column(name, justify="left" if name == "batch" else "right")
+    for point in lengths.points:
+        fits = "" if point.fits is None else "yes" if point.fits else "no"
+        table.add_row(_MEANS.get(point.name, point.name), point.shape, format_bytes(point.peak_bytes), fits)
+    console.print(table)
+    if lengths.num_too_large is not None and limit_bytes is not None:
+        console.print(Text(_too_large_sentence(lengths, limit_bytes)))
+
+
+_MEANS = {"typical": "typical (half are shorter)", "90 %": "longer than 90 %", "99 %": "longer than 99 %"}
+
+
+def _too_large_sentence(lengths: BatchLengths, limit_bytes: int) -> str:
+    number = round(lengths.num_too_large or 0)
+    if not any(point.fits is False for point in lengths.points):
+        return f"No batch of an epoch is too large for {format_bytes(limit_bytes)}."
+    about = "About" if any(point.fits for point in lengths.points) else "At least"
+    share = format_ratio(number / max(1, lengths.num_batches))
+    return (
+        f"{about} {max(1, number):,} of {lengths.num_batches:,} batches of an epoch ({share}) would run out of "
+        f"{format_bytes(limit_bytes)}."
+    )
 
 
 def _print_savings(prediction: Prediction, console: Console) -> None:

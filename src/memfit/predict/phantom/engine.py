@@ -10,6 +10,7 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
+from memfit.predict.batch_lengths import with_lengths_of_loader
 from memfit.predict.cuda_memory import context_figure
 from memfit.predict.devices import Context, DeviceSpec, context_of
 from memfit.predict.error_band import earned
@@ -37,6 +38,7 @@ def predict_on_phantom(
     device: DeviceSpec,
     *,
     num_steps: int = 2,
+    choose_batches: bool = False,
     alloc_conf: str = "",
     show_output: bool = False,
     most_seconds: float | None = None,
@@ -54,6 +56,7 @@ def predict_on_phantom(
     request = msgspec.structs.replace(
         request,
         num_ranks=num_ranks,
+        choose_batches=choose_batches,
         alloc_conf=alloc_conf,
         snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
         answers=answers_of_environment() if answers is None else dict(answers),
@@ -104,7 +107,7 @@ def _assemble(
             "the job put nothing on the GPU", found=f"{whole.num_steps} steps",
             hint="move model and batch there in the job; a function with an argument `device` is given its name",
         )  # fmt: skip
-    return Prediction(
+    prediction = Prediction(
         target=job.target,
         settings={name: str(value) for name, value in job.settings.items()},
         device=device.name,
@@ -129,6 +132,7 @@ def _assemble(
         ),
         timeline=whole.timeline,
     )
+    return with_lengths_of_loader(prediction, whole.survey, device, CUDA) if whole.survey else prediction
 
 
 def _route(reply: PhantomReply, num_ranks: int) -> str:

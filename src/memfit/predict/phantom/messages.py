@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from memfit.job.description import JobDescription
+from memfit.predict.lengths import Survey
 from memfit.predict.messages import Failure
 from memfit.predict.phantom.gpus import GpuProperties
 from memfit.records.prediction import Assumption, FailedAllocation
@@ -23,6 +24,8 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int = 2
     num_ranks: int = 1
     """The size of the process group a job finds when it asks for one; it is rank 0."""
+    choose_batches: bool = False
+    """Let the script's data loader give batches of typical and of great lengths."""
     alloc_conf: str = ""
     scratch_folder: str = ""
     snapshot_path: str = ""
@@ -58,6 +61,8 @@ class PhantomReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Of each step with its recording, by the clock and of all threads."""
     host_peak_bytes: int
     assumptions: tuple[Assumption, ...]
+    survey: Survey | None = None
+    """The batches of an epoch, where they were chosen."""
     failed: FailedAllocation | None = None
     traceback: str = ""
     """Of the failed allocation."""

@@ -31,6 +31,7 @@ from memfit.predict.phantom.torch_watch import Watch, can_note_places
 from memfit.predict.phantom.torch_weights import SkippedWeights
 from memfit.predict.phantom.value_reads import ReadLog
 from memfit.predict.script_ends import own_part, script_failure
+from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_places import kind_of_file
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
@@ -55,6 +56,7 @@ class PhantomRun:
         self.notes: Counter[tuple[str, str, str]] = Counter()
         self.out_of_memory: FailedAllocation | None = None
         self.seconds = 0.0
+        self.chooser: BatchChooser | None = None
         self._kept: Any = None
 
     def answer(self) -> Answer:
@@ -78,7 +80,10 @@ class PhantomRun:
         except Exception as error:
             return failure_of(error, self)
         self.seconds = time.perf_counter() - started
-        return self._reply(text)
+        try:
+            return self._reply(text)
+        except MemfitError as error:
+            return failure_of(error, self)
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
@@ -105,8 +110,16 @@ class PhantomRun:
     def _run_alone(self) -> None:
         job = self.request.job
         if job.kind == "script":
+            if self.request.choose_batches:
+                self.chooser = BatchChooser(lambda: self.watch.step, self.watch.line)
             run_script(
-                job.path, job.arguments, self.request.scratch_folder, self.request.num_steps, self.watch, self.note
+                job.path,
+                job.arguments,
+                self.request.scratch_folder,
+                self.request.num_steps,
+                self.watch,
+                self.note,
+                self.chooser,
             )
             return
         function = load_function(job)
@@ -162,6 +175,7 @@ class PhantomRun:
             step_processor_seconds=tuple(self.watch.step_processor_seconds),
             host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             assumptions=tuple(self._assumptions()),
+            survey=self.chooser.found() if self.chooser else None,
             failed=self.out_of_memory if text else None,
             traceback=text,
         )

@@ -21,6 +21,7 @@ from memfit.predict.phantom.compiling_files import CompilingFiles
 from memfit.predict.phantom.torch_watch import Watch, tensors_in
 from memfit.predict.processes import Processes
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
+from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_loading import loading_here
 
 OTHERS_MAY_LAG = 8
@@ -60,13 +61,19 @@ class StepCounter:
 
 
 def run_script(
-    path: str, arguments: tuple[str, ...], scratch_folder: str, num_steps: int, watch: Watch, note: Note
+    path: str,
+    arguments: tuple[str, ...],
+    scratch_folder: str,
+    num_steps: int,
+    watch: Watch,
+    note: Note,
+    chooser: BatchChooser | None = None,
 ) -> None:
     """Run it; NeverStepped or ScriptLeft when it does not come to its steps."""
     counter, files = StepCounter(watch, num_steps), CompilingFiles(scratch_folder)
     watch.on_update = counter.stepped
     watch.step = 1
-    loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True)
+    loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True, chooser=chooser)
     processes, compiled = Processes(files, note).standing_in(), opening_for_compiled_code(files, note)
     with counter.listening(), loading, unsaved(note), files.guarding(), processes, compiled, standing_alone(note):
         run_as_main(path, arguments, lambda: counter.is_done)
