@@ -66,8 +66,12 @@ class Marks:
         self._can_group = True
         self._counted = {}
         """The steps of the running group that have ended, by the number of their optimizer."""
-        self._ended_ns = self._read_ns = self._group_until_ns = 0
-        """When the last step ended, when one ended with a reading, and when what that cost is saved up."""
+        self._ended_ns = self._read_ns = 0
+        """When the last step ended, and when one ended with a reading."""
+        self.quick = [0, 0, 0]
+        """Steps that a counter outside has seen and that are not counted here yet, when the last of them ended, and
+        until when it may go on: when what the last reading cost is saved up."""
+        self._quick_number = b""
         self._waiting = []
         """(nanoseconds, peak in bytes, steps by the number of their optimizer) of groups that are not written yet."""
         self._written_ns = 0
@@ -85,6 +89,7 @@ class Marks:
 
     def start(self, folder):
         """Marks go to this folder from now on; nothing is written before the first."""
+        self.quick[2] = 0  # whoever still counts in it asks us at the next step
         self.__init__()
         self.folder = folder
         limit = os.environ.get("MEMFIT_LIMIT_BYTES", "")
@@ -94,7 +99,7 @@ class Marks:
     def end_groups(self):
         """From now on every step has a peak of its own."""
         self._can_group = self.is_grouping = False
-        self._group_until_ns = 0
+        self.quick[2] = 0
 
     def phase_begins(self, letter, extra=b""):
         """A phase of the step begins; a light step does not tell them apart."""
@@ -129,8 +134,9 @@ class Marks:
         counted = self._counted
         counted[number] = counted.get(number, 0) + 1
         self.step += 1
-        if now_ns < self._group_until_ns:
+        if now_ns < self.quick[2]:
             return
+        self._take_quick()
         try:
             peak_bytes = self.high_water.read_and_reset()
             self._end_group(peak_bytes)
@@ -142,8 +148,23 @@ class Marks:
         length_ns = self._save_up(now_ns, monotonic_ns() - now_ns, sum(counted.values()))
         self._choose_next(now_ns, peak_bytes, length_ns)
 
+    def count_quickly(self, number):
+        """From now on steps may also be counted in `quick`, all of the optimizer with this number."""
+        self._take_quick()
+        self._quick_number = number
+
+    def _take_quick(self):
+        """Count what a counter outside has seen."""
+        num_steps, ended_ns, _ = self.quick
+        if num_steps:
+            self.quick[0] = 0
+            self._counted[self._quick_number] = self._counted.get(self._quick_number, 0) + num_steps
+            self._ended_ns = max(ended_ns, self._ended_ns)
+            self.step += num_steps
+
     def _end_group(self, peak_bytes):
         """The steps that were counted have this peak together; True when there were any."""
+        self._take_quick()
         if not self._counted:
             return False
         self._waiting.append((self._ended_ns, peak_bytes, self._counted))
@@ -156,7 +177,7 @@ class Marks:
         self._read_ns = self._ended_ns = now_ns
         if self._can_group:
             pause_ns = min(int(UNSEEN * cost_ns / READING_SHARE), LONGEST_GROUP_NS)
-            self._group_until_ns = now_ns + pause_ns
+            self.quick[2] = now_ns + pause_ns
             self.is_grouping = 2 * length_ns < pause_ns
         return length_ns
 
@@ -182,6 +203,7 @@ class Marks:
             self.step_peak_bytes = own_bytes
         if letter in b"VP":  # what follows must be told apart from it: this step is marked in full
             self.is_light = self.is_grouping = False
+            self.quick[2] = 0
         self.phase = _PHASE_OF_LETTER.get(letter) or extra.decode("utf-8", "replace").strip()
         self._mark_ns = monotonic_ns() - now_ns
         self._spent_ns += self._mark_ns
@@ -204,6 +226,7 @@ class Marks:
         """Say which exception ends the program, and in which phase; a light step has to be told."""
         facts = {"type": error_type.__name__, "message": str(error)[:500], "out_of_memory": out_of_memory}
         facts["phase"] = (self.is_light and phase) or self.phase
+        self._take_quick()
         if self._counted:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 self._end_group(self.high_water.read_and_reset())
@@ -238,6 +261,7 @@ class Marks:
         inherited."""
         close(self._descriptor)
         self.high_water.close()
+        self.quick[2] = 0
         folder, limit_bytes, can_group = self.folder, self.limit_bytes, self._can_group
         self.__init__()
         self.folder, self.limit_bytes, self._can_group = folder, limit_bytes, can_group

@@ -16,6 +16,7 @@ The forward hook always has the same key and the same function, because compiled
 import functools
 import weakref
 from threading import get_ident as _get_ident
+from time import monotonic_ns
 
 import torch
 import torch.optim.optimizer as torch_optimizer
@@ -46,6 +47,7 @@ class TorchHooks:
         self._last_optimizer = (_nothing, b"")
         self._backward = self._plain_backward = torch.autograd.backward
         self._before_key, self._before_hooks = -1, {}
+        self._after_key, self._after_hooks = -1, {}
         self._is_counting = False
         """Whether steps are only counted: then the begin of an update and of a forward pass call nothing."""
         self._handles = []
@@ -62,7 +64,9 @@ class TorchHooks:
         before = torch_optimizer.register_optimizer_step_pre_hook(self._before_update)
         self._before_key, self._before_hooks = before.id, before.hooks_dict_ref() or {}
         self._is_counting = False
-        self._handles = [before, torch_optimizer.register_optimizer_step_post_hook(self._after_update)]
+        after = torch_optimizer.register_optimizer_step_post_hook(self._after_update)
+        self._after_key, self._after_hooks = after.id, after.hooks_dict_ref() or {}
+        self._handles = [before, after]
         self._install_forward()
         self._plain_backward = torch.autograd.backward
         self._backward = self._marked_backward(torch.autograd.backward)
@@ -315,8 +319,29 @@ class TorchHooks:
         self._is_counting = is_counting
         if is_counting:
             self._before_hooks.pop(self._before_key, None)
+            self._after_hooks[self._after_key] = self._quick_counter()
         else:
             self._before_hooks[self._before_key] = self._before_update
+            self._after_hooks[self._after_key] = self._after_update
+
+    def _quick_counter(self):
+        """Counts steps of the optimizer that stepped last until a reading is due: one short call, for here the caches
+        are cold, and each function that is entered counts."""
+        known, number = self._last_optimizer
+        quick, otherwise = self._marks.quick, self._after_update
+        self._marks.count_quickly(number)
+
+        def counted(optimizer, args, kwargs):
+            if _is_compiling():
+                return
+            now_ns = monotonic_ns()
+            if now_ns < quick[2] and known() is optimizer:
+                quick[0] += 1
+                quick[1] = now_ns
+            else:
+                otherwise(optimizer, args, kwargs)
+
+        return counted
 
     def _number(self, optimizer):
         """Its number as text; the last one seen is remembered."""
