@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.apply.events import Event, Mark, Record
-from memfit.apply.stage_sizes import measure_stage, windows_of
+from memfit.apply.stage_sizes import gradients_that_stay, measure_stage, staying_bytes, windows_of
 
 
 @st.composite
@@ -80,3 +80,20 @@ def test_windows_are_in_order_whatever_marks_are_missing(marks: dict[str, int]):
         assert before.forward[1] == after.forward[0]
         assert after.backward[1] == before.backward[0]
     assert all(w.forward[0] <= w.forward[1] <= 15 <= w.backward[0] <= w.backward[1] <= 30 for w in windows)
+
+
+def test_the_first_part_of_a_shared_gradient_and_an_output_that_is_held_count_in_the_backwards_between():
+    events = [
+        Event(1, 100), Event(2, 50), Event(3, 7),  # stages 0 and 1; the loop holds the 7 to the end
+        Event(4, 24), Event(5, 10), Event(2, -50),  # stage 1 makes a part of a shared gradient, and that of its input
+        Event(6, 24), Event(7, 24), Event(4, -24), Event(6, -24), Event(5, -10), Event(1, -100),  # both parts added
+    ]  # fmt: skip
+    marks = [
+        Mark("begin", 0), Mark("start 0", 0), Mark("end 0", 1), Mark("start 1", 1), Mark("end 1", 2), Mark("turn", 3),
+        Mark("gradient 1", 3), Mark("gradient 0", 6), Mark("done", 12),
+    ]  # fmt: skip
+    record = Record(events, marks)
+    windows = windows_of(record, 2)
+    sizes = [measure_stage(record, window, []) for window in windows]
+    assert [size.gradient_bytes for size in sizes] == [24, 0]
+    assert gradients_that_stay(sizes, staying_bytes(record, windows, [10, 0])) == [0, 31]

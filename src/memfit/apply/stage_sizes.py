@@ -6,6 +6,7 @@ gradient of what stage 3 returned is there, so its backward begins) and `done`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memfit.apply.events import Moments, Record
@@ -87,3 +88,34 @@ def measure_stage(record: Record, window: Window, outputs: list[tuple[int, int]]
         backward_extra_bytes=max(0, record.peak_between(turns, until) - record.alive[turns]),
         gradient_bytes=record.left_by(turns, until, done),
     )
+
+
+def staying_bytes(record: Record, windows: Sequence[Window], outputs: Sequence[int]) -> list[int]:
+    """For every stage: what it and all later stages have left behind when its backward is over.
+
+    That is gradients of parameters, and whatever else lives on: the first part of the gradient of a shared parameter,
+    gradients that wait for a branch, an output that the loop still holds. The gradient of the stage's input, as large
+    as the output of the stage before, goes on to that stage and is left out.
+    """
+    found = []
+    for index, window in enumerate(windows):
+        until, turn = window.backward[1], record.at("turn") or 0
+        waiting = outputs[index - 1] if index else 0
+        made = [*record.made_between(window.forward[0], turn), *record.made_between(turn, until)]
+        found.append(sum(block.num_bytes for block in made if block.alive_at(until)) - waiting)
+    return found
+
+
+def gradients_that_stay(sizes: Sequence[Measured], staying: Sequence[int]) -> list[int]:
+    """Gradient bytes of every stage, so that in each backward what later stages have left behind is counted.
+
+    A chain knows nothing that goes away before the end, so that what does counts to the end: a promise is then too
+    high and never too low.
+    """
+    found = [0] * len(sizes)
+    left = so_far = 0
+    for index in range(len(sizes) - 1, -1, -1):
+        left += sizes[index].gradient_bytes
+        there = max(left, staying[index], so_far)
+        found[index], so_far = there - so_far, there
+    return found

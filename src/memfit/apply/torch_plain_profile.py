@@ -7,13 +7,20 @@ with every block checkpointed (what a block holds in passing while nothing is ke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from memfit.apply.events import Record
-from memfit.apply.stage_sizes import Measured, Window, measure_stage, windows_of
+from memfit.apply.stage_sizes import (
+    Measured,
+    Window,
+    gradients_that_stay,
+    measure_stage,
+    staying_bytes,
+    windows_of,
+)
 from memfit.apply.torch_calls import at_backward, watch_calls
 from memfit.apply.torch_checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.apply.torch_endings import Heads, heads_of, part_of, with_endings
@@ -35,8 +42,8 @@ from memfit.apply.torch_update import Update, measure_update
 from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
 
 TIMED_RUNS = 3
-NOTES_BYTES = 8192
-"""For each checkpoint, the state of the random generator; buffers are noted twice besides."""
+NOTES_BYTES = 1024
+"""For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
 
 
 @dataclass(slots=True)
@@ -179,6 +186,8 @@ def _stages(
     outputs = [_output_bytes(seen, index) for index in range(len(draft))]
     windows = windows_of(plain, len(draft))
     sizes = [measure_stage(plain, window, seen.outputs.get(i, [])) for i, window in enumerate(windows)]
+    gradients = gradients_that_stay(sizes, staying_bytes(plain, windows, outputs))
+    sizes = [replace(size, gradient_bytes=bytes_) for size, bytes_ in zip(sizes, gradients, strict=True)]
     passing = _passing_bytes(swept, len(draft), outputs)
     return tuple(
         stage_of(stage, sizes[i], outputs[i], outputs[i - 1] if i else 0, passing[i], seconds[i])
@@ -210,6 +219,7 @@ def stage_of(
     """
     backward = size.backward_extra_bytes - input_bytes - size.gradient_bytes
     saved = max(size.saved_bytes, output_bytes)
+    most_freed = min(input_bytes + size.gradient_bytes, saved + output_bytes)
     swept = passing_bytes - (saved - output_bytes) if stage.recomputable else 0
     return Stage(
         name=stage.name,
@@ -221,7 +231,7 @@ def stage_of(
         output_bytes=output_bytes,
         saved_bytes=saved,
         forward_transient_bytes=max(size.forward_transient_bytes, swept),
-        backward_transient_bytes=max(0, backward),
+        backward_transient_bytes=max(-most_freed, backward),
         gradient_bytes=size.gradient_bytes,
     )
 

@@ -25,8 +25,10 @@ def check_chain(chain: Chain) -> None:
         "update_transient_bytes": chain.update_transient_bytes,
     }
     _check_numbers("the chain", sizes, {"update_seconds": chain.update_seconds})
-    for stage, after in zip(chain.stages, (*chain.stages[1:], None), strict=True):
+    inputs = (chain.input_gradient_bytes, *(stage.output_bytes for stage in chain.stages))
+    for stage, after, input_bytes in zip(chain.stages, (*chain.stages[1:], None), inputs, strict=False):
         _check_stage(stage)
+        _check_backward(stage, input_bytes)
         _check_ending(stage, after)
 
 
@@ -50,6 +52,18 @@ def _check_stage(stage: Stage) -> None:
             )
 
 
+def _check_backward(stage: Stage, input_bytes: int) -> None:
+    """Refuse a backward that is said to hold less than what is there before it, or after it."""
+    for way in (stage, *stage.options):
+        least = -min(input_bytes + stage.gradient_bytes, way.saved_bytes + stage.output_bytes)
+        if way.backward_transient_bytes < least:
+            raise UsageError(
+                f"stage {stage.name!r} has an impossible backward_transient_bytes",
+                found=repr(way.backward_transient_bytes),
+                hint=f"give {least} or more: it cannot free more than there is",
+            )
+
+
 def _check_ending(stage: Stage, after: Stage | None) -> None:
     """Refuse an ending that would hold more than planners count: the last module's backward holds two more outputs."""
     where = f"the ending of stage {stage.name!r}"
@@ -68,7 +82,6 @@ def _sizes_of(way: Stage | Option) -> dict[str, int]:
     return {
         "saved_bytes": way.saved_bytes,
         "forward_transient_bytes": way.forward_transient_bytes,
-        "backward_transient_bytes": way.backward_transient_bytes,
     }
 
 

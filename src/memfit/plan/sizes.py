@@ -180,7 +180,7 @@ def at_end(stage: Stage) -> Stage | Option:
         backward_seconds=stage.backward_seconds,
         saved_bytes=stage.ending.saved_bytes,
         forward_transient_bytes=stage.forward_transient_bytes,
-        backward_transient_bytes=stage.backward_transient_bytes,
+        backward_transient_bytes=max(0, stage.backward_transient_bytes),  # what it frees was measured as a whole
     )
 
 

@@ -68,7 +68,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forward_transient_bytes: int = 0
     """Alive at the worst moment of its forward, beside input and what it leaves."""
     backward_transient_bytes: int = 0
-    """Alive at the worst moment of its backward, beside saved bytes, input, and the gradients of input and output."""
+    """Alive at the worst moment of its backward, beside saved bytes, input, and all gradients that it reads and makes.
+
+    Below zero where it frees some of them before it makes others; never below what is there before it, or after it.
+    """
     gradient_bytes: int = 0
     """Gradients of parameters that its backward allocates and that stay until the update."""
     checkpoint_seconds: float = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
+
 from memfit.records.plan import Chain, Fixed, Link, Option, Stage
 
 MIB = 2**20
@@ -13,7 +15,7 @@ def odd_chain(
     random: Random, num_stages: int, *, options: bool = True, rules: bool = True, checkpoints_cost: bool = True
 ) -> Chain:
     """A chain of a few bytes and seconds with every peculiarity there is: times of zero, empty values, rules."""
-    return Chain(
+    chain = Chain(
         stages=tuple(
             _odd_stage(random, index, options=options, rules=rules, checkpoints_cost=checkpoints_cost)
             for index in range(num_stages)
@@ -24,6 +26,17 @@ def odd_chain(
         update_transient_bytes=random.choice([0, 0, 0, 30]),
         update_seconds=random.choice([0, 1]),
     )
+    inputs = (chain.input_gradient_bytes, *(stage.output_bytes for stage in chain.stages))
+    stages = tuple(_freeing(random, stage, given) for stage, given in zip(chain.stages, inputs, strict=False))
+    return msgspec.structs.replace(chain, stages=stages)
+
+
+def _freeing(random: Random, stage: Stage, input_bytes: int) -> Stage:
+    """Some stages, with a backward that frees a part of what was saved before it makes its gradients."""
+    if random.random() < 0.7:
+        return stage
+    most = min(input_bytes + stage.gradient_bytes, stage.saved_bytes + stage.output_bytes)
+    return msgspec.structs.replace(stage, backward_transient_bytes=-random.randint(0, most))
 
 
 def _odd_stage(random: Random, index: int, *, options: bool, rules: bool, checkpoints_cost: bool) -> Stage:
