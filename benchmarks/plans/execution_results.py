@@ -126,13 +126,13 @@ def read_dropout(folder: Path) -> tuple[DropoutRow, ...]:
     return msgspec.json.decode(path.read_bytes(), type=tuple[DropoutRow, ...]) if path.exists() else ()
 
 
-def publish(page: Path, text: str) -> None:
+def publish(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put the tables between the two marks of a page, in place of the old ones."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no place for the results: it must hold the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+    before, found_begin, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"{page} has no place for the results: it must hold the lines {begin} and {end}")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
