@@ -41,6 +41,9 @@ def convolve(device="cuda"):
     return step
 def transform(device="cuda"):
     return lambda: torch.fft.rfft(torch.ones(8, 8, device=device))
+def attend(device="cuda"):
+    q = torch.ones(1, 2, 128, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
 def crash(device="cuda"):
     return lambda: os.abort()
 """
@@ -101,10 +104,21 @@ def test_what_does_not_fit_is_the_allocators_own_error(job: str):
     assert reserved(prediction) > 2**30 - 430 * 2**20
 
 
-def test_a_fourier_transform_is_refused_by_its_name(job: str):
-    with pytest.raises(PredictionFailed, match="cufft") as error:
-        predict(f"{job}:transform")
-    assert error.value.kind == "operator"
+def test_a_fourier_transform_takes_a_work_area_that_is_said_to_be_assumed(job: str):
+    prediction = predict(f"{job}:transform")
+    assert any("cuFFT" in item.text for item in prediction.assumptions)
+    assert prediction.error_band.startswith("not known for the whole job: cuFFT")
+    spans = prediction.timeline.spans if prediction.timeline else ()
+    assert 8 * 8 * 8 in [span.num_bytes for span in spans]  # the work area: 64 complex numbers
+
+
+def test_attention_in_half_precision_on_an_h100_is_sized_by_flash_attention_and_that_is_said(job: str):
+    prediction = predict(f"{job}:attend", "cuda:h100-80gb")
+    assert "flash attention stands in" in prediction.error_band
+    sizes = [span.num_bytes for span in prediction.timeline.spans] if prediction.timeline else []
+    assert sizes.count(4 * 2 * 128) >= 1  # logarithms of the sums, in single precision
+    plain = predict(f"{job}:attend", "cuda:a100-80gb")
+    assert "flash attention stands in" not in plain.error_band
 
 
 def test_a_native_crash_is_reported_with_its_signal_and_stack(job: str):

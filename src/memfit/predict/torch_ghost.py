@@ -110,7 +110,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         shadow.note("script", "a checkpoint was not written")
 
     def uncompiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        shadow.note("script", "torch.compile was left out: the model is predicted as it runs without it")
+        shadow.note(UNSEEN, "torch.compile was left out: the model is predicted as it runs without it")
         return model if model is not None else lambda function: function
 
     checkpoints = Checkpoints(shadow.note)

@@ -14,6 +14,8 @@ from memfit.predict.phantom.build import DRIVER, NVML
 from memfit.predict.phantom.gpus import GpuProperties
 
 READER = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+PREFER_CUDNN_ATTENTION = ((9, 0), (10, 0))
+"""Compute capabilities on which torch takes cuDNN's attention in half precision first (2.14, sdp_utils.cpp)."""
 
 
 class Description(ctypes.Structure):
@@ -45,6 +47,8 @@ class PhantomLibrary:
         os.environ["TRITON_LIBCUDA_PATH"] = str(folder)  # what torch.compile links its launchers to
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
         os.environ["USE_PYTORCH_KERNEL_CACHE"] = "0"  # nothing of ours into the user's cache
+        if gpu.capability in PREFER_CUDNN_ATTENTION:
+            os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"  # its plans are made on the card itself
         ctypes.CDLL(str(folder / NVML), ctypes.RTLD_GLOBAL)
         self._library: Any = ctypes.CDLL(str(folder / DRIVER), ctypes.RTLD_GLOBAL)
         for name in ("refused", "assumed"):

@@ -19,8 +19,8 @@ import torch
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
 from memfit.job.training import as_training, plain_step
-from memfit.predict.messages import Failure
-from memfit.predict.phantom.library import PhantomLibrary
+from memfit.predict.messages import UNSEEN, Failure
+from memfit.predict.phantom.library import PREFER_CUDNN_ATTENTION, PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
 from memfit.predict.phantom.torch_compiling import compiling
@@ -41,6 +41,10 @@ REFUSED_HINT = (
 )
 
 
+FLASH_FOR_CUDNN = (
+    "on this GPU torch prefers cuDNN's attention in half precision, whose plans are made on the card itself: flash "
+    "attention stands in for it, which keeps tensors of the same sizes; cuDNN's workspace is not counted"
+)
 OF_A_LIBRARY = ("cuda", "cudnn", "cublas", "cusolver", "cusparse", "cufft", "refuses", "not supported", "no valid")
 """Words of an error that came from a refused call, and not from the job itself."""
 
@@ -193,8 +197,10 @@ class PhantomRun:
         for (kind, text, line), count in self.notes.items():
             yield Assumption(kind=kind, text=text, line=line, count=count)
         yield from self.reads.assumptions()
+        if self.values.has_attention and self.request.gpu.capability in PREFER_CUDNN_ATTENTION:
+            yield Assumption(kind=UNSEEN, text=FLASH_FOR_CUDNN)
         for name in self.library.assumed():
-            yield Assumption(kind="assumed", text=name)
+            yield Assumption(kind=UNSEEN if name.startswith("cuFFT") else "assumed", text=name)
         if not can_note_places:
             text = "this torch keeps no note with an allocation: phases and modules are unknown, all is set-up"
             yield Assumption(kind="phases", text=text)

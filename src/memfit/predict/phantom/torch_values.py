@@ -37,6 +37,7 @@ BY_SHAPE = {
 """What these give depends on the shape of their input only."""
 SPREAD = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "multinomial", "msort", "kthvalue", "median"}
 FORMATS = {torch.float16: "<e", torch.float32: "<f", torch.float64: "<d"}
+ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 TO_HOST = {"cpu", "to", "tolist", "item", "copy_", "type", "numpy"}
 
 Where = Callable[[], tuple[str, str]]
@@ -55,6 +56,8 @@ class Values(TorchFunctionMode):
         self._running = threading.local()
         self._plain: dict[Any, bool] = {}
         self._random = torch.Generator().manual_seed(0)
+        self.has_attention = False
+        """Whether torch was asked for its attention kernels."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the call as it is; then on the twins, where its result is worth keeping."""
@@ -62,6 +65,7 @@ class Values(TorchFunctionMode):
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
+            self.has_attention |= getattr(func, "__name__", "") in ATTENTION
         if plain:
             return func(*args, **kwargs)
         before = getattr(self._running, "call", None)

@@ -62,7 +62,27 @@ EXPORT int cublasDgelsBatched(FITTED) { return in_order(outcome); }
 EXPORT int cublasCgelsBatched(FITTED) { return in_order(outcome); }
 EXPORT int cublasZgelsBatched(FITTED) { return in_order(outcome); }
 
-/* A plan's workspace is not known here: making one is refused, its handle is not. */
+/* ---- Fourier transforms ------------------------------------------------------------------------------------------ */
+
+/* cuFFT's own planner needs a GPU. Its work area is torch's to allocate: taken as one copy of the complex data. */
+static size_t complex_bytes(int type) {
+  switch (type) {
+    case 2: case 6: return 4; /* CUDA_R_16F, CUDA_C_16F */
+    case 1: case 5: return 16; /* CUDA_R_64F, CUDA_C_64F */
+    default: return 8;
+  }
+}
 EXPORT int cufftCreate(int *handle) { *handle = 1; return SUCCESS; }
+EXPORT int cufftXtMakePlanMany(int plan, int rank, long long *lengths, long long *from, long long from_stride,
+                               long long from_distance, int from_type, long long *to, long long to_stride,
+                               long long to_distance, int to_type, long long batch, size_t *work_bytes, int type) {
+  (void)plan, (void)from, (void)from_stride, (void)from_distance, (void)from_type;
+  (void)to, (void)to_stride, (void)to_distance, (void)to_type;
+  size_t count = (size_t)batch;
+  for (int i = 0; i < rank; i++) count *= (size_t)lengths[i];
+  *work_bytes = count * complex_bytes(type);
+  note_assumption("cuFFT's work area is one copy of the complex data; it may be none, or more for lengths with large primes");
+  return SUCCESS;
+}
 EXPORT const char *cusparseGetErrorString(int status) { (void)status; return "the phantom GPU refuses cuSPARSE"; }
 EXPORT const char *cusparseGetErrorName(int status) { (void)status; return "CUSPARSE_STATUS_NOT_SUPPORTED"; }
