@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memfit.predict.compiled_files import opening_for_compiled_code
@@ -83,6 +83,7 @@ def furnished(folder: str) -> str:
 
 
 @settings(max_examples=120, deadline=None)
+@example(steps=[("append", "d/x", "a"), ("move", "d", "b")])
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=8

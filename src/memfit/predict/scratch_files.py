@@ -153,10 +153,23 @@ class ScratchFiles:
             return
         if self.exists(target):
             self._make_way(self._is_folder(source), target)
+        self._bring_up(self.virtual(source))
         moved = self.for_writing(source, keep=True)
         self._os["rename"](moved, self.for_writing(target, keep=False))
         self.redirected.pop(self.virtual(source), None)
         self._forget(source)
+
+    def _bring_up(self, virtual: str) -> None:
+        """A folder that is moved takes along what was there before, also where some of it was changed already."""
+        place, upper = self.seen(virtual), self._upper(virtual)
+        if upper == virtual or not stat.S_ISDIR(self._os["lstat"](place).st_mode):
+            return
+        self._make_folders(upper)
+        for name in self.listdir(virtual):
+            below = os.path.join(virtual, name)
+            self._bring_up(below)
+            if not _is_there(self._os["lstat"], self._upper(below)):
+                self._copy(self.seen(below), self._upper(below))
 
     def _is_folder(self, name: Any) -> bool:
         return stat.S_ISDIR(self._os["stat"](self.seen(name)).st_mode)
