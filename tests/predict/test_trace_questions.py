@@ -123,3 +123,13 @@ def test_no_operator_runs_for_real_unless_allowed():
     with pytest.raises(Exception, match="only_real"):
         run(body)
     assert ran == []
+
+
+def test_a_library_that_looks_for_fake_tensors_sees_them_again_after_the_trace():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.utils import import_utils
+
+    sees, within = import_utils.is_fake_tensor, []
+    run(lambda layer: (layer(torch.ones(2, 6)).sum().backward(), within.append(import_utils.is_fake_tensor)))
+    assert within[-1] is not sees
+    assert import_utils.is_fake_tensor is sees

@@ -177,13 +177,14 @@ def _lazy_modules(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         yield
 
 
-def blind_libraries() -> None:
-    """Hugging Face takes another path (explicit masks, other kernels) when it sees a fake tensor: let it see none."""
+def blind_libraries(until: contextlib.ExitStack) -> None:
+    """Hugging Face takes another path (explicit masks, other kernels) when it sees a fake tensor: let it see none
+    until the stack is closed."""
     for name in ("transformers.utils.import_utils", "transformers.utils.generic", "transformers.masking_utils"):
         module = sys.modules.get(name)
         for function in ("is_fake_tensor", "is_tracing", "is_torchdynamo_compiling"):
-            if module is not None and hasattr(module, function):
-                setattr(module, function, _nothing_to_see)
+            if getattr(module, function, _nothing_to_see) is not _nothing_to_see:
+                until.enter_context(patch.object(module, function, _nothing_to_see))
 
 
 def _nothing_to_see(*args: Any, **kwargs: Any) -> bool:

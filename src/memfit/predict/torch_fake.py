@@ -82,6 +82,7 @@ class Recording:
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._optimizer = ""
+        self._blinded = contextlib.ExitStack()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -140,7 +141,7 @@ class Recording:
 
         Optimizer.zero_grad, torch.get_rng_state = zeroing, rng_state
         try:
-            with self._storages_followed():
+            with self._storages_followed(), self._blinded:
                 yield
         finally:
             Optimizer.zero_grad, torch.get_rng_state = zero_grad, get_rng_state
@@ -187,7 +188,7 @@ class Recording:
         if self.on_root is not None:
             self.on_root(inputs)
         if not self.places.knows_root(module):
-            blind_libraries()
+            blind_libraries(self._blinded)
             self._claim_module(module)
         for tensor in tensors_in(inputs):
             if tensor.grad_fn is None and not tensor.requires_grad:
