@@ -55,8 +55,8 @@ gpu-torch: $(GPU_TORCH)  ## only fetch that CUDA build
 test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
 	PYTHONPATH=. $(GPU_VENV)/bin/python $(WORKING) $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
 
-test-slow: $(STAMP)  ## the tests that take longer
-	$(BIN)/python $(WORKING) $(BIN)/pytest -m slow
+test-slow: $(STAMP)  ## the tests that take longer; continuous integration runs them as well
+	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 bench: $(STAMP) ## the benchmarks, with their peers installed beside
 	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt

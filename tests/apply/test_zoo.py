@@ -98,7 +98,13 @@ def fitted(case: Case, batch: Any, budget_bytes: int) -> tuple[Any, int]:
         return memfit.fit_to_budget(case.model, batch, case.loss, optimizer_of(case.model), budget=needed), needed
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+QUICK = ("llama", "t5", "vit", "mixtral_with_router_loss", "mamba", "packed_lstm", "unet", "low_rank_adapters")
+"""One of each kind; the others take longer than `make test` may."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
 def test_a_fitted_model_computes_the_same_within_its_budget(name: str):
     torch.manual_seed(0)
     case = FAMILIES[name]()

@@ -120,6 +120,7 @@ def test_over_100_steps_as_well(tmp_path: Path):
     check_distilbert(tmp_path, 100)
 
 
+@pytest.mark.slow
 def test_gradients_that_add_up_over_batches_are_within_the_budget_as_well(tmp_path: Path):
     settings = {"gradient_accumulation_steps": 2}
     plain = train_distilbert(tmp_path, 4, **settings)
@@ -205,6 +206,7 @@ def lightning_fit(budget: str | int, **options: Any) -> Any:
     return MemfitFit(budget, measure_every=1, **options)
 
 
+@pytest.mark.slow
 def test_lightning_trains_within_80_percent_of_its_peak_with_the_same_losses(tmp_path: Path, capsys: Any):
     plain = train_with_lightning(tmp_path, 20)
     assert len(plain) == 20

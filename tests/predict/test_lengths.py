@@ -125,6 +125,7 @@ def test_a_job_that_is_not_told_the_length_is_refused(tmp_path):
         foresee("gpt", settings={"batch_size": 2}, lengths=str(path))
 
 
+@pytest.mark.slow
 def test_a_file_of_lengths_gives_the_peak_at_each(tmp_path):
     path = tmp_path / "lengths.txt"
     path.write_text("16 900\n64 99\n128 1\n")
@@ -188,6 +189,7 @@ def _peaks(found: BatchLengths | None) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.parametrize("ahead", [(), ("ahead",)])
+@pytest.mark.slow
 def test_steps_on_chosen_batches_peak_as_trainings_on_such_batches_alone(tmp_path, ahead):
     lengths = LENGTHS[::-1]
     found = _predicted(tmp_path, lengths, *ahead).lengths
