@@ -7,20 +7,36 @@ from typing import Any
 
 from memfit.job.description import JobDescription
 from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.cuda_memory import run_allocator
+from memfit.predict.cuda_memory import cudnn_range, run_allocator
 from memfit.predict.devices import DeviceSpec, parse_device, usable_bytes
 from memfit.predict.messages import TraceRequest
 from memfit.predict.torch_device import on_device
 from memfit.predict.torch_fake import Recording, trace_training
-from memfit.predict.trace import timeline_of
+from memfit.predict.trace import TraceLog, scratches_of, timeline_of
 from memfit.records.allocator import AllocatorRun
+from memfit.records.timeline import Timeline
 
 
 def predict_on_gpu(
     build: Callable[[], Any], gpu: str = "cuda", num_steps: int = 2, *, bounded: bool = False
 ) -> AllocatorRun:
     """Trace on fake CUDA tensors, then simulate the allocator; `bounded` by what the card has beside its context."""
-    device: DeviceSpec = parse_device(gpu)
+    device = parse_device(gpu)
+    timeline, _ = _trace(build, device, num_steps)
+    return run_allocator(timeline, AllocatorSettings(), usable_bytes(device) if bounded else None)
+
+
+def predict_range_on_gpu(build: Callable[[], Any], gpu: str, num_steps: int) -> tuple[int, tuple[int, int], bool]:
+    """Reserved bytes of a job that calls cuDNN, their range, and whether it runs out of memory on this card."""
+    device, settings = parse_device(gpu), AllocatorSettings()
+    timeline, log = _trace(build, device, num_steps)
+    free_run = run_allocator(timeline, settings)
+    found = cudnn_range(timeline, settings, free_run, scratches_of(log))
+    fails = run_allocator(timeline, settings, usable_bytes(device)).failed is not None
+    return free_run.peak_reserved_bytes, found, fails
+
+
+def _trace(build: Callable[[], Any], device: DeviceSpec, num_steps: int) -> tuple[Timeline, TraceLog]:
     request = TraceRequest(
         job=JobDescription(kind="function", target="benchmark"), device="cuda", capability=device.capability,
         gemm_workspace_bytes=device.cublas_workspace_bytes,
@@ -28,5 +44,4 @@ def predict_on_gpu(
     recording = Recording(gemm_workspace_bytes=device.cublas_workspace_bytes)
     with on_device(request, recording):
         trace = trace_training(build, recording=recording, num_steps=num_steps)
-    limit = usable_bytes(device) if bounded else None
-    return run_allocator(timeline_of(trace.log, trace.root_names), AllocatorSettings(), limit)
+    return timeline_of(trace.log, trace.root_names), trace.log

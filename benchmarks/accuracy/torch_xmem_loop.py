@@ -8,22 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from benchmarks.accuracy.torch_xmem_language import WORDS, cerebras_111m, gpt_neo_125m
-from benchmarks.accuracy.torch_xmem_vision import VGG_16, VGG_19, MnasNet, RegNetY400, ResNet101, Vgg
+from benchmarks.accuracy.torch_xmem_mobile import (
+    CONVNEXT_BASE,
+    CONVNEXT_TINY,
+    MOBILE_V3_LARGE,
+    MOBILE_V3_SMALL,
+    ConvNeXt,
+    MobileNetV2,
+    MobileNetV3,
+)
+from benchmarks.accuracy.torch_xmem_vision import (
+    REGNET_X_400,
+    REGNET_Y_400,
+    RESNET_152,
+    VGG_16,
+    VGG_19,
+    MnasNet,
+    RegNet,
+    ResNet,
+    Vgg,
+)
 from memfit.job.training import Training
 
 IMAGE_SIZE, LENGTH = 86, 128
 VISION: dict[str, Callable[[], nn.Module]] = {
     "VGG16": lambda: Vgg(VGG_16),
     "VGG19": lambda: Vgg(VGG_19),
-    "ResNet101": ResNet101,
+    "ResNet101": ResNet,
+    "ResNet152": lambda: ResNet(RESNET_152),
     "MnasNet": MnasNet,
-    "RegNetY400MF": RegNetY400,
+    "RegNetX400MF": lambda: RegNet(REGNET_X_400, 16, False),
+    "RegNetY400MF": lambda: RegNet(REGNET_Y_400, 8, True),
+    "MobileNetV2": MobileNetV2,
+    "MobeNetV3Large": lambda: MobileNetV3(MOBILE_V3_LARGE, 1280),
+    "MobeNetV3Small": lambda: MobileNetV3(MOBILE_V3_SMALL, 1024),
+    "ConvNeXtTiny": lambda: ConvNeXt(CONVNEXT_TINY, 0.1),
+    "ConvNeXtBase": lambda: ConvNeXt(CONVNEXT_BASE, 0.5),
 }
 LANGUAGE: dict[str, Callable[..., nn.Module]] = {
     "EleutherAI/gpt-neo-125M": gpt_neo_125m,
@@ -37,8 +63,8 @@ class Habits:
 
     frees_batch: bool = False
     """The last batch is gone before the next one is moved."""
-    zeroes_late: bool = False
-    """Gradients are zeroed between forward and backward."""
+    zeroes: Literal["first", "late", "never"] = "first"
+    """Where gradients are zeroed: before the batch is moved, between forward and backward, or not at all."""
 
 
 AS_DESCRIBED = Habits()
@@ -67,13 +93,13 @@ def _pictures(model: nn.Module, optimizer_name: str, batch_size: int, habits: Ha
         labels = torch.zeros(batch_size, dtype=torch.int64)
         if habits.frees_batch:
             kept["inputs"] = kept["targets"] = None
-        if not habits.zeroes_late:
+        if habits.zeroes == "first":
             optimizer.zero_grad()
         inputs, targets = images.to("cuda"), labels.to("cuda")
         kept["inputs"], kept["targets"] = inputs, targets
         kept["outputs"] = model(inputs)
         kept["loss"] = criterion(kept["outputs"], targets)
-        if habits.zeroes_late:
+        if habits.zeroes == "late":
             optimizer.zero_grad()
         kept["loss"].backward()
         optimizer.step()

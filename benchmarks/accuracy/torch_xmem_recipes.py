@@ -51,7 +51,7 @@ def reserved_by(row: dict[str, str], recipe: str) -> int | None:
 
     torch.backends.cudnn.enabled = recipe != "no cuDNN"
     torch.backends.cudnn.allow_tf32 = recipe != "no TF32"
-    habits = Habits(frees_batch=recipe == "batch freed", zeroes_late=recipe == "zeroed late")
+    habits = Habits(frees_batch=recipe == "batch freed", zeroes="late" if recipe == "zeroed late" else "first")
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -1,8 +1,8 @@
 """The convolutional networks of xMem's evaluation, written out from their published descriptions.
 
-VGG (Simonyan and Zisserman, 2014), ResNet-101 (He et al., 2015), MnasNet-A1's plain variant (Tan et al., 2018) and
-RegNetY-400MF (Radosavovic et al., 2020), in the form torchvision trains them: the order of operators, what works in
-place, and the number of parameters (checked by a test) are the same.
+VGG (Simonyan and Zisserman, 2014), ResNet (He et al., 2015), MnasNet-A1's plain variant (Tan et al., 2018) and
+RegNet-400MF, X and Y (Radosavovic et al., 2020), in the form torchvision trains them: the order of operators, what
+works in place, and the number of parameters (checked by a test) are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from torch import nn
 
 VGG_16 = (2, 2, 3, 3, 3)
 VGG_19 = (2, 2, 4, 4, 4)
+RESNET_101 = (3, 4, 23, 3)
+RESNET_152 = (3, 8, 36, 3)
+REGNET_X_400 = ((32, 1), (64, 2), (160, 7), (400, 12))
+"""Channels and blocks of each stage."""
+REGNET_Y_400 = ((48, 1), (104, 3), (208, 6), (440, 6))
 
 
 def norm_conv(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1, relu: bool = True) -> list[Any]:
@@ -70,15 +75,15 @@ class Bottleneck(nn.Module):
         return self.relu(out)
 
 
-class ResNet101(nn.Module):
-    """Stem, 33 bottlenecks in four stages, pooling and a linear head."""
+class ResNet(nn.Module):
+    """Stem, bottlenecks in four stages, pooling and a linear head."""
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, depths: tuple[int, ...] = RESNET_101, classes: int = 1000) -> None:
         super().__init__()
         stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
         blocks: list[nn.Module] = []
         inside = 64
-        for stage, depth in enumerate((3, 4, 23, 3)):
+        for stage, depth in enumerate(depths):
             for index in range(depth):
                 blocks.append(Bottleneck(inside, 64 * 2**stage, 2 if stage and not index else 1))
                 inside = 256 * 2**stage
@@ -135,9 +140,9 @@ class MnasNet(nn.Module):
 class SqueezeExcitation(nn.Module):
     """Scales every channel by what the whole picture says about it."""
 
-    def __init__(self, channels: int, squeezed: int) -> None:
+    def __init__(self, channels: int, squeezed: int, gate: type[nn.Module] = nn.Sigmoid) -> None:
         super().__init__()
-        self.pool, self.relu, self.gate = nn.AdaptiveAvgPool2d(1), nn.ReLU(), nn.Sigmoid()
+        self.pool, self.relu, self.gate = nn.AdaptiveAvgPool2d(1), nn.ReLU(), gate()
         self.down, self.up = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -146,16 +151,16 @@ class SqueezeExcitation(nn.Module):
 
 
 class RegNetBlock(nn.Module):
-    """1x1, grouped 3x3, squeeze and excitation, 1x1, beside a shortcut, which is computed first."""
+    """1x1, grouped 3x3, perhaps squeeze and excitation, 1x1, beside a shortcut, which is computed first."""
 
-    def __init__(self, inside: int, width: int, stride: int) -> None:
+    def __init__(self, inside: int, width: int, stride: int, group: int, squeezes: bool) -> None:
         super().__init__()
         changes = stride != 1 or inside != width
         self.shortcut = nn.Sequential(*norm_conv(inside, width, 1, stride, relu=False)) if changes else None
         self.body = nn.Sequential(
             *norm_conv(inside, width, 1),
-            *norm_conv(width, width, 3, stride, groups=width // 8),
-            SqueezeExcitation(width, round(inside / 4)),
+            *norm_conv(width, width, 3, stride, groups=width // group),
+            *([SqueezeExcitation(width, round(inside / 4))] if squeezes else []),
             *norm_conv(width, width, 1, relu=False),
         )
         self.relu = nn.ReLU(inplace=True)
@@ -165,16 +170,16 @@ class RegNetBlock(nn.Module):
         return self.relu((x if self.shortcut is None else self.shortcut(x)) + self.body(x))
 
 
-class RegNetY400(nn.Module):
-    """A stem and sixteen blocks in four stages."""
+class RegNet(nn.Module):
+    """A stem and blocks in four stages."""
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, stages: tuple[tuple[int, int], ...], group: int, squeezes: bool, classes: int = 1000) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
         inside = 32
-        for width, depth in ((48, 1), (104, 3), (208, 6), (440, 6)):
+        for width, depth in stages:
             for index in range(depth):
-                blocks.append(RegNetBlock(inside, width, 1 if index else 2))
+                blocks.append(RegNetBlock(inside, width, 1 if index else 2, group, squeezes))
                 inside = width
         self.body, self.pool = nn.Sequential(*norm_conv(3, 32, 3, 2), *blocks), nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(inside, classes)

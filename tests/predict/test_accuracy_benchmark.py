@@ -10,15 +10,23 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("benchmarks")
 
 from benchmarks.accuracy import torch_xmem_language as language  # noqa: E402
+from benchmarks.accuracy import torch_xmem_mobile as mobile  # noqa: E402
 from benchmarks.accuracy import torch_xmem_vision as vision  # noqa: E402
 from benchmarks.accuracy.comparison import Row, spread_of, verdicts_at  # noqa: E402
 
 PUBLISHED = {
     "vgg16": (lambda: vision.Vgg(vision.VGG_16), 138_357_544),
     "vgg19": (lambda: vision.Vgg(vision.VGG_19), 143_667_240),
-    "resnet101": (vision.ResNet101, 44_549_160),
+    "resnet101": (vision.ResNet, 44_549_160),
+    "resnet152": (lambda: vision.ResNet(vision.RESNET_152), 60_192_808),
     "mnasnet1_0": (lambda: vision.MnasNet(1000), 4_383_312),
-    "regnet_y_400mf": (vision.RegNetY400, 4_344_144),
+    "regnet_x_400mf": (lambda: vision.RegNet(vision.REGNET_X_400, 16, False), 5_495_976),
+    "regnet_y_400mf": (lambda: vision.RegNet(vision.REGNET_Y_400, 8, True), 4_344_144),
+    "mobilenet_v2": (mobile.MobileNetV2, 3_504_872),
+    "mobilenet_v3_large": (lambda: mobile.MobileNetV3(mobile.MOBILE_V3_LARGE, 1280, 1000), 5_483_032),
+    "mobilenet_v3_small": (lambda: mobile.MobileNetV3(mobile.MOBILE_V3_SMALL, 1024, 1000), 2_542_856),
+    "convnext_tiny": (lambda: mobile.ConvNeXt(mobile.CONVNEXT_TINY, 0.1), 28_589_128),
+    "convnext_base": (lambda: mobile.ConvNeXt(mobile.CONVNEXT_BASE, 0.5), 88_591_464),
     "gpt-neo-125M": (language.gpt_neo_125m, 125_198_592),
 }
 

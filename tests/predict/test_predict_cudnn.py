@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.predict.cudnn_memory import (
+    LEAST_SHARE,
+    MOST_SHARE,
     STORIES,
     Scratch,
     batch_norm_scratch,
     convolution_scratch,
+    range_of,
     scratch_bytes,
     with_scratches,
 )
@@ -172,3 +175,12 @@ def test_workspaces_are_put_in_without_changing_the_other_requests(given_request
     freed = {-1 - request for _, request in events if request < 0}
     wanted = [r for k, r in enumerate([r for _, r in events if r > 0]) if k not in freed]
     assert sorted(alive.values()) == sorted(wanted), "workspaces end with their call"
+
+
+@given(st.integers(1, 1 << 40), st.lists(st.integers(1, 1 << 40), max_size=4))
+def test_the_range_holds_the_point_every_story_and_what_measured_jobs_showed(point_bytes, story_bytes):
+    low, high = range_of(point_bytes, story_bytes)
+    assert low <= min([point_bytes, *story_bytes]) <= max([point_bytes, *story_bytes]) <= high
+    assert low <= point_bytes * LEAST_SHARE
+    assert high + 1 > point_bytes * MOST_SHARE
+    assert range_of(point_bytes, [*story_bytes, low, high]) == (low, high), "stories inside of the range change nothing"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.cudnn_memory import STORIES, Scratch, with_scratches
+from memfit.predict.cudnn_memory import STORIES, Scratch, range_of, with_scratches
 from memfit.predict.devices import Context, DeviceSpec, usable_bytes
 from memfit.predict.liveness import mark_at
 from memfit.predict.simulate import events_of, make_allocator, placed_events_of, play, simulate
@@ -30,15 +30,15 @@ def run_allocator(
 def cudnn_range(
     timeline: Timeline, settings: AllocatorSettings, free_run: AllocatorRun, scratches: Sequence[Scratch]
 ) -> tuple[int, int]:
-    """The least and the most reserved bytes over all stories of what cuDNN takes, the one without it among them."""
+    """The least and the most reserved bytes: over all stories of what cuDNN takes, and what measured jobs showed."""
     events = placed_events_of(timeline, CUDA)
-    peaks = [free_run.peak_reserved_bytes]
-    for story in STORIES if scratches else ():
+    peaks: list[int] = []
+    for story in STORIES:
         allocator = make_allocator(settings)
         peaks.append(
             play(with_scratches(events, scratches, story), allocator).allocator.stats["reserved_bytes.all.peak"]
         )
-    return min(peaks), max(peaks)
+    return range_of(free_run.peak_reserved_bytes, peaks)
 
 
 def context_figure(context: Context) -> Figure:
@@ -49,8 +49,8 @@ def context_figure(context: Context) -> Figure:
 
 
 def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
-    """What workspaces may add to reserved: the point goes without, the most is the largest of all stories."""
-    method = "none in the figures; the most by four stories of what cuDNN could take"
+    """What workspaces may add to reserved: the point goes without, the most is the upper end of the range."""
+    method = "none in the figures; the most by four stories of what cuDNN could take, and by measured jobs"
     figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes - reserved_bytes, method=method)
     return Level(name="cudnn", figure=figure, meaning="what workspaces of cuDNN may add to reserved")
 
@@ -108,7 +108,7 @@ def _reserved(value: int, least: int, most: int) -> Figure:
     method = "allocator simulated, enough memory"
     if least == most:
         return _predicted(value, method)
-    method += "; low and high with cuDNN's workspaces by assumption"
+    method += "; low and high with cuDNN's workspaces: by assumption, and at least the 90 % range of measured jobs"
     return Figure(value=value, unit="bytes", source="predicted", method=method, low=least, high=most)
 
 
