@@ -23,7 +23,7 @@ CUDA_BAND = (
     "allocated: within 1 % of published measurements of transformer steps and operators on real GPUs (docs/accuracy.md)"
 )
 CUDNN_BAND = (
-    "reserved: off by 4 % in the median and 16 % at most for measured convolutional networks, whose workspaces cuDNN "
+    "reserved: off by 3 % in the median and 16 % at most for measured convolutional networks, whose workspaces cuDNN "
     "chooses (docs/accuracy.md)"
 )
 RECURRENT_BAND = (
