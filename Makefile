@@ -10,7 +10,7 @@ WORKING := -m memfit.measure.instruction_sets
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo postgres test types quick-tests gpu-torch test-gpu test-slow bench check clean
+.PHONY: help demo postgres test types quick-tests gpu-torch test-gpu test-slow test-quiet bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -34,7 +34,7 @@ types: $(STAMP)
 	$(BIN)/pyright --warnings
 
 quick-tests: $(STAMP)
-	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not quiet"
 
 GPU_VENV := .venv-gpu
 GPU_STAMP := $(GPU_VENV)/.installed
@@ -57,6 +57,9 @@ test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GP
 
 test-slow: $(STAMP)  ## the tests that take longer; continuous integration runs them as well
 	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m slow
+
+test-quiet: $(STAMP)  ## tests that a busy machine disturbs: the ledgers of ten real trainings
+	$(BIN)/python $(WORKING) $(BIN)/pytest -m quiet
 
 bench: $(STAMP) ## the benchmarks, with their peers installed beside
 	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt

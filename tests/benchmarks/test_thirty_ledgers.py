@@ -8,7 +8,7 @@ import pytest
 from benchmarks.overhead.ledger_sums import JOBS, measure_job
 
 
-@pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.parametrize("name", JOBS)
 def test_the_ledger_of_a_training_adds_up_to_its_headline(tmp_path: Path, name: str):
     row = measure_job(name, tmp_path / "run")
