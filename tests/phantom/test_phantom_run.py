@@ -11,6 +11,7 @@ import pytest
 from memfit.errors import PredictionFailed
 from memfit.job.description import describe_job
 from memfit.predict.devices import parse_device
+from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.phantom import engine
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.installed import find_torch, has_cuda_torch
@@ -186,3 +187,29 @@ def test_events_equal_those_of_a_real_gpu(name: str):
     strict = torch_version() >= (2, 14)  # older versions choose other workspaces than the recorded one did
     assert row.peak_phantom_bytes == pytest.approx(row.peak_real_bytes, rel=1e-4 if strict else 2e-4)
     assert row.reserved_phantom_bytes == pytest.approx(row.reserved_real_bytes, rel=5e-3 if strict else 1e-2)
+
+
+LENGTHS = """
+import torch
+from torch.utils.data import DataLoader
+rows = [torch.zeros(length, dtype=torch.long) for length in [20] * 95 + [500] * 4 + [4000]]
+layers = [torch.nn.Embedding(50, 64), torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 50)]
+model = torch.nn.Sequential(*layers).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(3):
+    for batch in DataLoader(rows, batch_size=1):
+        optimizer.zero_grad()
+        model(batch.cuda()).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_is_given_typical_batches_and_the_longest_last(tmp_path: Path):
+    (tmp_path / "train.py").write_text(LENGTHS)
+    job, device = describe_job(str(tmp_path / "train.py")), parse_device("cuda:a100-40gb")
+    found = predict_on_phantom(job, device, num_steps=NUM_STEPS, choose_batches=True).lengths
+    assert found is not None
+    assert [point.shape for point in found.points] == ["1 x 20", "1 x 20", "1 x 500", "1 x 4000"]
+    peaks = [point.peak_bytes for point in found.points]
+    assert peaks[0] == peaks[1] < peaks[2] < peaks[3]
+    assert found.num_too_large == 0
