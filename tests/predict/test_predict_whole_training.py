@@ -96,6 +96,30 @@ assert optimizer.state_dict()["state"][0]["step"] == 2, "small values of the fil
 for step in range(kept["step"], 8):
     train(torch.randn(16, 64))
 """
+SAMPLES_PASS_A_MODULE = """
+class Shifts(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.count, self.shifts = count, Shifts()
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return self.shifts(torch.zeros(64))
+for x in DataLoader(Samples(100), batch_size=16):
+    train(x)
+with torch.no_grad():
+    for x in DataLoader(Samples(1100), batch_size=500):
+        torch.nn.MSELoss()(model(x), torch.zeros(len(x), 10)).item()
+"""
+READS_NUMPY = """
+import numpy as np
+pixels, labels = torch.from_numpy(np.zeros((4000, 64), "f4")), torch.frombuffer(bytearray(400_000), dtype=torch.uint8)
+copied, shared = torch.tensor(np.zeros((100, 64), "f4")), torch.as_tensor(np.zeros((3000, 64), "f4"))
+for step in range(4):
+    train(pixels[:16] + 1)
+"""
 SAVES_A_FILE = """
 for step in range(2):
     train(torch.randn(16, 64))
@@ -130,6 +154,8 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
         pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
         pytest.param(RESUMES_A_FILE, id="resumes a file"),
+        pytest.param(SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters"),
+        pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
     ],
 )
 def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, text: str):
@@ -162,3 +188,18 @@ def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch
 
 def test_a_training_without_evaluation_misses_none(tmp_path: Path):
     assert said(foreseen(tmp_path, TRAINS_LONG), torch_steps.UNSEEN) == []
+
+
+def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
+    data = "TensorDataset(torch.zeros(8000, 64))"
+    loader = f"\nfor (x,) in DataLoader({data}, batch_size=1000, num_workers={{}}):\n    train(x)\n"
+    peaks, data_bytes = [], []
+    for workers in (0, 2):
+        (tmp_path / str(workers)).mkdir()
+        reply = foreseen(tmp_path / str(workers), loader.format(workers))
+        peaks.append(peak_of(reply.timeline, "cpu")[0])
+        data_bytes.append(reply.data_bytes)
+    batch_bytes = 1000 * 64 * 4
+    assert peaks[0] - peaks[1] >= batch_bytes, "they lie in memory that the workers share"
+    assert data_bytes[0] == 0
+    assert data_bytes[1] >= batch_bytes, "which the process holds too"

@@ -185,8 +185,8 @@ class Recording:
 
     def _enter_root(self, module: torch.nn.Module, inputs: Any) -> None:
         """An outermost module is called: its parameters, buffers and inputs say what they are."""
-        if self.on_root is not None:
-            self.on_root(inputs)
+        if self.on_root is not None and self.places.forced != "data" and next(module.parameters(), None) is not None:
+            self.on_root(inputs)  # neither a transform of the data nor a loss or a metric is an evaluation
         if not self.places.knows_root(module):
             blind_libraries(self._blinded)
             self._claim_module(module)

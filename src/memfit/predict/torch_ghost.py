@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch._subclasses.fake_tensor import FakeTensor
@@ -69,6 +70,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     if was_ended:
         counter.note_unseen()
     trace = recording.finish(time.perf_counter() - started)
+    trace.data_bytes = recording.tracker.outside.peak_bytes
     _note_end(recording, trace, counter, request.num_steps)
     if files.redirected:
         text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
@@ -119,14 +121,15 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         (torch, "load", checkpoints.load),
         (torch, "compile", uncompiled),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
-        *((torch, name, _faked(recording, getattr(torch, name))) for name in ("from_numpy", "as_tensor", "frombuffer")),
+        *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         *((module, name, unsaved) for module, name in _savers()),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
             stack.enter_context(patch.object(owner, name, function))
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
-        stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser))
+        outside = recording.tracker.outside.made_here
+        stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
@@ -155,7 +158,20 @@ def _faked(recording: Recording, original: Any) -> Any:
             keep_shadow(fake, real)  # whoever changes the array changes the tensor, and the other way round
         else:
             keep_shadow(fake, small_copy(real))
-        recording.tracker.see(fake, original.__name__)
+        with recording.tracker.outside.made_here() if _shares(real, args) else contextlib.nullcontext():
+            recording.tracker.see(fake, original.__name__)
         return fake
 
     return make
+
+
+def _shares(real: torch.Tensor, args: tuple[Any, ...]) -> bool:
+    """Whether a tensor lies in the memory of the array or buffer that it was made of."""
+    if not args or isinstance(args[0], (torch.Tensor, list, tuple, int, float)):
+        return False
+    try:
+        memory = np.frombuffer(args[0], np.uint8) if not isinstance(args[0], np.ndarray) else args[0]
+        start, end = np.lib.array_utils.byte_bounds(memory)
+    except (TypeError, ValueError, BufferError):
+        return False
+    return start <= real.data_ptr() < end

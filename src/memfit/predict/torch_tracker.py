@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -92,6 +93,36 @@ class LeanMode(TorchDispatchMode):
         return False
 
 
+class OutsideMemory:
+    """Memory behind tensors that torch's allocator never hands out: numpy arrays, batches from worker processes."""
+
+    def __init__(self) -> None:
+        self.is_here = False
+        self.peak_bytes = 0
+        self._live_bytes = 0
+
+    @contextmanager
+    def made_here(self) -> Iterator[None]:
+        """Within, every new storage lies outside."""
+        before, self.is_here = self.is_here, True
+        try:
+            yield
+        finally:
+            self.is_here = before
+
+    def allocated(self, storage: Any, device: torch.device) -> int:
+        """The bytes that the allocator gives for a new storage: none, where it lies outside."""
+        if not self.is_here or device.type != "cpu":
+            return storage.nbytes()
+        self._live_bytes += storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+        weakref.finalize(storage, self._gone, storage.nbytes()).atexit = False
+        return 0
+
+    def _gone(self, num_bytes: int) -> None:
+        self._live_bytes -= num_bytes
+
+
 class Tracker(LeanMode):
     """Writes the log; `sign` names calls that are to be probed later."""
 
@@ -108,6 +139,7 @@ class Tracker(LeanMode):
         """Told of every operator, its results, and where their entries begin: they add what kernels take inside."""
         self.made_once: set[str] = set()
         """What libraries make at their first call and keep."""
+        self.outside = OutsideMemory()
         self._uid_of: dict[int, int] = {}
         self._keep: dict[int, Any] = {}
         self._forward_born: set[int] = set()
@@ -179,8 +211,9 @@ class Tracker(LeanMode):
         if uid is None:
             phase, module, line = self.places.here()
             self.log.phase(self.places.step, phase)
+            num_bytes = self.outside.allocated(storage, tensor.device)
             birth = Birth(
-                storage.nbytes(), str(tensor.device), operator, phase, self.places.step, module, line,
+                num_bytes, str(tensor.device), operator, phase, self.places.step, module, line,
                 dtype=str(tensor.dtype).removeprefix("torch."),
             )  # fmt: skip
             uid = self.log.alloc(birth)
