@@ -1,22 +1,41 @@
 /* The peak of the bytes that torch's CPU allocator (libc10.so) holds, counted from outside of torch.
 
 Loaded with LD_PRELOAD: sees every posix_memalign whose caller is libc10.so, and the free of what it gave. What lies
-in shared memory or in other libraries' buffers (numpy) does not pass here. */
+in shared memory or in other libraries' buffers (numpy) does not pass here. The largest peak of any process is kept in
+the file that ALLOCATOR_PEAK_FILE names (8 bytes); a forked process begins at zero. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { SLOTS = 1 << 20 };
 static void *const GONE = (void *)1;
 static void *places[SLOTS];
 static size_t sizes[SLOTS];
-static long live_bytes, peak_bytes;
+static long live_bytes, *peak_bytes;
 static uintptr_t first, last; /* where libc10.so lies; 0 until it is loaded */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void begin_at_zero(void) {
+    memset(places, 0, sizeof places);
+    live_bytes = 0;
+}
+
+__attribute__((constructor)) static void open_peak(void) {
+    const char *name = getenv("ALLOCATOR_PEAK_FILE");
+    int file = name ? open(name, O_RDWR | O_CREAT, 0600) : -1;
+    if (file < 0 || ftruncate(file, sizeof *peak_bytes)) return;
+    void *shared = mmap(NULL, sizeof *peak_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared != MAP_FAILED) peak_bytes = shared;
+    close(file);
+    pthread_atfork(NULL, NULL, begin_at_zero);
+}
 
 static size_t slot_of(const void *place) { return ((uintptr_t)place >> 6) * 0x9E3779B97F4A7C15ull >> 44; }
 
@@ -45,7 +64,7 @@ int posix_memalign(void **place, size_t alignment, size_t num_bytes) {
     size_t slot = slot_of(*place);
     while (places[slot] && places[slot] != GONE) slot = (slot + 1) % SLOTS;
     places[slot] = *place, sizes[slot] = num_bytes, live_bytes += num_bytes;
-    if (live_bytes > peak_bytes) peak_bytes = live_bytes;
+    if (peak_bytes && live_bytes > *peak_bytes) *peak_bytes = live_bytes;
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -62,5 +81,3 @@ void free(void *place) {
     }
     original(place);
 }
-
-long allocator_peak_bytes(void) { return peak_bytes; }

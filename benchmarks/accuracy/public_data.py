@@ -161,13 +161,15 @@ def tiny_gpt2(folder: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tokenizer = _tokenizer({"unk_token": "<|endoftext|>", "bos_token": "<|bos|>", "eos_token": "<|eos|>"})
-    config = GPT2Config(vocab_size=503, n_embd=128, n_layer=2, n_head=4, n_positions=512)
+    size = {"vocab_size": 503, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    config = GPT2Config(**size, bos_token_id=1, eos_token_id=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
 
 
 _METRIC = '''"""A metric without a download: the share of equal answers."""
-import datasets, evaluate
+import datasets
+import evaluate
 
 class Metric(evaluate.Metric):
     def _info(self):
@@ -190,6 +192,25 @@ def metrics(folder: Path) -> None:
     for name, features in (("accuracy", _NUMBERS), ("squad", _ANSWERS)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / f"{name}.py").write_text(_METRIC.format(name=name, features=features))
+
+
+_STTY = "#!/bin/sh\necho 24 80\n"
+_NNI = """def get_next_parameter():
+    return {}
+report_intermediate_result = report_final_result = print
+"""
+_NNI_UTILS = """def merge_parameter(base, given):
+    return base
+"""
+
+
+def stand_ins(folder: Path) -> None:
+    """For the real run: a terminal's size for scripts that ask `stty`, and NNI without a tuner."""
+    (folder / "nni").mkdir(parents=True, exist_ok=True)
+    (folder / "stty").write_text(_STTY)
+    (folder / "stty").chmod(0o755)
+    (folder / "nni" / "__init__.py").write_text(_NNI)
+    (folder / "nni" / "utils.py").write_text(_NNI_UTILS)
 
 
 _SITE = '''"""On the path of every process of the comparison: torchvision takes a file that exists for the right one."""

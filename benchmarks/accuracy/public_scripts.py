@@ -213,6 +213,7 @@ def prepare(script: Script, repositories: Path, work: Path) -> str:
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(source, work / script.repository / part, ignore=shutil.ignore_patterns(".git"), dirs_exist_ok=True)
     data.accept_made_up_files(work / "site")
+    data.stand_ins(work / "real")
     for place, make in script.data:
         make(work / place)
     return ""
@@ -220,24 +221,16 @@ def prepare(script: Script, repositories: Path, work: Path) -> str:
 
 def _environment(script: Script, work: Path) -> dict[str, str]:
     folders = [str(work / "site"), *(str(work / folder) for folder in script.path_folders)]
-    cache = {"HF_HOME": str(work / "cache"), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    cache = {"HF_HOME": str(work / "cache"), "HF_HUB_OFFLINE": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     return os.environ | cache | {"PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
-
-
-_REAL = """
-import atexit, ctypes, os, runpy, sys
-import torch
-counter, script, process = ctypes.CDLL(os.environ["LD_PRELOAD"]), sys.argv[1], os.getpid()
-counter.allocator_peak_bytes.restype = ctypes.c_long
-atexit.register(lambda: os.getpid() == process and print("PEAK", counter.allocator_peak_bytes(), file=sys.stderr))
-sys.argv, sys.path[0] = sys.argv[1:], os.path.dirname(os.path.abspath(script))
-runpy.run_path(script, run_name="__main__")
-"""
 
 
 def _run(command: list[str], script: Script, work: Path, preload: str = "") -> tuple[int, str, str]:
     folder = (work / script.path).parent
-    environment = _environment(script, work) | ({"LD_PRELOAD": preload} if preload else {})
+    environment = _environment(script, work)
+    if preload:
+        paths = {name: os.pathsep.join([str(work / "real"), environment[name]]) for name in ("PATH", "PYTHONPATH")}
+        environment |= paths | {"LD_PRELOAD": preload, "ALLOCATOR_PEAK_FILE": str(work / "peak")}
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired:
@@ -255,12 +248,11 @@ def _counter(work: Path) -> str:
 def real_peak(script: Script, work: Path) -> tuple[int | None, str]:
     """Peak bytes of the CPU allocator over the whole script, or the last line of its failure."""
     words = [*script.arguments.split(), *script.cpu_arguments.split()]
-    command = [sys.executable, "-c", _REAL, Path(script.path).name, *words]
-    code, _, said = _run(command, script, work, preload=_counter(work))
+    (work / "peak").unlink(missing_ok=True)
+    code, _, said = _run([sys.executable, Path(script.path).name, *words], script, work, preload=_counter(work))
     if code:
-        return None, (said.replace("PEAK", "").strip().splitlines() or ["no output"])[-2:][0]
-    found = [line for line in said.splitlines() if line.startswith("PEAK ")]
-    return (int(found[-1].split()[1]), "") if found else (None, (said.strip().splitlines() or ["no output"])[-1])
+        return None, (said.strip().splitlines() or ["no output"])[-1]
+    return int.from_bytes((work / "peak").read_bytes(), "little"), ""
 
 
 def predicted(script: Script, work: Path, engine: str, gpu_python: str) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import memfit  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.liveness import live_bytes, peak_of  # noqa: E402
 from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.torch_child import answer  # noqa: E402
+from memfit.predict.torch_device import can_fake_cuda  # noqa: E402
 from memfit.predict.torch_truth import real_script_peak  # noqa: E402
 
 TRAIN = """
@@ -238,3 +240,20 @@ def test_a_checkpoint_keeps_no_tensor_alive(tmp_path: Path):
     for start, end in itertools.pairwise([*bounds, timeline.num_events]):
         peaks.append(int(live[start:end].max()))
     assert len(set(peaks[1:3])) == 1, peaks
+
+
+WRAPPED = """
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(8, 4).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.randn(16, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(bool(can_fake_cuda()), reason="fake CUDA tensors do not work with this build of torch")
+def test_a_model_in_data_parallel_runs_on_one_gpu(tmp_path: Path):
+    (tmp_path / "train.py").write_text(WRAPPED)
+    prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
+    assert prediction.num_steps == 3

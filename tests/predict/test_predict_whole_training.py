@@ -203,3 +203,49 @@ def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
     assert peaks[0] - peaks[1] >= batch_bytes, "they lie in memory that the workers share"
     assert data_bytes[0] == 0
     assert data_bytes[1] >= batch_bytes, "which the process holds too"
+
+
+SHARES_ITS_MODEL = """
+import torch.multiprocessing as mp
+def work(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(torch.zeros(16, 64)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    del optimizer
+    model.share_memory()
+    assert all(parameter.is_shared() for parameter in model.parameters())
+    process = mp.Process(target=work, args=(model,))
+    process.start(); process.join()
+    assert all(parameter.grad is None for parameter in model.parameters()), "they stay in the other process"
+"""
+
+
+def test_a_model_in_shared_memory_is_not_of_the_allocator(tmp_path: Path):
+    reply = foreseen(tmp_path, SHARES_ITS_MODEL)
+    parameters = 4 * (64 * 512 + 512 + 512 * 10 + 10)
+    assert peak_of(reply.timeline, "cpu")[0] < 2.5 * parameters, "gradients twice, and little beside"
+    assert reply.data_bytes >= parameters
+
+
+WRITES_CODE = """
+import importlib, sys
+folder = os.path.join(os.path.dirname(path), "written")
+os.makedirs(os.path.join(folder, "package"))
+for name, text in (("__init__", ""), ("metric", "from package.number import FIVE"), ("number", "FIVE = 5")):
+    with open(os.path.join(folder, "package", name + ".py"), "w") as file:
+        file.write(text)
+sys.path.append(folder)
+importlib.invalidate_caches()
+assert importlib.import_module("package.metric").FIVE == 5
+storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+assert len(storages) == 4, "storages that are not shared have different addresses"
+for step in range(3):
+    train(torch.zeros(16, 64))
+"""
+
+
+def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
+    assert said(foreseen(tmp_path, WRITES_CODE), torch_steps.UNSEEN) == []
+    assert not (tmp_path / "written").exists()

@@ -22,14 +22,17 @@ def standing_alone(note: Note) -> Iterator[None]:
     if "nni" in sys.modules or importlib.util.find_spec("nni") is not None:
         yield
         return
-    sys.modules["nni"] = _trial(note)
+    trial = _trial(note)
+    own = {"nni": trial, "nni.utils": trial.utils}
+    sys.modules.update(own)
     try:
         yield
     finally:
-        sys.modules.pop("nni", None)  # this one alone: what the script imported meanwhile stays
+        for name in own:
+            sys.modules.pop(name, None)  # these alone: what the script imported meanwhile stays
 
 
-def _trial(note: Note) -> types.ModuleType:
+def _trial(note: Note) -> Any:
     """The functions that a trial of NNI calls."""
 
     def parameters(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -44,4 +47,7 @@ def _trial(note: Note) -> types.ModuleType:
     module.report_intermediate_result = module.report_final_result = nothing
     module.get_experiment_id = module.get_trial_id = lambda: "STANDALONE"
     module.get_sequence_id = lambda: 0
+    module.__path__ = []  # a package, whose other parts are not found
+    module.utils = types.ModuleType("nni.utils")
+    module.utils.merge_parameter = lambda base_params, override_params: base_params  # there is nothing to merge
     return module

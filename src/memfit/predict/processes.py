@@ -78,8 +78,13 @@ def _only_tells(words: list[str]) -> bool:
 class Processes:
     """Stands in for what starts processes, for the time of a script."""
 
-    def __init__(self, files: ScratchFiles, note: Note) -> None:
-        self._files, self._note = files, note
+    def __init__(
+        self,
+        files: ScratchFiles,
+        note: Note,
+        in_another: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        self._files, self._note, self._in_another = files, note, in_another
         self._start, self._system = subprocess.Popen.__init__, os.system
 
     @contextlib.contextmanager
@@ -146,7 +151,8 @@ class Processes:
         self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
         process._popen = Finished()
         process._identity = process._identity or (1,)
-        process.run()
+        with self._in_another():
+            process.run()
         sys.stdout.flush()
 
     def _noted(self, base: type) -> type:

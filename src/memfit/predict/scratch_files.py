@@ -359,6 +359,10 @@ class ScratchFiles:
             return upper
         return self.for_writing(path, keep=True)
 
+    def written(self, path: Any) -> str:
+        """Where the files lie that were written below a folder, whether there are any or not."""
+        return self._upper(self.virtual(path))
+
     def _upper(self, virtual: str) -> str:
         """Its place in the upper folder; a path inside the scratch folder, or of a device, is its own place."""
         if _is_below(virtual, self.folder) or virtual.startswith(HARMLESS) or virtual == "/dev/null":

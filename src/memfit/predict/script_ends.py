@@ -81,7 +81,8 @@ def hint_for(error: BaseException) -> str:
     if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")):
         return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
     if isinstance(error, ModuleNotFoundError):
-        return f"install {error.name}, or leave that import out; the script needs it where it is predicted"
+        name = error.name or "what the message names"
+        return f"install {name}, or leave that import out; the script needs it where it is predicted"
     if any(word in text for word in UNREACHABLE):
         return "nothing can be downloaded here: run it once where it can, to fill the cache, or give local files"
     if isinstance(error, FileNotFoundError):

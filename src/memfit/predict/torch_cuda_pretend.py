@@ -74,8 +74,15 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
                 stack.enter_context(patch.object(torch.cuda.profiler, name, _always(None)))
         # where FSDP2 makes its default mesh
         stack.enter_context(patch.object(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")))
+        stack.enter_context(patch.object(torch._C, "_scatter", _scattered, create=True))  # DataParallel, on one GPU
         for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
             stack.enter_context(patch.object(torch.cuda, name, GhostStream))
+        for name in ("current_stream", "device_index"):
+            stack.enter_context(patch.object(torch.accelerator, name, GhostStream))
+        for name in ("synchronize", "set_stream", "set_device_index", "set_device_idx"):
+            stack.enter_context(patch.object(torch.accelerator, name, _always(None)))
+        stack.enter_context(patch.object(torch.accelerator, "current_device_index", _always(0)))
+        stack.enter_context(patch.object(torch, "Stream", GhostStream))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
@@ -130,6 +137,12 @@ def _bytes_on_gpu(log: TraceLog) -> tuple[int, int]:
 
 def _always(value: Any) -> Any:
     return lambda *args, **kwargs: value
+
+
+def _scattered(tensor: Any, devices: list[int], sizes: Any = None, dim: int = 0, streams: Any = None) -> list[Any]:
+    """As torch._C._scatter: a part of the tensor for each device."""
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return [part.to(f"cuda:{device}") for part, device in zip(parts, devices, strict=False)]
 
 
 def _unpinned(tensor: Any, *args: Any, **kwargs: Any) -> Any:

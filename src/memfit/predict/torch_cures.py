@@ -43,6 +43,7 @@ def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             _initialisers,
             copied_as_fakes,
             _lazy_modules,
+            _addresses,
         ):
             stack.enter_context(cure(mode, shadow))
         yield
@@ -128,6 +129,19 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
             stack.enter_context(patch.object(FakeTensor, name, function, create=True))
+        yield
+
+
+@contextlib.contextmanager
+def _addresses(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Libraries find tensors that share memory by the addresses of their storages: all fake ones lie at 0."""
+    original = torch.UntypedStorage.data_ptr
+
+    def address(storage: Any) -> int:
+        fake = storage.device.type == "meta" and storage.nbytes()
+        return id(storage) if fake else original(storage)
+
+    with patch.object(torch.UntypedStorage, "data_ptr", address):
         yield
 
 

@@ -27,6 +27,7 @@ from memfit.predict.compiled_files import opening_for_compiled_code
 from memfit.predict.messages import UNSEEN, TraceRequest
 from memfit.predict.processes import Processes
 from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.scratch_imports import ScratchFinder
 from memfit.predict.script_ends import NeverStepped, run_as_main
 from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_checkpoints import Checkpoints
@@ -35,6 +36,7 @@ from memfit.predict.torch_fake import Recording, Trace
 from memfit.predict.torch_known import keep_shadow
 from memfit.predict.torch_loading import loading_here
 from memfit.predict.torch_ranks import pretending_ranks
+from memfit.predict.torch_shared import SharedTensors
 from memfit.predict.torch_steps import StepCounter
 from memfit.predict.torch_threads import variables_heeded
 
@@ -47,7 +49,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     counter = StepCounter(recording, request.num_steps, request.job.path)
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
-    note = recording.shadow.note
+    note, shared = recording.shadow.note, SharedTensors(recording.tracker)
     chooser = BatchChooser(lambda: recording.places.step, recording.places.line) if request.choose_batches else None
     with (
         recording.running(),
@@ -55,7 +57,9 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         counter.listening(),
         pretending_ranks(request.num_ranks, note),
         files.guarding(),
-        Processes(files, note).standing_in(),
+        ScratchFinder(files).asked_last(),
+        shared.standing_in(),
+        Processes(files, note, shared.in_another_process).standing_in(),
         opening_for_compiled_code(files, note),
         standing_alone(note),
         variables_heeded(),

@@ -9,12 +9,14 @@ once. An operator in a backward with a module on the stack belongs to a recomput
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
+_EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
 
 class Places:
@@ -111,6 +114,10 @@ class Places:
             return root, f"{parent}.{type(module).__name__}".lstrip(".")
         below = f"{parent}." if parent else ""
         return root, next((name for name in names if name.startswith(below)), names[0])
+
+    def living_roots(self) -> list[Any]:
+        """The outermost modules that were called and still are there."""
+        return [module for known, _, _ in self._roots if (module := known()) is not None]
 
     def root_of(self, module: Any) -> int:
         """The number of an outermost module; a new one is taken up."""
@@ -221,3 +228,18 @@ def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Ph
     if not torch.is_grad_enabled():
         return "evaluation" if in_module else "other"
     return "forward"
+
+
+def speaks_of_evaluation(script: str, modules_before: set[str]) -> bool:
+    """Whether the files of a job, its script and its own modules, speak of running a model without gradients."""
+    new = [module for name, module in list(sys.modules.items()) if name not in modules_before]
+    files = {getattr(module, "__file__", None) for module in new}
+    own = {script, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}
+    return any(_EVALUATES.search(_text_of(name)) for name in own if name)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +22,7 @@ from torch.utils.data import dataloader
 from memfit.predict.messages import UNSEEN
 from memfit.predict.script_ends import EnoughSteps
 from memfit.predict.torch_fake import Recording
-from memfit.predict.torch_places import kind_of_file
+from memfit.predict.torch_places import speaks_of_evaluation
 from memfit.predict.torch_repeats import RepeatedCalls
 from memfit.predict.torch_tracker import tensors_in
 from memfit.units import format_bytes
@@ -34,7 +32,6 @@ OTHERS_MAY_LAG = 8
 LEAST_AFTER_SECONDS, MOST_AFTER_SECONDS, AFTER_SHARE = 0.5, 20.0, 0.5
 LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
 """How long a run goes on where the job's own files say that it evaluates."""
-EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
 NEGLIGIBLE = 1e-3
@@ -60,7 +57,7 @@ class StepCounter:
         self._evaluated: list[tuple[Any, int]] = []
         """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
         self._modules_before = set(sys.modules)
-        self._files = [script] if script else []
+        self._script = script
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
 
@@ -201,10 +198,7 @@ class StepCounter:
 
     def _evaluates(self) -> bool:
         """Whether the job's own files speak of an evaluation."""
-        new = [module for name, module in list(sys.modules.items()) if name not in self._modules_before]
-        files = {getattr(module, "__file__", None) for module in new}
-        own = {*self._files, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}
-        return any(EVALUATES.search(_text_of(name)) for name in own)
+        return speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_late(self) -> bool:
         return time.perf_counter() - self._started > self._patience_seconds
@@ -241,10 +235,3 @@ def _length(batches: Any) -> int:
         return len(batches)
     except TypeError:
         return MANY
-
-
-def _text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

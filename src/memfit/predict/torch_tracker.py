@@ -300,6 +300,15 @@ class Tracker(LeanMode):
         new_uid, _ = self.see(tensor, "resize")
         self.log.claim(new_uid, self.log.births[uid].category)
 
+    def moves_outside(self, tensor: torch.Tensor) -> None:
+        """What a tensor holds is copied to memory that the allocator does not hand out, and its own is freed."""
+        storage, uid = storage_of(tensor), self.uid_of(tensor)
+        if storage is not None and uid is not None:
+            self.log.free(uid)
+            self._uid_of.pop(id(storage))
+            with self.outside.made_here():
+                self.see(tensor, "share_memory_", self.log.births[uid].category)
+
     def note_storage_size(self, storage: Any) -> None:
         """A storage was resized by its own method, as FSDP does to let go of gathered parameters."""
         key = id(storage)

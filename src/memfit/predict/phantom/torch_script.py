@@ -7,6 +7,7 @@ scratch folder. The run ends by an exception that no `except Exception` catches.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,12 +18,15 @@ import torch.utils.data
 
 from memfit.predict.absent_packages import standing_alone
 from memfit.predict.compiled_files import opening_for_compiled_code
+from memfit.predict.messages import UNSEEN
 from memfit.predict.phantom.compiling_files import CompilingFiles
 from memfit.predict.phantom.torch_watch import Watch, tensors_in
 from memfit.predict.processes import Processes
+from memfit.predict.scratch_imports import ScratchFinder
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_loading import loading_here
+from memfit.predict.torch_places import speaks_of_evaluation
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
@@ -71,12 +75,19 @@ def run_script(
 ) -> None:
     """Run it; NeverStepped or ScriptLeft when it does not come to its steps."""
     counter, files = StepCounter(watch, num_steps), CompilingFiles(scratch_folder)
+    modules_before = set(sys.modules)
     watch.on_update = counter.stepped
     watch.step = 1
     loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True, chooser=chooser)
     processes, compiled = Processes(files, note).standing_in(), opening_for_compiled_code(files, note)
-    with counter.listening(), loading, unsaved(note), files.guarding(), processes, compiled, standing_alone(note):
-        run_as_main(path, arguments, lambda: counter.is_done)
+    with (
+        counter.listening(), loading, unsaved(note), files.guarding(), ScratchFinder(files).asked_last(), processes,
+        compiled, standing_alone(note),
+    ):  # fmt: skip
+        was_ended = run_as_main(path, arguments, lambda: counter.is_done)
+    if was_ended and speaks_of_evaluation(path, modules_before):
+        note(UNSEEN, "the phantom run ends after its steps: an evaluation after them is not in the figures; "
+             "--engine fake follows it")  # fmt: skip
     made = max(watch.num_updates.values(), default=0)
     if not made:
         raise NeverStepped
