@@ -192,7 +192,7 @@ SCRIPTS = (
     Script(
         name="lightning autoencoder",
         path=f"{_LIGHTNING}/pytorch/basics/autoencoder.py",
-        arguments="fit --trainer.max_epochs 1",
+        arguments="--trainer.max_epochs 1",
         data=_LIGHTNING_MNIST,
     ),
     Script(

@@ -43,6 +43,10 @@ class GhostStream:
         """Everything is done."""
         return True
 
+    def is_capturing(self) -> bool:
+        """No graph is recorded."""
+        return False
+
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         return None
 
