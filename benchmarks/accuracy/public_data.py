@@ -161,8 +161,9 @@ def tiny_gpt2(folder: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     tokenizer = _tokenizer({"unk_token": "<|endoftext|>", "bos_token": "<|bos|>", "eos_token": "<|eos|>"})
-    size = {"vocab_size": 503, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512}
-    config = GPT2Config(**size, bos_token_id=1, eos_token_id=2)
+    config = GPT2Config(
+        vocab_size=503, n_embd=128, n_layer=2, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=2
+    )
     GPT2LMHeadModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
 

@@ -48,6 +48,7 @@ def _trial(note: Note) -> Any:
     module.get_experiment_id = module.get_trial_id = lambda: "STANDALONE"
     module.get_sequence_id = lambda: 0
     module.__path__ = []  # a package, whose other parts are not found
-    module.utils = types.ModuleType("nni.utils")
-    module.utils.merge_parameter = lambda base_params, override_params: base_params  # there is nothing to merge
+    utils: Any = types.ModuleType("nni.utils")
+    module.utils = utils
+    utils.merge_parameter = lambda base_params, override_params: base_params  # there is nothing to merge
     return module
