@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict import torch_steps  # noqa: E402
+from memfit.predict import torch_places, torch_steps  # noqa: E402
 from memfit.predict.liveness import peak_of  # noqa: E402
 from memfit.predict.messages import TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.torch_child import answer  # noqa: E402
@@ -181,7 +181,7 @@ def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch
     started = time.perf_counter()
     reply = foreseen(tmp_path, TRAINS_LONG + "model.eval()\n")
     assert said(reply, torch_steps.UNSEEN) == [
-        "an evaluation after the steps was not reached in time: its memory is not in the figures"
+        "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
     ]
     assert time.perf_counter() - started < 60
 
@@ -249,3 +249,13 @@ for step in range(3):
 def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
     assert said(foreseen(tmp_path, WRITES_CODE), torch_steps.UNSEEN) == []
     assert not (tmp_path / "written").exists()
+
+
+def test_a_training_that_is_handed_to_a_library_may_evaluate_though_no_file_of_its_own_says_so(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text("from somewhere import Trainer\nTrainer().train()\n")
+    before = set(sys.modules) - {"transformers.trainer"}
+    monkeypatch.delitem(sys.modules, "transformers.trainer", raising=False)
+    assert not torch_places.speaks_of_evaluation(str(script), before)
+    monkeypatch.setitem(sys.modules, "transformers.trainer", sys)
+    assert torch_places.speaks_of_evaluation(str(script), before)

@@ -30,6 +30,8 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
+_TRAINERS = ("transformers.trainer", "pytorch_lightning.trainer", "lightning.pytorch.trainer", "ignite.engine")
+"""Loops of other libraries, in which an evaluation stands in no file of the user's."""
 _EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
 
@@ -231,7 +233,10 @@ def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Ph
 
 
 def speaks_of_evaluation(script: str, modules_before: set[str]) -> bool:
-    """Whether the files of a job, its script and its own modules, speak of running a model without gradients."""
+    """Whether the files of a job, its script and its own modules, speak of running a model without gradients, or
+    hand the training to a library that may evaluate."""
+    if any(name in sys.modules and name not in modules_before for name in _TRAINERS):
+        return True
     new = [module for name, module in list(sys.modules.items()) if name not in modules_before]
     files = {getattr(module, "__file__", None) for module in new}
     own = {script, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}

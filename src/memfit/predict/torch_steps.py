@@ -193,7 +193,7 @@ class StepCounter:
     def note_unseen(self) -> None:
         """The run was ended: list an evaluation that the job's files speak of and that was not reached."""
         if self._until is not None and not self._evaluated and self._evaluates():
-            text = "an evaluation after the steps was not reached in time: its memory is not in the figures"
+            text = "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
 
     def _evaluates(self) -> bool:

@@ -30,6 +30,10 @@ from memfit.predict.torch_places import speaks_of_evaluation
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
+AFTER_THE_STEPS = (
+    "the phantom run ends after its steps: an evaluation after them, if there is one, is not in the figures; "
+    "--engine fake follows it"
+)
 Note = Callable[[str, str], None]
 
 
@@ -86,8 +90,7 @@ def run_script(
     ):  # fmt: skip
         was_ended = run_as_main(path, arguments, lambda: counter.is_done)
     if was_ended and speaks_of_evaluation(path, modules_before):
-        note(UNSEEN, "the phantom run ends after its steps: an evaluation after them is not in the figures; "
-             "--engine fake follows it")  # fmt: skip
+        note(UNSEEN, AFTER_THE_STEPS)
     made = max(watch.num_updates.values(), default=0)
     if not made:
         raise NeverStepped
