@@ -120,6 +120,18 @@ copied, shared = torch.tensor(np.zeros((100, 64), "f4")), torch.as_tensor(np.zer
 for step in range(4):
     train(pixels[:16] + 1)
 """
+LOADS_SAFETENSORS = """
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+if not os.path.exists(path + ".safetensors"):
+    save_file(model.state_dict(), path + ".safetensors")
+model.load_state_dict(load_file(path + ".safetensors"))
+with safe_open(path + ".safetensors", framework="pt") as file:
+    assert file.get_slice("0.weight")[:100].shape == (100, 64)
+    assert float(file.get_tensor("2.bias").abs().max()) < 1
+for step in range(4):
+    train(torch.randn(1600, 64))
+"""
 SAVES_A_FILE = """
 for step in range(2):
     train(torch.randn(16, 64))
@@ -154,6 +166,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
         pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
         pytest.param(RESUMES_A_FILE, id="resumes a file"),
+        pytest.param(LOADS_SAFETENSORS, id="loads weights from a safetensors file"),
         pytest.param(SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters"),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
     ],
@@ -162,6 +175,10 @@ def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, te
     script = str(tmp_path / "train.py")
     if text is RESUMES_A_FILE:
         Path(script).write_text(START + SAVES_A_FILE)
+        real_script_peak(script, (), sys.maxsize)
+    if text is LOADS_SAFETENSORS:
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+        Path(script).write_text(START + text)
         real_script_peak(script, (), sys.maxsize)
     reply = foreseen(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from memfit.predict.torch_compute import small_copy
 from memfit.predict.torch_copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
@@ -65,10 +65,7 @@ class Checkpoints:
             value = self._read(file, stay, *args, **kwargs)
             if map_location is None:
                 _check_places(locations.values())
-            stream = io.BytesIO()
-            _RealPickler(stream, locations).dump(value)
-        with read_to(map_location):
-            return pickle.loads(stream.getvalue())
+        return _as_fakes(value, locations, map_location)
 
     def _read(self, file: Any, stay: Callable[[Any, str], Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, (str, os.PathLike)) and not kwargs.get("mmap"):
@@ -85,6 +82,72 @@ class Checkpoints:
             line = file.readline(len(MARK) + 20)
             file.seek(place)
         return int(line.removeprefix(MARK)) if line.startswith(MARK) else None
+
+
+class SafeOpened:
+    """Stands in for `safetensors.safe_open`: its compiled code makes real tensors, which become fake ones here.
+
+    In a thread without modes (loaders of libraries have such) the tensors stay as they are.
+    """
+
+    open: Any = None
+    """The class of the library."""
+
+    def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:
+        self._device = device
+        self._file = self.open(path, framework=framework, device="cpu", **options)
+
+    def __enter__(self) -> SafeOpened:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._file.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def get_tensor(self, name: str) -> Any:
+        """One tensor of the file."""
+        return self._made(lambda: self._file.get_tensor(name))
+
+    def get_tensors(self) -> Any:
+        """All of them, by their names."""
+        return self._made(lambda: self._file.get_tensors())
+
+    def get_slice(self, name: str) -> Any:
+        """One tensor of which parts can be asked for."""
+        return _Slice(self._file.get_slice(name), self._made)
+
+    def _made(self, read: Callable[[], Any]) -> Any:
+        if _get_current_dispatch_mode() is None:
+            return read()
+        with _disable_current_modes():
+            found = read()
+        place = f"cuda:{self._device}" if isinstance(self._device, int) else str(self._device)
+        return _as_fakes(found, {}, place)
+
+
+class _Slice:
+    """Part of a tensor of a file, by its indices."""
+
+    def __init__(self, part: Any, made: Callable[[Callable[[], Any]], Any]) -> None:
+        self._part, self._made = part, made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made(lambda: self._part[index])
+
+
+def _as_fakes(value: Any, locations: dict[int, str], map_location: Any) -> Any:
+    """Real tensors anywhere in a value, as fake ones with the values of small ones."""
+    with _disable_current_modes():
+        stream = io.BytesIO()
+        _RealPickler(stream, locations).dump(value)
+    with read_to(map_location):
+        return pickle.loads(stream.getvalue())
 
 
 class _Pickler(pickle.Pickler):

@@ -30,7 +30,7 @@ from memfit.predict.scratch_files import ScratchFiles
 from memfit.predict.scratch_imports import ScratchFinder
 from memfit.predict.script_ends import NeverStepped, run_as_main
 from memfit.predict.torch_batches import BatchChooser
-from memfit.predict.torch_checkpoints import Checkpoints
+from memfit.predict.torch_checkpoints import Checkpoints, SafeOpened
 from memfit.predict.torch_compute import small_copy
 from memfit.predict.torch_fake import Recording, Trace
 from memfit.predict.torch_known import keep_shadow
@@ -127,6 +127,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         *((module, name, unsaved) for module, name in _savers()),
+        *((module, "safe_open", opened) for module, opened in _openers()),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
@@ -148,6 +149,14 @@ def _savers() -> Iterator[tuple[Any, str]]:
         if importlib.util.find_spec(library.partition(".")[0]) is not None:
             module = importlib.import_module(library)
             yield from ((module, name) for name in names)
+
+
+def _openers() -> Iterator[tuple[Any, Any]]:
+    """Where Hugging Face's file format is opened, and what opens it with fake tensors."""
+    for library in ("safetensors", "safetensors.torch"):
+        if importlib.util.find_spec("safetensors") is not None:
+            module = importlib.import_module(library)
+            yield module, type("SafeOpened", (SafeOpened,), {"open": module.safe_open})
 
 
 def _faked(recording: Recording, original: Any) -> Any:
