@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
@@ -50,6 +50,7 @@ def test_the_answer_is_the_best_of_all_nested_plans_also_with_endings(random: Ra
         assert planner.bound_seconds(budget_bytes) == pytest.approx(expected)
 
 
+@example(Random(1489014), 3)
 @given(RANDOM, st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
 def test_the_short_way_to_peak_and_seconds_agrees_with_the_replay(random: Random, num_stages: int):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from memfit.plan.checks import check_nodes, covers, option_of
 from memfit.plan.sizes import at_end
-from memfit.records.plan import Chain, Checkpoint, Keep, Node, StepKind
+from memfit.records.plan import Chain, Checkpoint, Keep, Node, Option, Stage, StepKind
 
 
 @dataclass(slots=True)
@@ -109,6 +109,8 @@ class _Builder:
         self.program = program
         self.chain = program.chain
         self.made_next: list[int] = []
+        self.ways: dict[int, Stage | Option] = {}
+        """How a stage was run, by what it saved: its backward follows from that."""
         self.value("the batch", 0)
 
     def value(self, label: str, num_bytes: int) -> int:
@@ -148,6 +150,7 @@ class _Builder:
         stage = self.chain.stages[node.stage]
         way = at_end(stage) if ends and not node.option else option_of(stage, node.option)
         saved = self.value(f"saved by {stage.name}", way.saved_bytes)
+        self.ways[saved] = way
         self.add(
             kind, node.stage, node.option, way.forward_seconds, way.forward_transient_bytes,
             reads=(source,), makes=(saved,),
@@ -184,7 +187,7 @@ class _Builder:
 
     def _backward_of(self, node: Keep, saved: int, before: int, gradient: int) -> int:
         stage = self.chain.stages[node.stage]
-        way = option_of(stage, node.option)
+        way = self.ways[saved]
         upstream = self.value(f"gradient of the input of {stage.name}", self._input_gradient_bytes(node.stage))
         parameters = self.value(f"gradients of the parameters of {stage.name}", stage.gradient_bytes)
         self.add(
