@@ -285,6 +285,7 @@ def test_a_window_that_another_profiler_ended_is_unknown_and_not_zero():
     assert meter.stop() == [None, None]
 
 
+@pytest.mark.slow
 def test_larger_batches_get_plans_of_their_own():
     found = run(growing, int(0.75 * everything_kept_bytes(growing)))[2]
     assert found is not None

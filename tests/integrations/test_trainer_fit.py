@@ -111,6 +111,7 @@ def check_distilbert(folder: Path, num_steps: int) -> None:
     check_within(callback.found, budget_bytes, num_steps)
 
 
+@pytest.mark.slow
 def test_a_distilbert_is_fine_tuned_within_60_percent_of_its_peak_with_the_same_losses(tmp_path: Path):
     check_distilbert(tmp_path, 14)
 

@@ -207,6 +207,7 @@ def test_steps_on_chosen_batches_peak_as_trainings_on_such_batches_alone(tmp_pat
         assert figure.value == pytest.approx(peak_bytes, abs=8 * 4 * 600 * 2)  # batches that were fetched ahead
 
 
+@pytest.mark.slow
 def test_batches_that_would_not_fit_are_counted(tmp_path):
     peaks = _peaks(_predicted(tmp_path, LENGTHS).lengths)
     between = (peaks["99 %"][1] + peaks["longest"][1]) // 2

@@ -28,6 +28,7 @@ def predicted(folder: Path, *options: str) -> tuple[int, dict]:
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_one_more_does_not(tmp_path: Path):
     code, record = predicted(tmp_path, "--device", "cuda", "--memory", "500MiB", "--fit-batch")
     best = int(record["sweep"]["largest_fitting"])
