@@ -246,3 +246,14 @@ def test_what_lengths_cannot_go_with_is_refused_at_once(tmp_path):
 
 def test_steps_of_quantiles_are_the_last_of_their_pairs():
     assert [step_of(index) for index in range(len(QUANTILES))] == [3, 5, 7, 9]
+
+
+def test_a_script_that_ends_before_its_longest_batch_claims_nothing_of_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("range(3)", "range(1)"))
+    lengths = ",".join(map(str, [20] * 16 + [600] * 4))  # five batches, so five steps
+    found = foresee(str(script), arguments=(lengths,), memory="64GiB", probes=False, lengths="auto").lengths
+    assert found is not None
+    assert [point.name for point in found.points] == ["typical", "90 %"]
+    assert found.num_too_large is None
+    assert not found.is_whole

@@ -12,7 +12,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.utils.data import dataloader
 
 from memfit.errors import UsageError
 from memfit.predict.lengths import HOW_TO_PLACE, QUANTILES, STEPS_BEFORE, STEPS_EACH, BatchSizes, Survey
+from memfit.predict.torch_places import tensors_anywhere
 
 MOST_SECONDS = 30.0
 MOST_BATCHES = 1_000_000
@@ -66,6 +67,9 @@ class BatchChooser:
             self._kept.append(sampler)
         if not looked.indices:
             return
+        if not looked.survey.sizes.values[-1]:
+            self.reason = f"the batches of the loader at {self._line_now()} hold no tensor that could be measured"
+            return
         index = min(max(0, (self._step_now() - STEPS_BEFORE - 1) // STEPS_EACH), len(looked.indices) - 1)
         left = max(0, looked.survey.sizes.num_batches - batches._num_yielded)
         batches._sampler_iter = itertools.repeat(looked.indices[index], left)
@@ -105,7 +109,7 @@ def _first_of(found: Mapping[int, tuple[int, str]], size: int) -> int:
 
 def _size_of(batch: Any) -> tuple[int, str]:
     """Elements of all tensors of a batch, and the shape of the largest."""
-    shapes = [tuple(tensor.shape) for tensor in _tensors_in(batch)]
+    shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
     largest = max(shapes, key=_count, default=())
     return sum(_count(shape) for shape in shapes), " x ".join(str(length) for length in largest) or "one number"
 
@@ -115,16 +119,3 @@ def _count(shape: tuple[int, ...]) -> int:
     for length in shape:
         count *= int(length)
     return count
-
-
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors in containers and fields, a few levels down."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 5:
-        if isinstance(value, Mapping):
-            value = value.values()
-        elif not isinstance(value, (list, tuple)):
-            value = getattr(value, "__dict__", {}).values()
-        for item in value:
-            yield from _tensors_in(item, depth + 1)

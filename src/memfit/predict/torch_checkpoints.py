@@ -20,9 +20,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
+from memfit.predict.messages import UNSEEN
 from memfit.predict.torch_compute import small_copy
 from memfit.predict.torch_copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
 
+MAPPED = (
+    "tensors of a safetensors file count as tensors, although they lie in the mapped file and not in torch's "
+    "allocator, until something copies them: the peak may be less by their size"
+)
 MARK = b"memfit: a checkpoint that was not written, number "
 
 
@@ -92,9 +97,14 @@ class SafeOpened:
 
     open: Any = None
     """The class of the library."""
+    note: Callable[[str, str], None] | None = None
+    """Told that a file was opened, where that matters: on a GPU its tensors are copied anyway."""
 
     def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:
         self._device = device
+        note = type(self).note
+        if note is not None:
+            note(UNSEEN, MAPPED)
         self._file = self.open(path, framework=framework, device="cpu", **options)
 
     def __enter__(self) -> SafeOpened:

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -53,7 +53,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     chooser = BatchChooser(lambda: recording.places.step, recording.places.line) if request.choose_batches else None
     with (
         recording.running(),
-        _pretending(recording, chooser),
+        _pretending(recording, chooser, request.device == "cuda"),
         counter.listening(),
         pretending_ranks(request.num_ranks, note),
         files.guarding(),
@@ -109,7 +109,7 @@ def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_step
 
 
 @contextlib.contextmanager
-def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
+def _pretending(recording: Recording, chooser: BatchChooser | None, on_gpu: bool) -> Iterator[None]:
     shadow = recording.shadow
 
     def unsaved(*args: Any, **kwargs: Any) -> None:
@@ -127,7 +127,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         *((module, name, unsaved) for module, name in _savers()),
-        *((module, "safe_open", opened) for module, opened in _openers()),
+        *((module, "safe_open", opened) for module, opened in _openers(None if on_gpu else shadow.note)),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
@@ -151,12 +151,13 @@ def _savers() -> Iterator[tuple[Any, str]]:
             yield from ((module, name) for name in names)
 
 
-def _openers() -> Iterator[tuple[Any, Any]]:
+def _openers(note: Callable[[str, str], None] | None) -> Iterator[tuple[Any, Any]]:
     """Where Hugging Face's file format is opened, and what opens it with fake tensors."""
+    told = staticmethod(note) if note is not None else None
     for library in ("safetensors", "safetensors.torch"):
         if importlib.util.find_spec("safetensors") is not None:
             module = importlib.import_module(library)
-            yield module, type("SafeOpened", (SafeOpened,), {"open": module.safe_open})
+            yield module, type("SafeOpened", (SafeOpened,), {"open": module.safe_open, "note": told})
 
 
 def _faked(recording: Recording, original: Any) -> Any:

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
-_TRAINERS = ("transformers.trainer", "pytorch_lightning.trainer", "lightning.pytorch.trainer", "ignite.engine")
-"""Loops of other libraries, in which an evaluation stands in no file of the user's."""
 _EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
 
@@ -145,7 +143,7 @@ class Places:
 
     def _label(self, values: Any, place: tuple[int, str]) -> None:
         """Name the autograd nodes behind these values that have no name yet."""
-        waiting = [tensor.grad_fn for tensor in _tensors_anywhere(values, 0) if tensor.grad_fn is not None]
+        waiting = [tensor.grad_fn for tensor in tensors_anywhere(values) if tensor.grad_fn is not None]
         while waiting:
             node = waiting.pop()
             metadata: Any = node.metadata
@@ -206,19 +204,19 @@ def kind_of_file(filename: str) -> int:
     return 2 if filename.startswith(_LIBRARY_FOLDERS) else 0
 
 
-def _tensors_anywhere(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def tensors_anywhere(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Tensors in containers and in the fields of plain objects, a few levels down."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < 5:
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             value = value.values()
         elif hasattr(value, "__dataclass_fields__") or type(value).__name__ == "SimpleNamespace":
             value = vars(value).values() if hasattr(value, "__dict__") else ()
         elif not isinstance(value, (list, tuple)):
             return
         for item in value:
-            yield from _tensors_anywhere(item, depth + 1)
+            yield from tensors_anywhere(item, depth + 1)
 
 
 def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Phase:
@@ -232,11 +230,19 @@ def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Ph
     return "forward"
 
 
+def is_called_by_library() -> bool:
+    """Whether the code that called torch is a library's: of a loop there, no file of the user's says what follows."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        kind = kind_of_file(frame.f_code.co_filename)
+        if kind < 2:
+            return kind == 1
+        frame = frame.f_back
+    return False
+
+
 def speaks_of_evaluation(script: str, modules_before: set[str]) -> bool:
-    """Whether the files of a job, its script and its own modules, speak of running a model without gradients, or
-    hand the training to a library that may evaluate."""
-    if any(name in sys.modules and name not in modules_before for name in _TRAINERS):
-        return True
+    """Whether the files of a job, its script and its own modules, speak of running a model without gradients."""
     new = [module for name, module in list(sys.modules.items()) if name not in modules_before]
     files = {getattr(module, "__file__", None) for module in new}
     own = {script, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}

@@ -22,7 +22,7 @@ from torch.utils.data import dataloader
 from memfit.predict.messages import UNSEEN
 from memfit.predict.script_ends import EnoughSteps
 from memfit.predict.torch_fake import Recording
-from memfit.predict.torch_places import speaks_of_evaluation
+from memfit.predict.torch_places import is_called_by_library, speaks_of_evaluation
 from memfit.predict.torch_repeats import RepeatedCalls
 from memfit.predict.torch_tracker import tensors_in
 from memfit.units import format_bytes
@@ -58,6 +58,8 @@ class StepCounter:
         """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
         self._modules_before = set(sys.modules)
         self._script = script
+        self._in_library = False
+        """Whether the loop stands in a library's file."""
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
 
@@ -105,6 +107,7 @@ class StepCounter:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
+        self._in_library |= is_called_by_library()
         counts = self._recording.num_updates
         most = max(counts.values())
         self._recording.places.step = most + 1
@@ -197,8 +200,8 @@ class StepCounter:
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
 
     def _evaluates(self) -> bool:
-        """Whether the job's own files speak of an evaluation."""
-        return speaks_of_evaluation(self._script, self._modules_before)
+        """Whether the job's own files speak of an evaluation, or its loop is a library's, which may evaluate."""
+        return self._in_library or speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_late(self) -> bool:
         return time.perf_counter() - self._started > self._patience_seconds

@@ -121,7 +121,13 @@ class BatchLengths(msgspec.Struct, frozen=True, kw_only=True):
     num_seen: int
     """How many of them were looked at; fewer than all where there was no time."""
     num_too_large: float | None = None
-    """Batches of an epoch that would not fit, on lines between the points; None without a limit."""
+    """Batches of an epoch that would not fit, on lines between the points; None without a limit, and where the
+    longest batch was not reached and the others fit."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every batch was looked at and the longest was trained on."""
+        return self.num_seen == self.num_batches and any(point.name == "longest" for point in self.points)
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):

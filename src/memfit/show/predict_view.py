@@ -105,6 +105,10 @@ def _print_lengths(lengths: BatchLengths, limit_bytes: int | None, console: Cons
         fits = "" if point.fits is None else "yes" if point.fits else "no"
         table.add_row(_MEANS.get(point.name, point.name), point.shape, format_bytes(point.peak_bytes), fits)
     console.print(table)
+    if not any(point.name == "longest" for point in lengths.points):
+        console.print(Text("The script ended before it came to longer batches: these are not in the figures."))
+    elif not lengths.is_whole:
+        console.print(Text("Only part of the batches was looked at: the longest of an epoch may be longer."))
     if lengths.num_too_large is not None and limit_bytes is not None:
         console.print(Text(_too_large_sentence(lengths, limit_bytes)))
 
@@ -115,7 +119,8 @@ _MEANS = {"typical": "typical (half are shorter)", "90 %": "longer than 90 %", "
 def _too_large_sentence(lengths: BatchLengths, limit_bytes: int) -> str:
     number = round(lengths.num_too_large or 0)
     if not any(point.fits is False for point in lengths.points):
-        return f"No batch of an epoch is too large for {format_bytes(limit_bytes)}."
+        which = "batch of an epoch" if lengths.is_whole else "batch that was looked at"
+        return f"No {which} is too large for {format_bytes(limit_bytes)}."
     about = "About" if any(point.fits for point in lengths.points) else "At least"
     share = format_ratio(number / max(1, lengths.num_batches))
     return (

@@ -20,13 +20,13 @@ from memfit.predict.absent_packages import standing_alone
 from memfit.predict.compiled_files import opening_for_compiled_code
 from memfit.predict.messages import UNSEEN
 from memfit.predict.phantom.compiling_files import CompilingFiles
-from memfit.predict.phantom.torch_watch import Watch, tensors_in
+from memfit.predict.phantom.torch_watch import Watch
 from memfit.predict.processes import Processes
 from memfit.predict.scratch_imports import ScratchFinder
 from memfit.predict.script_ends import EnoughSteps, NeverStepped, run_as_main
 from memfit.predict.torch_batches import BatchChooser
 from memfit.predict.torch_loading import loading_here
-from memfit.predict.torch_places import speaks_of_evaluation
+from memfit.predict.torch_places import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
@@ -43,10 +43,13 @@ class StepCounter:
     def __init__(self, watch: Watch, num_steps: int) -> None:
         self._watch, self._num_steps = watch, num_steps
         self._built: set[int] = set()
+        self.in_library = False
+        """Whether the loop stands in a library's file."""
         self.is_done = False
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
+        self.in_library |= is_called_by_library()
         counts = self._watch.num_updates
         most = max(counts.values())
         self._watch.step = most + 1
@@ -89,7 +92,7 @@ def run_script(
         compiled, standing_alone(note),
     ):  # fmt: skip
         was_ended = run_as_main(path, arguments, lambda: counter.is_done)
-    if was_ended and speaks_of_evaluation(path, modules_before):
+    if was_ended and (counter.in_library or speaks_of_evaluation(path, modules_before)):
         note(UNSEEN, AFTER_THE_STEPS)
     made = max(watch.num_updates.values(), default=0)
     if not made:
@@ -103,7 +106,7 @@ def run_script(
 
 
 def _claim_inputs(watch: Watch, batch: Any) -> None:
-    for tensor in tensors_in(batch):
+    for tensor in tensors_anywhere(batch):
         watch.claim(tensor, "input")
 
 

@@ -20,7 +20,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.predict.phantom.snapshot_timeline import Claim, Place
-from memfit.predict.torch_places import kind_of_file, phase_now
+from memfit.predict.torch_places import kind_of_file, phase_now, tensors_anywhere
 from memfit.records.timeline import Category, Phase
 
 _set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
@@ -172,7 +172,7 @@ class Watch:
             self._forced = None
         if not any(known is module for known in self._roots):
             self._take_up(module)
-        for tensor in tensors_in((args, kwargs)):
+        for tensor in tensors_anywhere((args, kwargs)):
             if not tensor.requires_grad:
                 self.claim(tensor, "input")
         self._names.append(self._names.pop(next(i for i, known in enumerate(self._roots) if known is module)))
@@ -194,7 +194,7 @@ class Watch:
     def _hook(self, values: Any, name: str) -> None:
         """When the gradient of one of these is there, the backward is in this module."""
         with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is nobody's business
-            for tensor in tensors_in(values):
+            for tensor in tensors_anywhere(values):
                 if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
                     tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]
                     tensor.register_hook(lambda gradient, name=name: self.move(name) if self._backward_line else None)
@@ -238,7 +238,7 @@ class Watch:
         self.move()
         with torch._C.DisableTorchFunction():
             for parameter, state in optimizer.state.items():
-                for tensor in tensors_in(state):
+                for tensor in tensors_anywhere(state):
                     self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
         self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
         now, before = (time.perf_counter(), time.process_time()), self._since
@@ -255,18 +255,3 @@ class Watch:
         if part.is_cuda and part.layout is torch.strided and type(part) in (torch.Tensor, torch.nn.Parameter):
             address = part.untyped_storage().data_ptr()
             self.claims.append(Claim(len(self.places), address, category, module))
-
-
-def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors in containers and in the fields of plain records, a few levels down."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < 5:
-        if isinstance(value, dict):
-            value = value.values()
-        elif hasattr(value, "__dataclass_fields__"):
-            value = vars(value).values()
-        elif not isinstance(value, (list, tuple)):
-            return
-        for item in value:
-            yield from tensors_in(item, depth + 1)
