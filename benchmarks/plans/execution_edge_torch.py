@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.job.workloads.resnet import ResNet
+from memfit.job.workloads.vision import ResNet
 from memfit.model.step import job_of
 from memfit.profile.profile import profile_job
 from memfit.records.plan import Chain

@@ -12,8 +12,7 @@ from torch_fit_models import NormedBlock, Stack, job_for
 import memfit
 from memfit.errors import DoesNotFit, MemfitError
 from memfit.model import out_of_memory
-from memfit.model.errors import is_out_of_memory
-from memfit.model.out_of_memory import unless_memory_runs_out
+from memfit.model.out_of_memory import is_out_of_memory, unless_memory_runs_out
 from memfit.profile import profile
 from memfit.profile.fake_step import foresee
 

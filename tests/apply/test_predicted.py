@@ -7,7 +7,7 @@ import pytest
 from memfit import api
 from memfit.api.fit import _training_of
 from memfit.errors import UsageError
-from memfit.model.targets import build_job
+from memfit.model.step import build_job
 from memfit.plan.planners import make_plan
 from memfit.profile.fake_step import draft_of
 from memfit.profile.predicted import budget_of, chain_from

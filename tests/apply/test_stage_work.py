@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from memfit.job.training import Training, loss_of
-from memfit.job.workloads.resnet_family import FAMILY, family_called, resnet_called, stage_names
-from memfit.model.targets import build_job
+from memfit.job.workloads.vision import FAMILY, family_called, resnet_called, stage_names
+from memfit.model.step import build_job
 from memfit.predict.observe.work import WorkCounter
 from memfit.profile.fake_step import draft_of
 from memfit.profile.predicted import chain_from

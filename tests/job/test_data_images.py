@@ -13,7 +13,7 @@ from memfit.job.data.cache import folder_of
 from memfit.job.data.catalogue import MNIST
 from memfit.job.data.images import load_images, shape_of
 from memfit.job.data.questions import BETWEEN, START, by_hash, by_vocabulary, rows_of
-from memfit.job.data.squad import Question
+from memfit.job.data.readers import Question
 from memfit.job.data.tokens import load_tokens
 from memfit.job.data.tokens import rows_of as token_rows
 

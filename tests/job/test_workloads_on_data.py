@@ -71,9 +71,9 @@ def test_the_same_epoch_gives_the_same_batches_and_the_next_epoch_others():
 
 def test_building_reads_no_data(monkeypatch: pytest.MonkeyPatch):
     """A prediction builds the same training; it must not load a data set for that."""
-    from memfit.job.data import torch_image_feed
+    from memfit.job.data import torch_feeds
 
-    monkeypatch.setattr(torch_image_feed, "load_images", lambda name: pytest.fail("data was read"))
+    monkeypatch.setattr(torch_feeds, "load_images", lambda name: pytest.fail("data was read"))
     training = build_workload("mlp", ON_DATA["mlp"])
     plain_step(training)()
     assert training.data_bytes == 70_000 * 785

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.measure.counters.energy import Unavailable, energy_events, read_meters
+from memfit.measure.counters.energy import PowerIntegral, Unavailable, energy_events, read_meters
 from memfit.measure.counters.nvml import NvmlReader, open_nvml
 from memfit.measure.counters.nvml_library import ERROR_NAMES
-from memfit.measure.counters.power_integral import PowerIntegral
 from memfit.measure.sampler import gpu_events as gpu_events_file
 from memfit.measure.sampler.gpu_events import gpu_events, sees_host_pids
 

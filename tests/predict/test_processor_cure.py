@@ -13,7 +13,7 @@ import pytest
 from memfit.errors import PredictionFailed
 from memfit.predict.child.instruction_sets import run_cured
 from memfit.predict.predict import foresee
-from memfit.records.instruction_sets import ProductCheck, WorkingInstructions
+from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
 

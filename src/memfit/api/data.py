@@ -34,7 +34,7 @@ def fetch_data(name: str, *, origin: str | Path | None = None, quiet: bool = Tru
 
 def list_data(*, check: bool = False) -> tuple[DataStatus, ...]:
     """Every data set, and whether it is here; with `check` every file is read."""
-    from memfit.job.data.status import status_of_all
+    from memfit.job.data.cache import status_of_all
 
     return status_of_all(check=check)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from memfit.api.fit import foreseen_chain
 
 if TYPE_CHECKING:
-    from memfit.records.edge import EdgeTables
-    from memfit.records.experiment import OffloadingExperiment
     from memfit.records.plan import Chain
+    from memfit.records.reproduction import EdgeTables, OffloadingExperiment
 
 
 def run_offloading(
@@ -25,8 +24,8 @@ def run_offloading(
     from memfit.job.standard_networks import examples_in, networks_called
     from memfit.plan.experiment import compare_networks, describe_network, rank_planners
     from memfit.plan.experiment_remarks import remarks_on
-    from memfit.records.experiment import OffloadingExperiment
     from memfit.records.plan import Link
+    from memfit.records.reproduction import OffloadingExperiment
     from memfit.show.progress.experiment import ExperimentProgress
 
     chosen = networks_called(networks)
@@ -75,7 +74,7 @@ def run_edge(
     Further options, as on the command line: link_mbit, link_watts, device_gflops, device_watts, images_per_day,
     image_bytes, num_epochs.
     """
-    from memfit.job.workloads.resnet_family import family_called, resnet_called, stage_names
+    from memfit.job.workloads.vision import family_called, resnet_called, stage_names
     from memfit.plan.edge import Question
     from memfit.plan.edge_tables import edge_tables, num_chains
     from memfit.profile.shapes import shape_chain
@@ -104,18 +103,17 @@ def run_edge(
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
     """Refuse to replace what is there, before anything slow is done."""
-    from memfit.model.targets import check_output as check
+    from memfit.model.step import check_output as check
 
     check(str(path), force)
 
 
 def print_experiment(found: OffloadingExperiment | EdgeTables, *, as_json: bool = False) -> None:
     """Write an experiment to the standard output."""
-    from memfit.records.edge import EdgeTables
+    from memfit.records.reproduction import EdgeTables
     from memfit.show.as_json import to_json
     from memfit.show.paper import write_json, write_text
-    from memfit.show.terminal.edge import edge_text
-    from memfit.show.terminal.experiment import experiment_text
+    from memfit.show.terminal.reproduction import edge_text, experiment_text
 
     if as_json:
         write_json(to_json(found))
@@ -127,8 +125,8 @@ def print_experiment(found: OffloadingExperiment | EdgeTables, *, as_json: bool 
 
 def write_experiment(found: OffloadingExperiment | EdgeTables, folder: str | Path) -> tuple[Path, ...]:
     """Write an experiment into a folder: the record, its tables, and its curves as PNG and SVG."""
-    from memfit.records.edge import EdgeTables
-    from memfit.show.export.experiment_files import write_tables
+    from memfit.records.reproduction import EdgeTables
+    from memfit.show.export.reproduction_files import write_tables
 
     if isinstance(found, EdgeTables):
         from memfit.show.figures.edge import draw_edge

@@ -69,7 +69,7 @@ def fit_target(
     import msgspec
 
     from memfit.errors import UsageError
-    from memfit.model.targets import build_job, check_output, set_threads
+    from memfit.model.step import build_job, check_output, set_threads
     from memfit.records.plan import write_plan
 
     check_output(output, force)
@@ -115,7 +115,7 @@ def fit_script(
 
     from memfit.fit.script import run_fitted
     from memfit.job.description import describe_job
-    from memfit.model.targets import set_threads
+    from memfit.model.step import set_threads
     from memfit.records.plan import write_plan
 
     describe_job(target)  # is it there, and a file?

@@ -21,8 +21,7 @@ from memfit.apply.apply import apply_to, refuse_planned
 from memfit.apply.checkpoints import AppliedPlan, apply_nodes
 from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
 from memfit.fit.proof import Reference, base_bytes_of, names_of, prove, reference_of
-from memfit.model.errors import refusing_sparse_tensors
-from memfit.model.out_of_memory import ran_out, unless_memory_runs_out
+from memfit.model.out_of_memory import ran_out, refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState
 from memfit.profile.optimizer_update import refuse_closures
 from memfit.records.fit import Proof

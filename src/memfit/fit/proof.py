@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from memfit.errors import UsageError
-from memfit.model.errors import is_out_of_memory
+from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.step import (
     Job,
     RandomState,

@@ -1,22 +1,44 @@
-"""What is said when memory runs out while a step is measured or proven?
-
-The step is the user's own, and the machine may hold less than the budget says. Whoever runs it puts everything back;
-here the failure becomes a result (None) or an error that names what was left and what was needed.
-"""
+"""Tells errors of torch apart."""
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 
-from memfit.errors import DoesNotFit, MemfitError
+from memfit.errors import DoesNotFit, MemfitError, UsageError
 from memfit.measure.counters.free_memory import free_bytes
-from memfit.model.errors import is_out_of_memory
 from memfit.model.step import Job
 from memfit.units import format_bytes
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator gave up; that of the CPU raises a plain RuntimeError (read in torch 2.13)."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
+@contextlib.contextmanager
+def refusing_sparse_tensors() -> Iterator[None]:
+    """Say in one line that tensors without a storage of their own cannot be counted; torch's words are for others."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "Cannot access storage of" not in str(error):
+            raise
+        raise UsageError(
+            "a step with sparse tensors cannot be fitted",
+            found=str(error).splitlines()[0],
+            hint="make them dense: buffers, the batch, and gradients (Embedding(sparse=False))",
+        ) from None
+
+
+# What is said when memory runs out while a step is measured or proven?
+#
+# The step is the user's own, and the machine may hold less than the budget says. Whoever runs it puts everything back;
+# here the failure becomes a result (None) or an error that names what was left and what was needed.
 
 Result = TypeVar("Result")
 

@@ -10,12 +10,13 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from memfit.errors import UsageError
+from memfit.errors import RunExists, UsageError
 from memfit.model.call_sites import is_compiled
 from memfit.model.module_state import State, Watch
 
@@ -219,3 +220,31 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the storages under some tensors, each counted once."""
     found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(found.values())
+
+
+# How does what a user's function built become a job, and is everything in order before the slow part?
+
+def build_job(training: Any, name: str) -> Job:
+    """A job from a training: its own step where it has one, else forward, loss and backward."""
+    if training.model is None or training.optimizer is None:
+        raise UsageError(
+            f"{name} builds a step, but no model to change",
+            hint="return (model, optimizer, loss, batch), or a Training with a model",
+        )
+    if training.step is None:
+        return job_of(training.model, training.batch, training.loss, training.optimizer, name)
+    return job_of_step(training, name)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Refuse to replace a file before anything slow is done."""
+    if Path(path).exists() and not force:
+        raise RunExists(f"{path} is there already", hint="--force replaces it, -o chooses another name")
+    if not Path(path).absolute().parent.is_dir():
+        raise UsageError(f"{path} cannot be written", found="no such folder", hint="choose another path")
+
+
+def set_threads(num_threads: int | None) -> None:
+    """Fix the number of threads, where one was given."""
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from memfit.plan.case import Case, judge
 from memfit.plan.planners import PLANNERS
 from memfit.plan.recompute.revolve import advances
-from memfit.records.edge import LinkSpeed, MemoryCell, Price, Worth
 from memfit.records.plan import Chain
+from memfit.records.reproduction import LinkSpeed, MemoryCell, Price, Worth
 
 FORWARDS_PER_STEP = 3
 """One forward, and a backward of two."""

@@ -14,8 +14,7 @@ from memfit.errors import PredictionFailed
 from memfit.model.call_sites import After, Before, watching
 from memfit.model.calls import SeenTensor, storage_key, watch_calls
 from memfit.model.stages import Layout, find_stages
-from memfit.model.step import Job, leaving_no_trace, storage_bytes, tensors_of
-from memfit.model.targets import build_job
+from memfit.model.step import Job, build_job, leaving_no_trace, storage_bytes, tensors_of
 from memfit.records.plan import Stage
 
 

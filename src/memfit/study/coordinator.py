@@ -22,8 +22,7 @@ from typing import Any, Protocol
 import msgspec
 
 from memfit.errors import MemfitError, StorageError
-from memfit.records.study import Proposal, StudySettings, TrialOutcome, TrialRecord
-from memfit.records.study_standing import Standing
+from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.engine.engine import Engine
 from memfit.study.folder import new_id
 from memfit.study.published_rerun import size_of_network

@@ -12,9 +12,9 @@ from memfit.errors import UsageError
 from memfit.job.description import parse_settings
 from memfit.job.workloads.registry import WORKLOADS
 from memfit.records.study import Direction, Goal, MemoryRule, StudySettings, Tool
+from memfit.study.engine.registry import check_arguments
 from memfit.study.files.kinds import read_space_file, read_study_file
 from memfit.study.published_rerun import is_published, rerun_settings
-from memfit.study.tuners.registry import check_arguments
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import MissingExtra, StorageError, UsageError
-from memfit.records.study import GpuWish, Study, StudySettings
-from memfit.records.study_standing import Standing
+from memfit.records.study import GpuWish, Standing, Study, StudySettings
 from memfit.study import folder as study_folder
 from memfit.study.coordinator import Coordinator, RunOptions, Watcher, extent_of
 from memfit.study.json_file import write_study_json

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from memfit.errors import StorageError
-from memfit.job.data.catalogue import DataFile, DataSet
+from memfit.job.data.catalogue import DATA_SETS, DataFile, DataSet
+from memfit.records.data_status import DataStatus
 from memfit.regular_file import open_regular
 
 _CHUNK_BYTES = 1 << 20
@@ -83,3 +84,27 @@ def locked(data_set: DataSet, on_waiting: Callable[[], None] = lambda: None) -> 
             on_waiting()
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield folder
+
+
+# Which data sets are on this machine, and in which state?
+
+def status_of_all(*, check: bool = False) -> tuple[DataStatus, ...]:
+    """Every data set; with `check` every file is read and its md5 compared."""
+    return tuple(status_of(data_set, check=check) for data_set in DATA_SETS.values())
+
+
+def status_of(data_set: DataSet, *, check: bool = False) -> DataStatus:
+    """One data set."""
+    missing = missing_files(data_set)
+    if missing:
+        state = "not here" if len(missing) == len(data_set.files) else "incomplete"
+    else:
+        state = "damaged" if check and damaged_files(data_set) else "here"
+    return DataStatus(
+        name=data_set.name,
+        title=data_set.title,
+        state=state,
+        num_bytes=data_set.num_bytes,
+        folder=str(folder_of(data_set)),
+        sources=tuple(source.title for source in data_set.sources),
+    )

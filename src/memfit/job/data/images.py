@@ -13,8 +13,7 @@ import numpy as np
 from memfit.errors import DataError, UsageError
 from memfit.job.data.cache import folder_of, is_cached
 from memfit.job.data.catalogue import IMAGE_SETS, DataSet, find_data_set
-from memfit.job.data.cifar import read_cifar
-from memfit.job.data.idx import read_idx
+from memfit.job.data.readers import read_cifar, read_idx
 
 NUM_CLASSES = 10
 SYNTHETIC = "synthetic"

@@ -18,7 +18,7 @@ import numpy as np
 from memfit.errors import DataError, UsageError
 from memfit.job.data.cache import folder_of, is_cached
 from memfit.job.data.catalogue import SQUAD
-from memfit.job.data.squad import Question, read_squad
+from memfit.job.data.readers import Question, read_squad
 
 PADDING, START, BETWEEN, FIRST_WORD = 0, 101, 102, 1000
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from memfit.errors import MissingExtra
-from memfit.job.data.torch_question_feed import feed_questions
+from memfit.job.data.torch_feeds import feed_questions
 from memfit.job.training import Training
 from memfit.job.workloads.build import make_training
 

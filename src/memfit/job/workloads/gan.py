@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from memfit.job.data.torch_image_feed import feed_images, to_shape
+from memfit.job.data.torch_feeds import feed_images, to_shape
 from memfit.job.training import Training
 from memfit.job.workloads.build import make_optimizer
 

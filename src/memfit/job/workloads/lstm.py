@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.job.data.torch_token_feed import feed_tokens, next_token_loss
+from memfit.job.data.torch_feeds import feed_tokens, next_token_loss
 from memfit.job.training import Training
 from memfit.job.workloads.build import make_training
 

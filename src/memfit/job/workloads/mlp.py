@@ -12,7 +12,7 @@ from torch import nn
 
 from memfit.errors import UsageError
 from memfit.job.data.images import NUM_CLASSES, shape_of
-from memfit.job.data.torch_image_feed import feed_images
+from memfit.job.data.torch_feeds import feed_images
 from memfit.job.training import Training
 from memfit.job.workloads.build import make_training
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.measure.counters.energy import EnergyMark, Unavailable
+from memfit.measure.counters.energy import EnergyMark, PowerIntegral, Unavailable
 from memfit.measure.counters.nvml_library import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -30,7 +30,6 @@ from memfit.measure.counters.nvml_library import (
     Refused,
     refusal,
 )
-from memfit.measure.counters.power_integral import PowerIntegral
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 SMALLEST_WINDOW_SECONDS = 0.1

@@ -31,10 +31,9 @@ from memfit.measure.counters import proc
 from memfit.measure.sampler.energy_and_gpu import EnergyAndGpu
 from memfit.measure.sampler.guard import Guard
 from memfit.measure.sampler.launch import start_job
-from memfit.measure.sampler.pace import Pace, step_aside
 from memfit.measure.sampler.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
 from memfit.measure.sampler.shared_pages import TreeWalks
-from memfit.measure.sampler.ticks import Reading, Ticks
+from memfit.measure.sampler.ticks import Pace, Reading, Ticks, step_aside
 from memfit.measure.sampler.watch_marks import MarksWatcher
 from memfit.records import layout
 from memfit.runfolder.writer import RunWriter

@@ -1,17 +1,7 @@
-"""Where does PyTorch's CUDA caching allocator put each block, and how much memory does it take from the driver for
-that?
+"""To what size does the CUDA caching allocator round a request?
 
-The rules of c10/cuda/CUDACachingAllocator.cpp as of torch 2.14, checked there block by block against the real one:
-sizes are rounded to 512 bytes; requests up to 1 MiB live in segments of 2 MiB, others below 10 MiB in segments of 20
-MiB, larger ones in segments of their own; the smallest free block of the same stream that fits is taken, the lowest
-address first, and split when enough remains; freed neighbours are joined. When the driver has nothing left, whole
-free segments go back and one more try is made. Private pools (CUDA graphs, MemPool) are not simulated.
-
-Blocks are plain integers. The place of a block is its address, with the number of its segment in the bits above where
-ties are broken by the age of segments (PyTorch since May 2026) and not by address (before). A free block is the
-number `size << 72 | place` in a sorted list of its pool, so that the list is in the allocator's own order, and two
-dictionaries find free neighbours by where they begin and end. An event costs O(log n) comparisons and one move within
-a list.
+Up to a multiple of 512 bytes. With `roundup_power2_divisions`, a request that is large enough goes up to the next of
+so many equal steps between two powers of two instead, so that requests of nearly the same size can share a block.
 """
 
 from __future__ import annotations
@@ -22,11 +12,47 @@ from collections.abc import Iterator
 
 from memfit.errors import DoesNotFit
 from memfit.predict.allocator.driver import ChunkedMemory, DeviceMemory
-from memfit.predict.allocator.settings import DIRECT_SEGMENT_BYTES, AllocatorSettings
-from memfit.predict.allocator.size_rounding import round_size
+from memfit.predict.allocator.settings import DIRECT_SEGMENT_BYTES, NUM_ROUNDUP_INTERVALS, AllocatorSettings
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES, AllocatorLog, memory_stats
 from memfit.records.allocator import Block, BlockState, OutOfMemory, Segment
 from memfit.units import MIB
+
+MIN_BLOCK_BYTES = 512
+_FIRST_INTERVAL_BITS = 20
+
+
+def round_size(num_bytes: int, settings: AllocatorSettings) -> int:
+    """The size of the block that is looked for."""
+    if num_bytes < MIN_BLOCK_BYTES:
+        return MIN_BLOCK_BYTES
+    interval = min(max(num_bytes.bit_length() - 1 - _FIRST_INTERVAL_BITS, 0), NUM_ROUNDUP_INTERVALS - 1)
+    divisions = settings.roundup_divisions[interval]
+    if divisions > 1 and num_bytes > MIN_BLOCK_BYTES * divisions:
+        return _next_step(num_bytes, divisions)
+    return -(-num_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+
+
+def _next_step(num_bytes: int, divisions: int) -> int:
+    """The next of `divisions` equal steps above the power of two below; a power of two stays as it is."""
+    floor = 1 << (num_bytes.bit_length() - 1)
+    step = floor // divisions
+    return -(-num_bytes // step) * step if num_bytes != floor else num_bytes
+
+
+# Where does PyTorch's CUDA caching allocator put each block, and how much memory does it take from the driver for
+# that?
+#
+# The rules of c10/cuda/CUDACachingAllocator.cpp as of torch 2.14, checked there block by block against the real one:
+# sizes are rounded to 512 bytes; requests up to 1 MiB live in segments of 2 MiB, others below 10 MiB in segments of 20
+# MiB, larger ones in segments of their own; the smallest free block of the same stream that fits is taken, the lowest
+# address first, and split when enough remains; freed neighbours are joined. When the driver has nothing left, whole
+# free segments go back and one more try is made. Private pools (CUDA graphs, MemPool) are not simulated.
+#
+# Blocks are plain integers. The place of a block is its address, with the number of its segment in the bits above where
+# ties are broken by the age of segments (PyTorch since May 2026) and not by address (before). A free block is the
+# number `size << 72 | place` in a sorted list of its pool, so that the list is in the allocator's own order, and two
+# dictionaries find free neighbours by where they begin and end. An event costs O(log n) comparisons and one move within
+# a list.
 
 SMALL_SEGMENT_BYTES = 2 * MIB
 ROUND_LARGE_BYTES = 2 * MIB

@@ -12,10 +12,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from memfit.predict.allocator.caching import SMALL_SEGMENT_BYTES
+from memfit.predict.allocator.caching import SMALL_SEGMENT_BYTES, round_size
 from memfit.predict.allocator.expandable import UNLIMITED_RANGE_BYTES
 from memfit.predict.allocator.settings import AllocatorSettings
-from memfit.predict.allocator.size_rounding import round_size
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES
 from memfit.predict.snapshot.initial_state import Shell, blocks_at_start, fill_segment
 from memfit.records.allocator import PoolName, Segment

@@ -13,9 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from memfit.predict.allocator.caching import SMALL_SEGMENT_BYTES
+from memfit.predict.allocator.caching import SMALL_SEGMENT_BYTES, round_size
 from memfit.predict.allocator.settings import AllocatorSettings
-from memfit.predict.allocator.size_rounding import round_size
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES
 from memfit.records.allocator import Block, PoolName, Segment
 from memfit.records.snapshot import DeviceSnapshot

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from memfit.errors import UsageError
+from memfit.predict.allocator.caching import round_size
 from memfit.predict.allocator.play import DEVICE_STEP_BYTES, simulate, thin_curve
 from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
-from memfit.predict.allocator.size_rounding import round_size
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES, allocated_after_each_event, memory_stats
 from memfit.predict.snapshot.replay import Forward, agreement_of, run_forward
 from memfit.records.allocator import AllocatorRun, PoolShare, pool_shares

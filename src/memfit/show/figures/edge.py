@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from memfit.records.edge import EdgeTables, Price
+from memfit.records.reproduction import EdgeTables, Price
 from memfit.show.figures.experiment import SETTINGS, require_matplotlib, save_both
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, RED
 from memfit.units import GIB, format_bytes

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import MissingExtra
-from memfit.records.experiment import Network, OffloadingExperiment, Panel
+from memfit.records.reproduction import Network, OffloadingExperiment, Panel
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from memfit.show.new_file import write_bytes
-from memfit.show.terminal.experiment import find_candidate
+from memfit.show.terminal.reproduction import find_candidate
 from memfit.units import GIB
 
 STYLES: dict[str, tuple[str, str, float, str]] = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from memfit.records.study import TrialRecord
-from memfit.records.study_standing import Standing
+from memfit.records.study import Standing, TrialRecord
 from memfit.show.progress.line import ProgressLine
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_seconds

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
+from memfit.records.reproduction import Rerun
 from memfit.records.study import Study, StudySettings, TrialRecord
-from memfit.records.study_rerun import Rerun
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_ratio, format_seconds
 

@@ -23,8 +23,8 @@ from memfit.errors import UsageError
 from memfit.records.study import Assessment, Proposal, StudySettings, TrialRecord
 from memfit.study.assessors.median_stop import GO_ON
 from memfit.study.engine.history import History
+from memfit.study.engine.registry import make_assessor, make_tuner, tool_notes
 from memfit.study.tuners.base import NoMore, Wait
-from memfit.study.tuners.registry import make_assessor, make_tuner, tool_notes
 
 MOST_REJECTIONS_PER_TRIAL = 50
 """So many points in a row that cannot fit end the study: then the limit, not the tuner, is what to change."""

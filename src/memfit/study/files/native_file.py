@@ -27,10 +27,9 @@ from typing import Any
 
 from memfit.errors import BadQuantity
 from memfit.records.study import Goal, GpuWish, MemoryRule, SearchSpace, StudySettings, Tool
-from memfit.study.files.fields import Fields
+from memfit.study.files.fields import Fields, built_in_tool, custom_tool, resolve
 from memfit.study.files.native_space import read_parameters
 from memfit.study.files.text_file import read_text_file
-from memfit.study.files.tool_field import built_in_tool, custom_tool, resolve
 from memfit.study.space.complaint import Place
 from memfit.study.space.nni_space import read_space
 from memfit.units import parse_bytes

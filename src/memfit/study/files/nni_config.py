@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from memfit.records.study import Direction, Goal, GpuWish, StudySettings, Tool
-from memfit.study.files.fields import Fields, plain
+from memfit.study.engine.registry import TUNERS
+from memfit.study.files.fields import Fields, built_in_tool, custom_tool, plain, resolve
 from memfit.study.files.nni_v1 import LOCAL, is_v1, refuse_platform, spelling, to_v2, tool_spelling
 from memfit.study.files.text_file import read_text_file
-from memfit.study.files.tool_field import built_in_tool, custom_tool, resolve
 from memfit.study.space.complaint import Place, expect
 from memfit.study.space.nni_space import read_space
-from memfit.study.tuners.kinds import TUNERS
 
 MARKS = ("searchSpace", "searchSpaceFile", "searchSpacePath", "trialCommand", "trialConcurrency", "trainingService")
 _LOG_LEVELS = ("fatal", "error", "warning", "info", "debug", "trace")

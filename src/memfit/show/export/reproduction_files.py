@@ -8,9 +8,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from memfit.records.experiment import OffloadingExperiment
+from memfit.errors import StorageError
+from memfit.records.reproduction import EdgeTables, OffloadingExperiment
+from memfit.show.as_json import to_json
+from memfit.show.new_file import write_bytes
+from memfit.show.terminal.reproduction import edge_text
 
 HEADS = (
     "network", "device", "link_bytes_per_second", "budget_bytes", "plain_peak_bytes", "planner", "fits", "peak_bytes",
@@ -41,3 +46,22 @@ def _rows(experiment: OffloadingExperiment) -> Iterator[list[Any]]:
                     None if seconds is None else found.stall_seconds,
                     None if seconds is None else found.moved_bytes, found.reason,
                 ]  # fmt: skip
+
+
+# Which files does an experiment leave in its folder? The record as JSON, and its tables as CSV or Markdown.
+
+def write_tables(found: OffloadingExperiment | EdgeTables, folder: str | Path) -> tuple[Path, ...]:
+    """Write the record and its tables; makes the folder where it is missing."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be made", found=str(error), hint="choose another folder") from None
+    if isinstance(found, EdgeTables):
+        name, table = "edge", ("md", edge_text(found))
+    else:
+        name, table = "offloading", ("csv", experiment_csv(found))
+    return (
+        write_bytes(folder / f"{name}.json", to_json(found)),
+        write_bytes(folder / f"{name}.{table[0]}", table[1].encode()),
+    )
