@@ -9,9 +9,9 @@ import msgspec
 from benchmarks.accuracy.grid_jobs import GridJob
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
-from memfit.predict.child.parent import Nursery
+from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.engine import ForecastOptions, forecast
+from memfit.testing.engines import on_fake_tensors
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -22,13 +22,14 @@ class Failed(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Answer until the input ends."""
-    with Nursery(600) as nursery:
+    with ForkServer(600) as server:
         for line in sys.stdin:
             job = msgspec.json.decode(line, type=GridJob)
-            options = ForecastOptions(nursery=nursery, with_smallest=False)
             described = describe_job(job.model, dict(job.settings))
             try:
-                answer = forecast(described, parse_device(job.device), options)
+                answer = on_fake_tensors(
+                    described, parse_device(job.device), fork_server=server, with_smallest=False
+                )
             except MemfitError as error:
                 answer = Failed(f"{error.what}; {error.found}")
             print(msgspec.json.encode(answer).decode(), flush=True)

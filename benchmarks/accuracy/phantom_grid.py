@@ -30,8 +30,8 @@ from benchmarks.accuracy.grid_jobs import RECORDED, GridJob, grid
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 from memfit.units import MIB
 
 STEPS = 2
@@ -81,7 +81,7 @@ def phantom_of(job: GridJob, keep: Path | None) -> Prediction:
     if path is not None and path.exists():
         return msgspec.json.decode(path.read_bytes(), type=Prediction)
     described = describe_job(job.model, dict(job.settings))
-    prediction = predict_on_phantom(described, parse_device(job.device), num_steps=STEPS)
+    prediction = on_phantom(described, parse_device(job.device), num_steps=STEPS)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(prediction))

@@ -22,7 +22,7 @@ from pathlib import Path
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
+from memfit.testing.engines import on_phantom
 from memfit.units import MIB
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "peft" / "peft_runs.csv"
@@ -61,7 +61,7 @@ def compare(recorded: dict[str, str], longest: int) -> Row:
     name, real_bytes = recorded["experiment"], int(recorded["mem_max"])
     settings = {"config": recorded["peft_config"], "lengths": course_of(longest)}
     try:
-        prediction = predict_on_phantom(
+        prediction = on_phantom(
             describe_job(f"{JOB}:fine_tune", settings),
             parse_device("cuda:l40s-48gb"),
             num_steps=sum(part != "-" for part in course_of(longest).split(",")),

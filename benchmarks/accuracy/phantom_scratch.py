@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.accuracy.phantom_scratch_job import FENCE_BYTES
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.timeline import Timeline
+from memfit.testing.engines import on_phantom
 
 GPUS = ("cuda:a100-40gb", "cuda:rtx3060-12gb", "cuda:t4-16gb")
 NUM_REDUCTIONS = 240
@@ -77,7 +77,7 @@ def record(gpu: str) -> list[dict[str, Any]]:
     """Every case of one GPU with its requests: within a sum; within forward and backward of attention."""
     cases = [*reductions(), *attentions(gpu)]
     job = describe_job(f"{Path(__file__).with_name('phantom_scratch_job.py')}:scratch", {"cases": json.dumps(cases)})
-    timeline = predict_on_phantom(job, parse_device(gpu), num_steps=1).timeline
+    timeline = on_phantom(job, parse_device(gpu), num_steps=1).timeline
     assert timeline is not None
     parts = iter(parts_of(timeline)[1:])
     for case in cases:

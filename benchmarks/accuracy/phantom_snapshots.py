@@ -16,11 +16,11 @@ from pathlib import Path
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.snapshot.reader import read_snapshot
 from memfit.records.prediction import Prediction
 from memfit.records.snapshot import DeviceSnapshot
 from memfit.records.timeline import Timeline
+from memfit.testing.engines import on_phantom
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"
 LOOP = Path(__file__).with_name("phantom_course.py")
@@ -59,7 +59,7 @@ def compare(path: Path, device: str = "cuda:a100-40gb") -> Row:
     job = describe_job(f"{LOOP}:{function}", {"length": length, "precision": precision})
     with tempfile.TemporaryDirectory() as folder:
         left = Path(folder) / "phantom.pickle"
-        prediction = predict_on_phantom(job, parse_device(device), num_steps=STEPS, snapshot_path=str(left))
+        prediction = on_phantom(job, parse_device(device), num_steps=STEPS, snapshot_path=str(left))
         end_bytes = _allocated(read_snapshot(left).devices[0])
     return _row(path, prediction, end_bytes)
 

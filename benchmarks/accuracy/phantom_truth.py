@@ -19,8 +19,8 @@ from benchmarks.accuracy.gpu_truth import report as report_rows
 from benchmarks.accuracy.xmem import CARDS, HELD_OUT, beside_allocator, read_jobs, report
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 from memfit.units import MIB
 
 JOBS = Path(__file__).with_name("phantom_truth_job.py")
@@ -28,7 +28,7 @@ JOBS = Path(__file__).with_name("phantom_truth_job.py")
 
 def predict(function: str, settings: dict[str, Any], gpu: str, num_steps: int) -> Prediction:
     """One job on a phantom of the card it was measured on."""
-    return predict_on_phantom(describe_job(f"{JOBS}:{function}", settings), parse_device(gpu), num_steps=num_steps)
+    return on_phantom(describe_job(f"{JOBS}:{function}", settings), parse_device(gpu), num_steps=num_steps)
 
 
 def peak_of(prediction: Prediction, level: Literal["allocated", "reserved"]) -> int:
@@ -50,7 +50,7 @@ def operators(folder: Path) -> None:
     report_rows("operators on the phantom GPU, allocated", rows)
 
 
-def on_phantom(row: dict[str, str]) -> tuple[int, bool]:
+def xmem_on_phantom(row: dict[str, str]) -> tuple[int, bool]:
     """Reserved bytes of one of xMem's jobs, and whether it runs out of memory."""
     settings = {"model": row["model"], "optimizer": row["optimizer"], "batch_size": int(row["batch_size"])}
     prediction = predict("xmem", settings, CARDS[row["gpu"]], 4)
@@ -59,11 +59,11 @@ def on_phantom(row: dict[str, str]) -> tuple[int, bool]:
 
 def xmem(folder: Path) -> None:
     """Both halves, as `benchmarks.accuracy.xmem` prints them."""
-    near = read_jobs(folder / "xmem" / "xmem_points.csv", on_phantom)
+    near = read_jobs(folder / "xmem" / "xmem_points.csv", xmem_on_phantom)
     constant = beside_allocator(near)
     print(f"beside the allocator: {constant / MIB:.0f} MiB (median of the language models of FOLDER)\n")
     report("collected truth, phantom GPU", near, constant)
-    report("held out, phantom GPU", read_jobs(HELD_OUT, on_phantom), constant)
+    report("held out, phantom GPU", read_jobs(HELD_OUT, xmem_on_phantom), constant)
 
 
 def main() -> None:

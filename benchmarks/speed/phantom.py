@@ -18,9 +18,10 @@ import msgspec
 
 from memfit.job.description import JobDescription, describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom, request_for
+from memfit.predict.phantom.engine import request_for
 from memfit.predict.phantom.messages import PhantomReply
 from memfit.predict.phantom.parent import run_in_child
+from memfit.testing.engines import on_phantom, question_about
 from memfit.units import format_bytes, format_seconds
 
 WARM_UP, USUAL_STEPS = 2, 3
@@ -67,11 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=23)
     job = distilbert()
-    _, request = request_for(job, DEVICE, num_steps=parser.parse_args().steps)
+    _, request = request_for(question_about(job, DEVICE, num_steps=parser.parse_args().steps))
     report("without values", checked(run_in_child(msgspec.structs.replace(request, follow_values=False))))
     report("everything", checked(run_in_child(request)))
     started = time.perf_counter()
-    cost = predict_on_phantom(job, DEVICE, num_steps=USUAL_STEPS).cost
+    cost = on_phantom(job, DEVICE, num_steps=USUAL_STEPS).cost
     assert cost is not None
     print(
         f"a whole prediction, {USUAL_STEPS} steps: {format_seconds(time.perf_counter() - started)}, "

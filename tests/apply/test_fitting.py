@@ -15,8 +15,9 @@ from torch_fit_models import Drifting, Jittery, NormedBlock, Skipping, Stack, jo
 import memfit
 from memfit.errors import BadQuantity, DamagedRecord, DoesNotFit, MemfitError, NewerFormat, UsageError
 from memfit.fit.fitted import FittedModel
-from memfit.fit.proof import base_bytes_of, differences, run_once
+from memfit.fit.proof import base_bytes_of
 from memfit.model.step import RandomState
+from memfit.profile.reference import differences, run_once
 from memfit.records.plan import Checkpoint, encode_plan
 from memfit.units import format_bytes
 

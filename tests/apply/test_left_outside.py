@@ -11,10 +11,11 @@ from torch import nn
 from torch_fit_models import job_for
 
 from memfit.apply.checkpoints import apply_nodes
-from memfit.fit.proof import base_bytes_of, prove, reference_of
+from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.step import RandomState
 from memfit.plan.recompute.nested import NestedPlanner
 from memfit.profile.plain_step import profile_plain
+from memfit.profile.reference import reference_of
 from memfit.records.plan import Chain, Checkpoint, Keep
 
 ROWS = 4096

@@ -17,10 +17,10 @@ from torch_fit_models import Drifting, NormedBlock, Remembering, Stack, TupleBlo
 from memfit.apply.checkpoints import apply_nodes
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import MemfitError
-from memfit.fit.proof import differences, run_once
 from memfit.model.call_sites import layers_of
 from memfit.model.module_state import State
 from memfit.model.step import RandomState
+from memfit.profile.reference import differences, run_once
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS = 5

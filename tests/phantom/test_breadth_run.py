@@ -9,9 +9,9 @@ import pytest
 from memfit.errors import PredictionFailed
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import has_cuda_torch
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -84,7 +84,7 @@ REFUSED = {
 
 def predict(target: str, *arguments: str, num_ranks: int = 1, most_seconds: float = 200) -> Prediction:
     job, device = describe_job(target, {}, arguments), parse_device("cuda:a100-40gb")
-    return predict_on_phantom(job, device, num_steps=3, num_ranks=num_ranks, most_seconds=most_seconds)
+    return on_phantom(job, device, num_steps=3, ranks=num_ranks, most_seconds=most_seconds)
 
 
 def category(prediction: Prediction, name: str) -> int:

@@ -12,11 +12,11 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
 from memfit.predict.phantom.library.installed import has_cuda_torch
 from memfit.predict.sandbox.scratch_files import ProcessRefused
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 needs_triton = pytest.mark.skipif(
     not has_cuda_torch() or importlib.util.find_spec("triton") is None,
@@ -47,7 +47,7 @@ BATCH_BYTES = 4 * 2048 * 1024
 
 def predict(path: str, mode: str) -> Prediction:
     device = parse_device("cuda:a100-40gb")
-    return predict_on_phantom(describe_job(path, {}, (mode,)), device, num_steps=3, most_seconds=250)
+    return on_phantom(describe_job(path, {}, (mode,)), device, num_steps=3, most_seconds=250)
 
 
 def tensors(prediction: Prediction) -> float:

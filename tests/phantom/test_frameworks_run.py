@@ -9,9 +9,9 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import has_cuda_torch
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -75,7 +75,7 @@ def needs(*packages: str) -> pytest.MarkDecorator:
 
 
 def predict(path: str) -> Prediction:
-    return predict_on_phantom(describe_job(path), parse_device("cuda:a100-40gb"), num_steps=3, most_seconds=250)
+    return on_phantom(describe_job(path), parse_device("cuda:a100-40gb"), num_steps=3, most_seconds=250)
 
 
 def category(prediction: Prediction, name: str) -> int:

@@ -14,9 +14,9 @@ import pytest
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.gpu_rules.recurrent import RecurrentCall, reserve_bytes
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -83,7 +83,7 @@ def factors(size=256, batch=0, kind="qr", device="cuda"):
 
 
 def predict(target: str, device: str = "a100-40gb", **settings: int | str) -> Prediction:
-    return predict_on_phantom(describe_job(target, settings), parse_device(f"cuda:{device}"), num_steps=1)
+    return on_phantom(describe_job(target, settings), parse_device(f"cuda:{device}"), num_steps=1)
 
 
 def sizes(prediction: Prediction) -> Counter[int]:

@@ -15,9 +15,9 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -60,13 +60,13 @@ def test_cudnn_plans_are_the_same_by_description_and_by_handle(
     if minor_version_of_cudnn() not in TAKES_BOTH:
         pytest.skip(f"cuDNN 9.{minor_version_of_cudnn()} does not take both; torch 2.8 to 2.10 bring one that does")
     job = describe_job(script(CONVOLUTIONS))
-    described = predict_on_phantom(job, parse_device(gpu))
+    described = on_phantom(job, parse_device(gpu))
     wrapper = tmp_path / "cc-by-handle"
     wrapper.write_text(BY_HANDLE.format(compiler=shutil.which("cc") or "gcc"))
     wrapper.chmod(0o755)
     monkeypatch.setenv("CC", str(wrapper))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    by_handle = predict_on_phantom(job, parse_device(gpu))
+    by_handle = on_phantom(job, parse_device(gpu))
     assert any("handle of memfit's making" in found.text for found in by_handle.assumptions)
     assert not any("handle of memfit's making" in found.text for found in described.assumptions)
     assert sizes_of(by_handle) == sizes_of(described)

@@ -13,11 +13,11 @@ from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.phantom import engine
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.predict.phantom.messages import PhantomRequest
 from memfit.records.prediction import Prediction
 from memfit.records.timeline import Span
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -68,7 +68,7 @@ def job(tmp_path: Path) -> str:
 
 
 def predict(target: str, device: str = "cuda:a100-40gb", memory: str | None = None, **settings: int) -> Prediction:
-    return predict_on_phantom(describe_job(target, settings), parse_device(device, memory))
+    return on_phantom(describe_job(target, settings), parse_device(device, memory))
 
 
 def reserved(prediction: Prediction) -> float:
@@ -132,15 +132,15 @@ def test_a_native_crash_is_reported_with_its_signal_and_stack(job: str):
 def test_a_script_runs_unmodified_until_its_steps_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    prediction = predict_on_phantom(describe_job("train.py"), parse_device("cuda:t4-16gb"), num_steps=3)
+    prediction = on_phantom(describe_job("train.py"), parse_device("cuda:t4-16gb"), num_steps=3)
     assert prediction.num_steps == 3
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_expandable_segments_reserve_no_more(job: str):
     description, device = describe_job(f"{job}:make", {"width": 3000}), parse_device("cuda:a100-40gb")
-    plain = predict_on_phantom(description, device)
-    expandable = predict_on_phantom(description, device, alloc_conf="expandable_segments:True")
+    plain = on_phantom(description, device)
+    expandable = on_phantom(description, device, alloc_conf="expandable_segments:True")
     assert plain.level("allocated") is not None
     assert reserved(expandable) <= reserved(plain)
 
@@ -207,7 +207,7 @@ for epoch in range(3):
 def test_a_script_is_given_typical_batches_and_the_longest_last(tmp_path: Path):
     (tmp_path / "train.py").write_text(LENGTHS)
     job, device = describe_job(str(tmp_path / "train.py")), parse_device("cuda:a100-40gb")
-    found = predict_on_phantom(job, device, num_steps=NUM_STEPS, choose_batches=True).lengths
+    found = on_phantom(job, device, num_steps=NUM_STEPS, lengths="auto").lengths
     assert found is not None
     assert [point.shape for point in found.points] == ["1 x 20", "1 x 20", "1 x 500", "1 x 4000"]
     peaks = [point.peak_bytes for point in found.points]

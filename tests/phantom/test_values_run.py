@@ -8,9 +8,9 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.predict.phantom.library.installed import has_cuda_torch
 from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
@@ -103,9 +103,9 @@ def route(device="cuda"):
 """
 
 
-def predict(target: str, num_steps: int = 2, answers: dict[str, float] | None = None) -> Prediction:
+def predict(target: str, num_steps: int = 2, answer: tuple[str, ...] = ()) -> Prediction:
     device = parse_device("cuda:l4-24gb")  # for which torch has no kernels of its own
-    return predict_on_phantom(describe_job(target), device, num_steps=num_steps, answers=answers)
+    return on_phantom(describe_job(target), device, num_steps=num_steps, answer=answer)
 
 
 def reads(prediction: Prediction) -> list[tuple[str, str, int]]:
@@ -121,7 +121,7 @@ def test_a_floating_value_that_was_read_is_listed_with_its_line_and_can_be_answe
     path = script(SCRIPT)
     plain = predict(path, num_steps=3)
     assert reads(plain) == [("an unknown float32 was read and answered with 0", "train.py:8", 3)]
-    told = predict(path, num_steps=3, answers={"train.py:8": 0.75})
+    told = predict(path, num_steps=3, answer=("train.py:8=0.75",))
     assert reads(told) == [("an unknown float32 was read and answered with 0.75", "train.py:8", 3)]
     levels = [prediction.level("tensors") for prediction in (plain, told)]
     assert levels[0] is not None

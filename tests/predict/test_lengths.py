@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memfit.api import predict_peak
 from memfit.errors import UsageError
 from memfit.job.description import describe_job
 from memfit.predict.lengths import (
@@ -22,7 +23,6 @@ from memfit.predict.lengths import (
     step_of,
     with_length,
 )
-from memfit.predict.predict import foresee
 from memfit.records.prediction import BatchLengths, LengthPoint
 
 # ---- files of lengths --------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_a_job_that_is_not_told_the_length_is_refused(tmp_path):
     path = tmp_path / "lengths.txt"
     path.write_text("16\n")
     with pytest.raises(UsageError, match="not told the length"):
-        foresee("gpt", settings={"batch_size": 2}, lengths=str(path))
+        predict_peak("gpt", settings={"batch_size": 2}, lengths=str(path))
 
 
 @pytest.mark.slow
@@ -130,14 +130,14 @@ def test_a_file_of_lengths_gives_the_peak_at_each(tmp_path):
     path = tmp_path / "lengths.txt"
     path.write_text("16 900\n64 99\n128 1\n")
     settings = {"layers": 1, "width": 32, "heads": 2, "batch_size": 2, "words": 64}
-    prediction = foresee("gpt", settings={**settings, "length": "{length}"}, lengths=str(path), probes=False)
+    prediction = predict_peak("gpt", settings={**settings, "length": "{length}"}, lengths=str(path), probes=False)
     assert prediction.lengths is not None
     by_name = {point.name: point for point in prediction.lengths.points}
     assert {name: point.size for name, point in by_name.items()} == {
         "typical": 16, "90 %": 64, "99 %": 64, "longest": 128,
     }  # fmt: skip
     for point in by_name.values():
-        alone = foresee("gpt", settings={**settings, "length": point.size}, probes=False).level("tensors")
+        alone = predict_peak("gpt", settings={**settings, "length": point.size}, probes=False).level("tensors")
         assert alone is not None
         assert alone.value == point.peak_bytes
     assert prediction.lengths.num_batches == 500
@@ -180,7 +180,7 @@ def _predicted(tmp_path: Path, lengths: list[int], *more: str, memory: str | Non
     script.write_text(SCRIPT)
     arguments = (",".join(map(str, lengths)), *more)
     options = {"lengths": "auto"} if auto else {"num_steps": 3}
-    return foresee(str(script), arguments=arguments, memory=memory, probes=False, **options)  # pyright: ignore[reportArgumentType]
+    return predict_peak(str(script), arguments=arguments, memory=memory, probes=False, **options)  # pyright: ignore[reportArgumentType]
 
 
 def _peaks(found: BatchLengths | None) -> dict[str, tuple[str, int]]:
@@ -229,19 +229,19 @@ def test_a_script_without_a_loader_is_told_how(tmp_path):
         "for step in range(20):\n    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n"
     )
     with pytest.raises(UsageError, match="lengths of the batches are not known") as refusal:
-        foresee(str(script), lengths="auto", probes=False)
+        predict_peak(str(script), lengths="auto", probes=False)
     assert "--lengths FILE" in refusal.value.hint
 
 
 def test_what_lengths_cannot_go_with_is_refused_at_once(tmp_path):
     with pytest.raises(UsageError, match="only a script"):
-        foresee("gpt", lengths="auto")
+        predict_peak("gpt", lengths="auto")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     with pytest.raises(UsageError, match=f"needs {NUM_STEPS} steps"):
-        foresee(str(script), lengths="auto", num_steps=3)
+        predict_peak(str(script), lengths="auto", num_steps=3)
     with pytest.raises(UsageError, match="the length alone"):
-        foresee("gpt", settings={"length": "{length}"}, lengths="lengths.txt", sweep="batch_size=1:4")
+        predict_peak("gpt", settings={"length": "{length}"}, lengths="lengths.txt", sweep="batch_size=1:4")
 
 
 def test_steps_of_quantiles_are_the_last_of_their_pairs():
@@ -252,7 +252,7 @@ def test_a_script_that_ends_before_its_longest_batch_claims_nothing_of_it(tmp_pa
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("range(3)", "range(1)"))
     lengths = ",".join(map(str, [20] * 16 + [600] * 4))  # five batches, so five steps
-    found = foresee(str(script), arguments=(lengths,), memory="64GiB", probes=False, lengths="auto").lengths
+    found = predict_peak(str(script), arguments=(lengths,), memory="64GiB", probes=False, lengths="auto").lengths
     assert found is not None
     assert [point.name for point in found.points] == ["typical", "90 %"]
     assert found.num_too_large is None

@@ -17,10 +17,10 @@ from benchmarks.accuracy.grid_events import differs_from, events_of
 from benchmarks.accuracy.grid_jobs import RECORDED, grid
 
 from memfit.job.description import describe_job
-from memfit.predict.child.parent import Nursery
+from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.engine import ForecastOptions, forecast
 from memfit.predict.fake.patches.cpu_build import why_not
+from memfit.testing.engines import on_fake_tensors
 
 RECORDS = json.loads(gzip.decompress(Path(__file__).with_name("phantom_events.json.gz").read_bytes()))
 JOBS = {job.name: job for job in grid()}
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no fake CUDA tensors h
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def server() -> Iterator[ForkServer]:
     """One process that has torch loaded."""
-    with Nursery(300) as process:
+    with ForkServer(300) as process:
         yield process
 
 
@@ -40,20 +40,20 @@ def test_every_job_that_should_be_recorded_is() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_fake_tensors_allocate_as_the_phantom_gpu_does(nursery: Nursery, name: str) -> None:
+def test_fake_tensors_allocate_as_the_phantom_gpu_does(server: ForkServer, name: str) -> None:
     job = JOBS[name]
-    options = ForecastOptions(nursery=nursery, with_smallest=False)
-    prediction = forecast(describe_job(job.model, dict(job.settings)), parse_device(job.device), options)
+    described, device = describe_job(job.model, dict(job.settings)), parse_device(job.device)
+    prediction = on_fake_tensors(described, device, fork_server=server, with_smallest=False)
     assert prediction.timeline is not None
     assert not differs_from(events_of(prediction.timeline, 2), RECORDS[name])
 
 
-def test_the_mask_of_a_dropout_is_born_before_its_result(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_mask_of_a_dropout_is_born_before_its_result(server: ForkServer, tmp_path: Path) -> None:
     """The order decides which free block each of them gets; a mask has a quarter of the bytes."""
     path = tmp_path / "dropping.py"
     path.write_text(DROPPING)
-    prediction = forecast(
-        describe_job(f"{path}:make"), parse_device("cuda:a100-40gb"), ForecastOptions(nursery=nursery)
+    prediction = on_fake_tensors(
+        describe_job(f"{path}:make"), parse_device("cuda:a100-40gb"), fork_server=server
     )
     assert prediction.timeline is not None
     born = [span for span in prediction.timeline.spans if "native_dropout.default" in span.operator]

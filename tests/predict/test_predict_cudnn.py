@@ -45,17 +45,17 @@ def pictures(last=False, device="cpu"):
 def predict(tmp_path_factory):
     """Predictions of the jobs above on a GPU, from one warm process."""
     from memfit.job.description import describe_job
-    from memfit.predict.child.parent import Nursery
+    from memfit.predict.child.parent import ForkServer
     from memfit.predict.devices.parse import parse_device
-    from memfit.predict.engine import ForecastOptions, forecast
+    from memfit.testing.engines import on_fake_tensors
 
     path = tmp_path_factory.mktemp("jobs") / "cudnn_jobs.py"
     path.write_text(JOBS)
-    with Nursery() as nursery:
+    with ForkServer() as server:
 
         def run(function, **given_settings):
             job = describe_job(f"{path}:{function}", given_settings, ())
-            return forecast(job, parse_device("cuda:rtx3060-12gb"), ForecastOptions(nursery=nursery))
+            return on_fake_tensors(job, parse_device("cuda:rtx3060-12gb"), fork_server=server)
 
         yield run
 

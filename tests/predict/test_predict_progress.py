@@ -13,12 +13,13 @@ from memfit.job.description import describe_job
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import trace_in_child
 from memfit.predict.child.progress import last_report, reporting
+from memfit.predict.options import PredictOptions
 
 
 def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):
     script = tmp_path / "endless.py"
     script.write_text("import torch\nx = torch.zeros(3)\nwhile True:\n    x = x + 1\n")
-    request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", with_probes=False)
+    request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", options=PredictOptions(probes=False))
     with pytest.raises(PredictionFailed) as caught:
         trace_in_child(request, most_seconds=20)
     assert caught.value.kind == "time"

@@ -15,6 +15,7 @@ from memfit.errors import UsageError  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.options import PredictOptions  # noqa: E402
 from memfit.predict.real_operators import is_allowed, operator_name, operator_names  # noqa: E402
 
 JOB = """
@@ -56,7 +57,7 @@ def traced(folder: Path, *allow_real: str, used: str) -> tuple[Reply, str]:
     (folder / f"{tag}.py").write_text(JOB.format(tag=tag, used=used, ran=str(ran)))
     allowed = operator_names([name.format(tag=tag) for name in allow_real])
     job = describe_job(f"{folder / tag}.py:make")
-    reply = answer(TraceRequest(job=job, device="cpu", with_probes=False, allow_real=allowed))
+    reply = answer(TraceRequest(job=job, device="cpu", options=PredictOptions(probes=False, allow_real=allowed)))
     return reply, ran.read_text()
 
 

@@ -9,16 +9,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from memfit.api import predict_peak  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict import engine as forecasting  # noqa: E402
 from memfit.predict.child.messages import Failure, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.child.parent import reply_or_raise  # noqa: E402
 from memfit.predict.devices.parse import parse_device  # noqa: E402
+from memfit.predict.fake import engine  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.kernels.attention import choose_backend  # noqa: E402
 from memfit.predict.fake.patches import cpu_build as patches  # noqa: E402
 from memfit.predict.levels.cpu import process_level  # noqa: E402
 from memfit.predict.levels.gpu import moved_to_cuda  # noqa: E402
+from memfit.predict.options import PredictOptions  # noqa: E402
+from memfit.testing.engines import on_fake_tensors  # noqa: E402
 from memfit.units import MIB  # noqa: E402
 
 SETTINGS = {"hidden": 64, "features": 32, "layers": 3, "batch_size": 4}
@@ -40,7 +43,7 @@ def test_the_translated_route_takes_foreach_as_a_gpu_does():
     def update_temporaries(translate: bool) -> int:
         device = "cuda" if translate else "cpu"
         job = describe_job("mlp", SETTINGS)
-        reply = answer(TraceRequest(job=job, device=device, translate=translate, with_probes=False))
+        reply = answer(TraceRequest(job=job, device=device, translate=translate, options=PredictOptions(probes=False)))
         assert isinstance(reply, TraceReply)
         assert reply.route == ("fake cpu, translated to cuda" if translate else "fake cpu")
         return sum(s.num_bytes for s in reply.timeline.spans if s.operator.startswith("aten._foreach_sqrt"))
@@ -58,9 +61,8 @@ def test_when_fake_cuda_does_not_work_the_prediction_falls_back_and_says_so(monk
             return reply_or_raise(Failure(kind="route", what="no", found="not tested"))
         return reply_or_raise(answer(request))
 
-    monkeypatch.setattr(forecasting, "trace_in_child", child)
-    options = forecasting.ForecastOptions(with_probes=False)
-    prediction = forecasting.forecast(describe_job("mlp", SETTINGS), parse_device("cuda"), options)
+    monkeypatch.setattr(engine, "trace_in_child", child)
+    prediction = on_fake_tensors(describe_job("mlp", SETTINGS), parse_device("cuda"))
     assert [request.translate for request in asked] == [False, True]
     assert prediction.route == "fake cpu, translated to cuda"
     assert any("those of the CPU" in item.text for item in prediction.assumptions)
@@ -68,7 +70,8 @@ def test_when_fake_cuda_does_not_work_the_prediction_falls_back_and_says_so(monk
 
 
 def test_nothing_is_lost_when_a_timeline_is_moved():
-    reply = answer(TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", translate=True, with_probes=False))
+    request = TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", translate=True)
+    reply = answer(request)
     assert isinstance(reply, TraceReply)
     moved = moved_to_cuda(reply.timeline, 1000)
     kept = [span for span in reply.timeline.spans if span.category != "workspace"]
@@ -99,7 +102,7 @@ def test_attention_is_chosen_as_torch_chooses_it(
 def test_a_cuda_build_without_a_driver_is_answered_with_a_line_and_another_route(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    reply = answer(TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", with_probes=False))
+    reply = answer(TraceRequest(job=describe_job("mlp", SETTINGS), device="cuda", options=PredictOptions(probes=False)))
     assert isinstance(reply, Failure)
     assert reply.kind == "route"
     assert "phantom" in reply.found
@@ -136,11 +139,10 @@ for _ in range(3):
 
 @pytest.mark.skipif(bool(patches.why_not()), reason="no fake CUDA tensors here")
 def test_a_script_that_shards_over_its_default_mesh_has_its_part_on_the_gpu(tmp_path: Path):
-    from memfit.predict.predict import foresee
 
     path = tmp_path / "sharded.py"
     path.write_text(SHARDED)
-    prediction = foresee(str(path), device="a100-40gb", ranks=4, engine="fake")
+    prediction = predict_peak(str(path), device="a100-40gb", ranks=4, engine="fake")
     shares = {share.name: share.num_bytes for share in prediction.at_peak.by_category}
     every_rank_bytes = 4 * (512 * 512 + 512) * 4
     assert shares["parameter"] == every_rank_bytes // 4

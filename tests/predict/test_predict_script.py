@@ -17,6 +17,7 @@ from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
 from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
 from memfit.predict.levels.liveness import live_bytes, peak_of  # noqa: E402
+from memfit.predict.options import PredictOptions  # noqa: E402
 
 TRAIN = """
 import argparse, os
@@ -62,8 +63,8 @@ def ghost(folder: Path, text: str, *arguments: str, num_steps: int = 3, name: st
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     request = TraceRequest(
-        job=describe_job(str(script), {}, arguments), device="cpu", num_steps=num_steps, with_probes=False,
-        scratch_folder=str(scratch),
+        job=describe_job(str(script), {}, arguments), device="cpu", scratch_folder=str(scratch),
+        options=PredictOptions(num_steps=num_steps, probes=False),
     )  # fmt: skip
     return answer(request)
 

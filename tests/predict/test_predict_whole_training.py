@@ -17,6 +17,7 @@ from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.patches.save_and_load import MAPPED  # noqa: E402
 from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.options import PredictOptions  # noqa: E402
 
 START = """
 import os, torch
@@ -148,7 +149,8 @@ def foreseen(folder: Path, text: str) -> TraceReply:
     (folder / "train.py").write_text(START + text)
     (folder / "scratch").mkdir()
     job = describe_job(str(folder / "train.py"), {}, ())
-    reply = answer(TraceRequest(job=job, device="cpu", num_steps=3, scratch_folder=str(folder / "scratch")))
+    options, scratch = PredictOptions(num_steps=3), str(folder / "scratch")
+    reply = answer(TraceRequest(job=job, device="cpu", options=options, scratch_folder=scratch))
     assert isinstance(reply, TraceReply), reply
     return reply
 

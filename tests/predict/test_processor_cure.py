@@ -12,7 +12,8 @@ import pytest
 
 from memfit.errors import PredictionFailed
 from memfit.predict.child.instruction_sets import run_cured
-from memfit.predict.predict import foresee
+from memfit.predict.options import PredictOptions
+from memfit.predict.predict import predict
 from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
@@ -127,14 +128,14 @@ def test_a_child_that_was_killed_from_outside_is_no_question_for_the_processor()
 
 
 def test_a_prediction_on_a_processor_that_lies_is_the_one_on_an_honest_one(job: str, lying_here: None):
-    cured = foresee(f"{job}:make", ask_processor=Processor(None, CURABLE).ask)
+    cured = predict(f"{job}:make", PredictOptions(), ask_processor=Processor(None, CURABLE).ask)
     assert EXACT in cured.error_band
     assert [item.kind for item in cured.assumptions] == ["processor", "threads", "probe"]
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in cured.assumptions[0].text
 
 
 def test_a_probe_that_dies_is_reported_by_its_signal_and_the_band_is_not_exact(job: str, lying_here: None):
-    prediction = foresee(f"{job}:make", ask_processor=Processor(HOPELESS, HOPELESS).ask)
+    prediction = predict(f"{job}:make", PredictOptions(), ask_processor=Processor(HOPELESS, HOPELESS).ask)
     texts = [item.text for item in prediction.assumptions]
     assert "end by SIGILL on this processor" in texts[0]
     assert any("was not probed (the probe process ended by SIGILL in aten." in text for text in texts)
@@ -145,7 +146,7 @@ def test_a_probe_that_dies_is_reported_by_its_signal_and_the_band_is_not_exact(j
 
 def test_a_traced_job_that_dies_by_an_instruction_is_named_with_what_helps(job: str):
     with pytest.raises(PredictionFailed) as error:
-        foresee(f"{job}:faint", probes=False, ask_processor=Processor(HOPELESS, HOPELESS).ask)
+        predict(f"{job}:faint", PredictOptions(probes=False), ask_processor=Processor(HOPELESS, HOPELESS).ask)
     assert error.value.signal == "SIGILL"
     assert error.value.found.startswith("SIGILL; bfloat16 products end by SIGILL on this processor")
 
@@ -160,6 +161,6 @@ def test_the_command_uses_what_is_known_of_the_processor(job: str, known_lie: di
 
 
 def test_without_probes_no_band_is_called_exact(job: str):
-    prediction = foresee(f"{job}:make", probes=False)
+    prediction = predict(f"{job}:make", PredictOptions(probes=False))
     assert EXACT not in prediction.error_band
     assert prediction.error_band

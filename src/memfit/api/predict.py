@@ -1,26 +1,59 @@
-"""How is a training foreseen, and a snapshot of a GPU replayed?"""
+"""`memfit predict` and `memfit replay` as functions: predict a training, replay a CUDA memory snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
     from memfit.records.snapshot import Replay
 
 
-def predict_peak(target: str | Callable[..., Any], **options: Any) -> Prediction:
-    """Foresee the memory of a training: a script, 'FILE:function', a built-in workload, or a Python callable.
+def predict_peak(
+    target: str | Callable[..., Any],
+    *,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    device: str = "cpu",
+    memory: str | None = None,
+    num_steps: int | None = None,
+    malloc: Literal["default", "pinned"] = "default",
+    alloc_conf: str = "",
+    probes: bool = True,
+    allow_real: Sequence[str] = (),
+    unknown_is: bool = True,
+    answer: Sequence[str] = (),
+    sweep: str | None = None,
+    fit_batch: bool = False,
+    lengths: str | None = None,
+    ranks: int = 1,
+    shard: str | None = None,
+    engine: Literal["auto", "fake", "phantom"] = "auto",
+    show_output: bool = False,
+    most_seconds: float | None = None,
+) -> Prediction:
+    """Predict the memory of a training without running it: a script, 'FILE:function', a built-in workload, a callable.
 
-    Options: settings, arguments, device ('cpu', 'cuda:a100-40gb', ...), memory ('24GiB'), num_steps, malloc,
-    alloc_conf, probes, allow_real, unknown_is, show_output, most_seconds.
+    `settings` go to a function or workload, `arguments` to a script. The other options are those of `memfit predict`
+    and are described in `memfit.predict.options.PredictOptions`.
+
+        prediction = memfit.predict_peak("train.py", arguments=["--batch-size", "64"], device="cuda:a100-40gb")
+        prediction = memfit.predict_peak("gpt", settings={"layers": 12}, device="cuda", memory="24GiB", fit_batch=True)
+        print(prediction.level("reserved").value, prediction.fits)
     """
     from memfit.measure.instruction_sets import ask_processor
-    from memfit.predict.predict import foresee
+    from memfit.predict.options import PredictOptions
+    from memfit.predict.predict import predict
 
-    return foresee(target, ask_processor=ask_processor, **options)
+    options = PredictOptions(
+        device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, probes=probes,
+        allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep, fit_batch=fit_batch,
+        lengths=lengths, ranks=ranks, shard=shard, engine=engine, show_output=show_output, most_seconds=most_seconds,
+    )  # fmt: skip
+    given = settings if isinstance(settings, Mapping) else tuple(settings)
+    return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor)
 
 
 def show_prediction(prediction: Prediction, *, as_json: bool = False) -> None:

@@ -1,8 +1,9 @@
-"""The front door of this room: how does what a caller wrote become a prediction with its what-ifs?"""
+"""Entry point of prediction: describe the job, choose an engine, run it, add the sweep or the lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,82 +12,121 @@ from memfit.errors import UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.child.instruction_sets import AskProcessor
-from memfit.predict.devices.parse import DeviceSpec, parse_device
-from memfit.predict.engine import ForecastOptions, forecast
-from memfit.predict.lengths import AUTO, NUM_STEPS
+from memfit.predict.child.messages import FUNCTION_STEPS
+from memfit.predict.choose_engine import choose_engine
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.engine import Engine, Question
+from memfit.predict.lengths import NUM_STEPS
+from memfit.predict.levels.assemble import assemble
 from memfit.predict.levels.sharding import check_sharding
+from memfit.predict.options import PredictOptions
 from memfit.predict.phantom.library.installed import HOW_TO_GET_PHANTOM
+from memfit.predict.phantom.value_reads import parse_answers
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
 
-SCRIPT_STEPS, FUNCTION_STEPS = 3, 2
+SCRIPT_STEPS = 3
+"""One more than a function gets, for what a script does only once."""
 
 
-def foresee(
+def predict(
     target: str | Callable[..., Any],
+    options: PredictOptions,
     *,
-    arguments: tuple[str, ...] = (),
     settings: Mapping[str, Any] | tuple[str, ...] = (),
-    device: str = "cpu",
-    memory: str | None = None,
-    num_steps: int | None = None,
-    malloc: str = "default",
-    alloc_conf: str = "",
-    probes: bool = True,
-    allow_real: tuple[str, ...] = (),
-    unknown_is: bool = True,
-    show_output: bool = False,
-    most_seconds: float | None = None,
-    sweep: str | None = None,
-    fit_batch: bool = False,
-    lengths: str | None = None,
-    ranks: int = 1,
-    shard: str | None = None,
-    engine: str = "auto",
-    answer: Sequence[str] = (),
+    arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits.
 
     `ask_processor` knows which instruction sets work here (measure.instruction_sets.ask_processor).
     """
+    question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor)
+    engine = choose_engine(question)
+    if question.options.lengths and not question.options.choose_batches:
+        return predict_lengths(question.options.lengths, question, predict_by(engine))
+    prediction = predict_once(engine, question)
+    if _would_be_nearer_on_phantom(engine, question):
+        prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, _OTHER_ENGINE))
+    if question.options.fit_batch:
+        return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", question, predict_by(engine)))
+    if question.options.sweep:
+        asked = parse_sweep(question.options.sweep)
+        return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, question, predict_by(engine)))
+    return prediction
+
+
+def predict_by(engine: Engine) -> Callable[[Question], Prediction]:
+    """A function that predicts by this engine."""
+    return lambda question: predict_once(engine, question)
+
+
+def predict_once(engine: Engine, question: Question) -> Prediction:
+    """One job on one device by one engine."""
+    started = time.perf_counter()
+    return assemble(question, engine.run(question), started)
+
+
+def ask(
+    target: str | Callable[..., Any],
+    options: PredictOptions,
+    *,
+    settings: Mapping[str, Any] | tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    ask_processor: AskProcessor | None = None,
+) -> Question:
+    """What a caller wrote as a question; whatever is wrong in it is refused here, before anything slow."""
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
     function = None if isinstance(target, str) else target
     job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
-    spec = parse_device(device, memory)
-    by_loader = lengths == AUTO
-    options = ForecastOptions(
-        num_steps=_length_steps(job, num_steps, (sweep, fit_batch)) if by_loader else num_steps or _usual_steps(job),
-        choose_batches=by_loader,
-        with_probes=probes,
-        allow_real=operator_names(allow_real),
-        truth=unknown_is,
-        pinned_malloc=malloc == "pinned",
-        show_output=show_output,
-        most_seconds=most_seconds,
-        allocator=parse_allocator_settings(alloc_conf),
-        num_ranks=ranks,
-        sharding=check_sharding(ranks, shard),
-        alloc_conf=alloc_conf,
-        on_phantom=_choose_phantom(engine, spec, can_run=function is None and shard is None),
-        answers=_answers(answer),
+    options = msgspec.structs.replace(options, num_steps=_num_steps(job, options))
+    question = Question(
+        job=job,
+        device=parse_device(options.device, options.memory),
+        options=options,
+        function=function,
         ask_processor=ask_processor,
     )
-    asked = parse_sweep(sweep) if sweep else None
-    if asked or fit_batch:
-        check_can_vary(job, spec, fit_batch, function is not None)
-    if lengths and not by_loader:
-        _check_lengths(function is not None, asked or fit_batch)
-        return predict_lengths(lengths, job, spec, options)
-    prediction = forecast(job, spec, options, function)
-    if engine == "auto" and spec.kind == "cuda" and not options.on_phantom and function is None and shard is None:
-        prediction = _with_assumption(prediction, _OTHER_ENGINE)
-    if fit_batch:
-        return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options))
-    if asked:
-        return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, job, spec, options))
-    return prediction
+    _check(question)
+    return question
+
+
+def _check(question: Question) -> None:
+    """Refuse what cannot be read or does not go together."""
+    options = question.options
+    operator_names(options.allow_real)
+    parse_answers(",".join(options.answer))
+    parse_allocator_settings(options.alloc_conf)
+    check_sharding(options.ranks, options.shard)
+    if options.sweep:
+        parse_sweep(options.sweep)
+    if options.sweep or options.fit_batch:
+        check_can_vary(question.job, question.device, options.fit_batch, question.function is not None)
+    if options.lengths:
+        _check_lengths(question)
+
+
+def _check_lengths(question: Question) -> None:
+    options, job = question.options, question.job
+    if question.function is not None:
+        raise UsageError("a Python callable is predicted as it is", hint="write it to a file and give 'FILE:function'")
+    if options.sweep or options.fit_batch:
+        raise UsageError("--lengths varies the length alone", hint="leave --sweep and --fit-batch out")
+    if not options.choose_batches:
+        return
+    if job.kind != "script":
+        hint = "--lengths FILE, with {length} among the settings: --set length={length}"
+        raise UsageError("only a script has a data loader to ask for lengths", found=job.target, hint=hint)
+    if question.num_steps < NUM_STEPS:
+        found = f"--steps {question.num_steps}"
+        raise UsageError(f"--lengths auto needs {NUM_STEPS} steps", found=found, hint="leave it out")
+
+
+def _num_steps(job: JobDescription, options: PredictOptions) -> int:
+    """As many as were asked for, or as show everything."""
+    usual = SCRIPT_STEPS if job.kind == "script" else FUNCTION_STEPS
+    return options.num_steps or (NUM_STEPS if options.choose_batches else usual)
 
 
 _OTHER_ENGINE = Assumption(
@@ -96,56 +136,13 @@ _OTHER_ENGINE = Assumption(
 )
 
 
-def _length_steps(job: JobDescription, num_steps: int | None, others: tuple[Any, ...]) -> int:
-    """The steps in which a script sees batches of every length."""
-    _check_lengths(False, any(others))
-    if job.kind != "script":
-        hint = "--lengths FILE, with {length} among the settings: --set length={length}"
-        raise UsageError("only a script has a data loader to ask for lengths", found=job.target, hint=hint)
-    if num_steps is not None and num_steps < NUM_STEPS:
-        raise UsageError(f"--lengths auto needs {NUM_STEPS} steps", found=f"--steps {num_steps}", hint="leave it out")
-    return num_steps or NUM_STEPS
-
-
-def _check_lengths(is_callable: bool, others: Any) -> None:
-    if is_callable:
-        raise UsageError("a Python callable is predicted as it is", hint="write it to a file and give 'FILE:function'")
-    if others:
-        raise UsageError("--lengths varies the length alone", hint="leave --sweep and --fit-batch out")
-
-
-def _with_assumption(prediction: Prediction, said: Assumption) -> Prediction:
-    return msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
-
-
-def _choose_phantom(engine: str, device: DeviceSpec, *, can_run: bool) -> bool:
-    """The phantom GPU where it is asked for, or where it is the better answer: a GPU, its kind of job, a CUDA build."""
-    if engine == "fake" or (engine == "auto" and (device.kind != "cuda" or not can_run)):
-        return False
-    from memfit.predict.phantom.library.installed import has_cuda_torch
-
-    if engine == "phantom" and not can_run:
-        raise UsageError(
-            "the phantom GPU runs scripts, functions and workloads as they are",
-            hint="leave --shard out, or --engine fake",
-        )
-    return engine == "phantom" or has_cuda_torch()
-
-
-def _answers(texts: Sequence[str]) -> dict[str, float] | None:
-    """What reads of unknown values give, by place; None leaves it to MEMFIT_ANSWERS."""
-    if not texts:
-        return None
-    from memfit.predict.phantom.value_reads import parse_answers
-
-    return parse_answers(",".join(texts))
+def _would_be_nearer_on_phantom(engine: Engine, question: Question) -> bool:
+    """Whether fake tensors were taken for want of a CUDA build of torch."""
+    options = question.options
+    is_free = options.engine == "auto" and question.device.kind == "cuda"
+    return is_free and engine.name == "fake" and question.function is None and options.shard is None
 
 
 def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:
     name = getattr(function, "__qualname__", type(function).__name__)
     return JobDescription(kind="function", target=name, function=name, settings=settings)
-
-
-def _usual_steps(job: JobDescription) -> int:
-    """Two steps show everything; a script gets one more, for what it does only once."""
-    return SCRIPT_STEPS if job.kind == "script" else FUNCTION_STEPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -9,9 +10,9 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.batch_lengths import room_bytes
-from memfit.predict.child.parent import Nursery
+from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import DeviceSpec, level_for, usable_bytes
-from memfit.predict.engine import ForecastOptions, forecast
+from memfit.predict.engine import Question
 from memfit.predict.lengths import (
     QUANTILES,
     check_has_place,
@@ -25,6 +26,7 @@ from memfit.records.prediction import BatchLengths, LengthPoint, LevelName, Pred
 from memfit.units import format_bytes
 
 FIRST_TRY = 64
+Predict = Callable[[Question], Prediction]
 
 
 def parse_sweep(text: str) -> tuple[str, int, int]:
@@ -48,20 +50,19 @@ def check_can_vary(job: JobDescription, device: DeviceSpec, needs_limit: bool, i
         raise UsageError("nothing to fit into", hint="name a GPU (--device cuda:a100-40gb) or a size (--memory 24GiB)")
 
 
-def sweep_setting(
-    setting: str, low: int, high: int, job: JobDescription, device: DeviceSpec, options: ForecastOptions
-) -> Sweep:
+def sweep_setting(setting: str, low: int, high: int, question: Question, predict: Predict) -> Sweep:
     """The peak at both ends, at the powers of two between, straight lines where the curve is straight."""
+    device = question.device
     level = level_for(device)
     failed: dict[int, bool] = {}
 
     def peak_at(value: int) -> int:
-        prediction = _at(setting, value, job, device, varied)
+        prediction = predict(_at(setting, value, varied))
         failed[value] = prediction.failed is not None
         return _peak(prediction, level)
 
-    with Nursery(options.most_seconds) as nursery:
-        varied = replace(options, nursery=nursery, with_smallest=False)
+    with ForkServer(question.options.most_seconds) as server:
+        varied = replace(question, fork_server=server, with_smallest=False)
         peaks = sweep_peaks(peak_at, values_between(low, high))
     points = tuple(
         SweepPoint(
@@ -80,22 +81,23 @@ def _fits(value: int, failed: dict[int, bool]) -> bool | None:
     return False if any(failed[other] for other in failed if other <= value) else None
 
 
-def fit_setting(setting: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Sweep:
+def fit_setting(setting: str, question: Question, predict: Predict) -> Sweep:
     """The largest value that fits, each candidate traced."""
+    device = question.device
     level = level_for(device)
     tried: dict[int, SweepPoint] = {}
 
     def fits(value: int) -> bool:
         if value not in tried:
-            prediction = _at(setting, value, job, device, varied)
+            prediction = predict(_at(setting, value, varied))
             tried[value] = SweepPoint(
                 value=value, peak_bytes=_peak(prediction, level), how="traced", fits=prediction.failed is None
             )
         return bool(tried[value].fits)
 
-    start = job.settings.get(setting)
-    with Nursery(options.most_seconds) as nursery:
-        varied = replace(options, nursery=nursery, with_smallest=False)
+    start = question.job.settings.get(setting)
+    with ForkServer(question.options.most_seconds) as server:
+        varied = replace(question, fork_server=server, with_smallest=False)
         best = largest_fitting(
             fits, start if isinstance(start, int) else FIRST_TRY, lambda: _where_full(tried, usable_bytes(device))
         )
@@ -104,8 +106,9 @@ def fit_setting(setting: str, job: JobDescription, device: DeviceSpec, options: 
     return Sweep(setting=setting, level=level, points=points, largest_fitting=best, reason=reason)
 
 
-def predict_lengths(path: str, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
+def predict_lengths(path: str, question: Question, predict: Predict) -> Prediction:
     """The prediction at the longest length of a file, with the peaks at typical and at great lengths."""
+    job, device = question.job, question.device
     check_has_place(job)
     lengths = read_lengths(path)
     batch_size = job.settings.get("batch_size")
@@ -114,13 +117,13 @@ def predict_lengths(path: str, job: JobDescription, device: DeviceSpec, options:
     how = f"batches of {batch_size} samples drawn at random" if is_known else "each taken as the length of one batch"
     level = level_for(device)
     at: dict[int, Prediction] = {}
-    with Nursery(options.most_seconds) as nursery:
-        varied = replace(options, nursery=None if job.kind == "script" else nursery, with_smallest=False)
+    with ForkServer(question.options.most_seconds) as server:
+        varied = replace(question, fork_server=None if job.kind == "script" else server, with_smallest=False)
         for share in QUANTILES.values():
             size = sizes.quantile(share)
             if size not in at:
-                chosen = options if share == 1.0 else varied
-                at[size] = forecast(with_length(job, size), device, chosen)
+                chosen = question if share == 1.0 else varied
+                at[size] = predict(chosen.about(with_length(job, size)))
     points = tuple(_traced_point(name, sizes.quantile(share), at, device) for name, share in QUANTILES.items())
     longest = at[sizes.values[-1]]
     found = BatchLengths(
@@ -157,9 +160,10 @@ def _where_full(tried: dict[int, SweepPoint], usable: int) -> float | None:
     return first.value + (usable - first.peak_bytes) * (last.value - first.value) / grown
 
 
-def _at(setting: str, value: int, job: JobDescription, device: DeviceSpec, options: ForecastOptions) -> Prediction:
-    changed = msgspec.structs.replace(job, settings={**job.settings, setting: value})
-    return forecast(changed, device, options)
+def _at(setting: str, value: int, question: Question) -> Question:
+    """The same question with another value of one setting."""
+    job = question.job
+    return question.about(msgspec.structs.replace(job, settings={**job.settings, setting: value}))
 
 
 def _peak(prediction: Prediction, level: LevelName) -> int:

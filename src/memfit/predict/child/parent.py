@@ -24,27 +24,26 @@ OUTPUT_TAIL_CHARACTERS = 1500
 CHILD = [sys.executable, "-m", "memfit.predict.fake.child_main"]
 
 
-def trace_in_child(
-    request: TraceRequest, *, show_output: bool = False, most_seconds: float | None = None
-) -> TraceReply:
+def trace_in_child(request: TraceRequest) -> TraceReply:
     """Run the request in a process of its own and return what it found."""
     with _work_folder() as folder:
         request_path, reply_path = _prepare(folder, request)
-        limit = DEFAULT_SECONDS if most_seconds is None else most_seconds
+        options = request.options
+        limit = DEFAULT_SECONDS if options.most_seconds is None else options.most_seconds
         with open(folder / "output.txt", "w+b") as output, _saying_where_it_was(folder):
-            command, shown = [*CHILD, request_path, reply_path], None if show_output else output
+            command, shown = [*CHILD, request_path, reply_path], None if options.show_output else output
             code = run_to_the_end(command, shown, limit, {**os.environ, **request.environment})
         return _read_reply(folder, code)
 
 
-class Nursery:
+class ForkServer:
     """One process that has torch loaded and answers request after request, each in a forked copy of itself."""
 
     def __init__(self, most_seconds: float | None = None) -> None:
         self._most_seconds = most_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *error: object) -> None:

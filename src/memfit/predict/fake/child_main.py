@@ -116,7 +116,7 @@ def answer(request: TraceRequest) -> Reply:
 
 def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -> Reply:
     """Trace something for the request's device; a probe process starts up meanwhile."""
-    probe = ProbeProcess(request.environment) if request.device == "cpu" and request.with_probes else None
+    probe = ProbeProcess(request.environment) if request.device == "cpu" and request.options.probes else None
     try:
         return _answer(request, probe, trace_it)
     finally:
@@ -126,12 +126,12 @@ def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -
 
 def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callable[[Recording], Trace]) -> Reply:
     signatures = Signatures()
-    sign = signatures.sign if request.with_probes and request.device == "cpu" else None
+    sign = signatures.sign if request.options.probes and request.device == "cpu" else None
     recording = Recording(
         sign,
-        truth=request.truth,
+        truth=request.options.unknown_is,
         answers=request.answers,
-        allow_real=request.allow_real,
+        allow_real=request.options.allow_real,
         gemm_workspace_bytes=request.gemm_workspace_bytes,
     )
     before, count_before = Surroundings.now(), torch.get_num_threads()

@@ -50,12 +50,14 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
     note, shared = recording.shadow.note, SharedTensors(recording.tracker)
-    chooser = BatchChooser(lambda: recording.places.step, recording.places.line) if request.choose_batches else None
+    chooser = None
+    if request.options.choose_batches:
+        chooser = BatchChooser(lambda: recording.places.step, recording.places.line)
     with (
         recording.running(),
         _pretending(recording, chooser, request.device == "cuda"),
         counter.listening(),
-        pretending_ranks(request.num_ranks, note),
+        pretending_ranks(request.options.ranks, note),
         files.guarding(),
         ScratchFinder(files).asked_last(),
         shared.standing_in(),

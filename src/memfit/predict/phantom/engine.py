@@ -1,31 +1,29 @@
-"""How does a job run on the phantom GPU become a prediction? The second engine behind the same record."""
+"""Engine 2: the job runs on torch's own CUDA build, on a phantom GPU that is only address space, in a child process."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.job.description import JobDescription
-from memfit.predict.batch_lengths import with_lengths_of_loader
-from memfit.predict.child.instruction_sets import AskProcessor, run_cured
+from memfit.predict.child.instruction_sets import run_cured
 from memfit.predict.devices.catalogue import PRODUCTS, UNLIMITED_BYTES, described_gpu, sources_of
 from memfit.predict.devices.parse import Context, DeviceSpec, context_of
+from memfit.predict.engine import Question, Traced
 from memfit.predict.levels.error_band import earned
 from memfit.predict.levels.gpu import context_figure
-from memfit.predict.levels.liveness import peak_by_phase, peak_of, who_is_alive
-from memfit.predict.levels.savings import savings_of
+from memfit.predict.levels.liveness import peak_of
 from memfit.predict.phantom.library.build import built_library
 from memfit.predict.phantom.library.installed import find_torch
 from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
 from memfit.predict.phantom.parent import run_in_child
 from memfit.predict.phantom.snapshot_timeline import CUDA
-from memfit.predict.phantom.value_reads import answers_of_environment
+from memfit.predict.phantom.value_reads import answers_of_environment, parse_answers
 from memfit.records.figure import Figure
-from memfit.records.prediction import Assumption, Cost, Level, Prediction
+from memfit.records.prediction import Assumption, Level
 
 BAND = (
     "torch's own allocator: events equal to real GPU snapshots of transformer steps, reserved within 0.5 % "
@@ -33,106 +31,99 @@ BAND = (
 )
 
 
-def predict_on_phantom(
-    job: JobDescription,
-    device: DeviceSpec,
-    *,
-    num_steps: int = 2,
-    choose_batches: bool = False,
-    alloc_conf: str = "",
-    show_output: bool = False,
-    most_seconds: float | None = None,
-    snapshot_path: str = "",
-    answers: Mapping[str, float] | None = None,
-    num_ranks: int = 1,
-    ask_processor: AskProcessor | None = None,
-) -> Prediction:
-    """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take.
+class PhantomEngine:
+    """Runs torch's own CUDA build on a GPU that is only address space."""
 
-    `answers` says, by place ('train.py:33'), what a read of an unknown value gives; without it MEMFIT_ANSWERS does.
-    """
-    started = time.perf_counter()
-    device, request = request_for(job, device, num_steps=num_steps)
-    request = msgspec.structs.replace(
+    name = "phantom"
+    cannot: Mapping[str, str] = {
+        "allow_real": "torch's own CUDA kernels are launched, none is fake",
+        "unknown_is": "values that are not known are answered by place: --answer FILE:LINE=VALUE",
+        "probes": "no operator is run on the CPU",
+        "malloc": "it is a setting of the C heap",
+        "shard": "a script that shards itself runs as it is, with --ranks",
+    }
+
+    def __init__(self, snapshot_path: str = "") -> None:
+        self._snapshot_path = snapshot_path
+        """Where to leave the snapshot in torch's own layout; empty for nowhere."""
+
+    def run(self, question: Question) -> Traced:
+        """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take."""
+        if question.function is not None:
+            raise UsageError("the phantom GPU runs scripts, functions and workloads", hint="--engine fake")
+        device, request = request_for(question)
+        if self._snapshot_path:
+            request = msgspec.structs.replace(request, snapshot_path=os.path.abspath(self._snapshot_path))
+        (reply, whole), said = run_cured(partial(_run_whole, request), lambda _: "", question.ask_processor)
+        return _traced(question, device, reply, whole, said)
+
+
+def can_run_on_phantom(question: Question) -> bool:
+    """Whether the job is of a kind that runs there: anything but a callable of this process, on a GPU."""
+    return question.device.kind == "cuda" and question.function is None
+
+
+def _run_whole(request: PhantomRequest, environment: Mapping[str, str]) -> tuple[PhantomReply, PhantomReply]:
+    """The run on the device itself, and the one that came to its end."""
+    reply = run_in_child(request, environment=environment)
+    if reply.failed is None:
+        return reply, reply
+    roomy = msgspec.structs.replace(
         request,
-        num_ranks=num_ranks,
-        choose_batches=choose_batches,
-        alloc_conf=alloc_conf,
-        snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
-        answers=answers_of_environment() if answers is None else dict(answers),
+        total_bytes=UNLIMITED_BYTES,
+        snapshot_path="",
+        options=msgspec.structs.replace(request.options, show_output=False),
     )
-
-    def run(environment: Mapping[str, str]) -> tuple[PhantomReply, PhantomReply]:
-        """The run on the device itself, and the one that came to its end."""
-        reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds, environment=environment)
-        if reply.failed is None:
-            return reply, reply
-        roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
-        return reply, run_in_child(roomy, most_seconds=most_seconds, environment=environment)
-
-    (reply, whole), said = run_cured(run, lambda _: "", ask_processor)
-    prediction = _assemble(job, device, reply, whole, started, num_ranks)
-    return msgspec.structs.replace(prediction, assumptions=(*said, *prediction.assumptions))
+    return reply, run_in_child(roomy, environment=environment)
 
 
-def request_for(job: JobDescription, device: DeviceSpec, *, num_steps: int) -> tuple[DeviceSpec, PhantomRequest]:
+def request_for(question: Question) -> tuple[DeviceSpec, PhantomRequest]:
     """The device with all that is known of it, and what its child is asked; builds the library where it is missing."""
-    if device.kind != "cuda":
-        raise UsageError("the phantom GPU predicts for GPUs", found=device.name, hint="--device cuda:NAME")
+    if question.device.kind != "cuda":
+        raise UsageError("the phantom GPU predicts for GPUs", found=question.device.name, hint="--device cuda:NAME")
     torch = find_torch()
-    device, gpu = described_gpu(device)
+    device, gpu = described_gpu(question.device)
+    answer = question.options.answer
     return device, PhantomRequest(
-        job=job,
+        job=question.job,
+        options=question.options,
         gpu=gpu,
         total_bytes=device.total_bytes or UNLIMITED_BYTES,
         context_bytes=context_of(device).usual_bytes,
         library_folder=str(built_library(torch)),
         cudnn_folder=str(torch.cudnn_folder or ""),
-        num_steps=num_steps,
+        answers=parse_answers(",".join(answer)) if answer else answers_of_environment(),
     )
 
 
-def _assemble(
-    job: JobDescription,
-    device: DeviceSpec,
-    reply: PhantomReply,
-    whole: PhantomReply,
-    started: float,
-    num_ranks: int,
-) -> Prediction:
+def _traced(
+    question: Question, device: DeviceSpec, reply: PhantomReply, whole: PhantomReply, said: tuple[Assumption, ...]
+) -> Traced:
     """`reply` is the run on the device itself, `whole` the one that came to its end."""
-    peak_bytes, event = peak_of(whole.timeline, CUDA)
+    peak_bytes, _ = peak_of(whole.timeline, CUDA)
     if not peak_bytes:
         raise UsageError(
             "the job put nothing on the GPU", found=f"{whole.num_steps} steps",
             hint="move model and batch there in the job; a function with an argument `device` is given its name",
         )  # fmt: skip
-    prediction = Prediction(
-        target=job.target,
-        settings={name: str(value) for name, value in job.settings.items()},
-        device=device.name,
-        route=_route(reply, num_ranks),
+    return Traced(
+        timeline=whole.timeline,
+        where=CUDA,
+        route=_route(reply, question.options.ranks),
         torch_version=reply.torch_version,
         num_steps=whole.num_steps,
         levels=_levels(whole, context_of(device)),
-        at_peak=who_is_alive(whole.timeline, CUDA, event),
-        phases=peak_by_phase(whole.timeline, CUDA),
-        assumptions=whole.assumptions + _own_assumptions(device, reply),
-        error_band=earned(BAND, whole.assumptions),
-        failed=reply.failed,
-        savings=savings_of(whole.timeline, CUDA),
         step_time=Figure(value=None, unit="seconds", reason="kernels do not run on the phantom GPU"),
-        memory_limit_bytes=device.total_bytes,
-        cost=Cost(
-            trace_seconds=reply.run_seconds,
-            probe_seconds=0.0,
-            total_seconds=time.perf_counter() - started,
-            host_peak_bytes=max(reply.host_peak_bytes, whole.host_peak_bytes),
-            num_operators=whole.num_launches,
-        ),
-        timeline=whole.timeline,
+        assumptions=(*said, *whole.assumptions, *_own_assumptions(device, reply)),
+        error_band=earned(BAND, whole.assumptions),
+        device=device,
+        failed=reply.failed,
+        survey=whole.survey,
+        trace_seconds=reply.run_seconds,
+        probe_seconds=0.0,
+        host_peak_bytes=max(reply.host_peak_bytes, whole.host_peak_bytes),
+        num_operators=whole.num_launches,
     )
-    return with_lengths_of_loader(prediction, whole.survey, device, CUDA) if whole.survey else prediction
 
 
 def _route(reply: PhantomReply, num_ranks: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from memfit.job.description import JobDescription
-from memfit.predict.child.messages import Failure
+from memfit.predict.child.messages import FUNCTION_STEPS, Failure
 from memfit.predict.devices.catalogue import GpuProperties
 from memfit.predict.lengths import Survey
+from memfit.predict.options import PredictOptions
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 
@@ -16,17 +17,12 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run this job on a phantom of this device."""
 
     job: JobDescription
+    options: PredictOptions
     gpu: GpuProperties
     total_bytes: int
     context_bytes: int
     library_folder: str
     cudnn_folder: str = ""
-    num_steps: int = 2
-    num_ranks: int = 1
-    """The size of the process group a job finds when it asks for one; it is rank 0."""
-    choose_batches: bool = False
-    """Let the script's data loader give batches of typical and of great lengths."""
-    alloc_conf: str = ""
     scratch_folder: str = ""
     snapshot_path: str = ""
     """Where to leave the snapshot in torch's own layout; empty for nowhere."""
@@ -36,6 +32,11 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the true values of small integers and masks; without, every value that is read is zero."""
     watch: bool = True
     """Follow modules and phases; without, only the allocator's own record is kept."""
+
+    @property
+    def num_steps(self) -> int:
+        """The steps to run."""
+        return self.options.num_steps or FUNCTION_STEPS
 
 
 class PhantomReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -20,13 +20,7 @@ OUTPUT_TAIL_CHARACTERS = 3000
 NOT_THE_JOB = ("<frozen", "site-packages", f"{os.sep}memfit{os.sep}predict{os.sep}", os.path.dirname(os.__file__))
 
 
-def run_in_child(
-    request: PhantomRequest,
-    *,
-    show_output: bool = False,
-    most_seconds: float | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> PhantomReply:
+def run_in_child(request: PhantomRequest, *, environment: Mapping[str, str] | None = None) -> PhantomReply:
     """Run the request in a process of its own, with `environment` beside ours, and return what it found."""
     with tempfile.TemporaryDirectory(prefix="memfit-phantom-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -42,8 +36,8 @@ def run_in_child(
             str(reply_path),
         ]
         with open(folder / "output.txt", "w+b") as output:
-            variables = {**_environment(), **(environment or {})}
-            code = run_to_the_end(command, None if show_output else output, most_seconds, variables)
+            variables, options = {**_environment(), **(environment or {})}, request.options
+            code = run_to_the_end(command, None if options.show_output else output, options.most_seconds, variables)
             output.seek(0)
             tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
         if not reply_path.exists():

@@ -39,10 +39,12 @@ class Foresight:
 
 def _predict(workload: str, built_with: dict[str, Any]) -> Figure:
     from memfit.measure.instruction_sets import ask_processor
-    from memfit.predict.predict import foresee
+    from memfit.predict.options import PredictOptions
+    from memfit.predict.predict import predict
 
+    options = PredictOptions(most_seconds=MOST_SECONDS)
     try:
-        prediction = foresee(workload, settings=built_with, most_seconds=MOST_SECONDS, ask_processor=ask_processor)
+        prediction = predict(workload, options, settings=built_with, ask_processor=ask_processor)
     except MemfitError as error:
         return unknown("bytes", f"no prediction: {error.what}")
     return prediction.level("process") or unknown("bytes", "the prediction has no figure for a process")

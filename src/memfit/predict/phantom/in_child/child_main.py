@@ -24,8 +24,8 @@ def main() -> None:
     faulthandler.enable()  # a native crash leaves the Python stack in the output
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=PhantomRequest)
     use_folder_for_compilers(request.scratch_folder)
-    if request.alloc_conf:
-        os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.alloc_conf
+    if request.options.alloc_conf:
+        os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.options.alloc_conf
     library = PhantomLibrary(Path(request.library_folder), request.gpu, request.total_bytes, request.context_bytes)
     if request.cudnn_folder:
         library.use_cudnn(Path(request.cudnn_folder))

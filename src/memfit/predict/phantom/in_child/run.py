@@ -108,13 +108,13 @@ class PhantomRun:
 
     def _run(self) -> None:
         self.library.use_kernels_for(torch.cuda.get_arch_list())
-        with one_of_ranks(self.request.num_ranks, self.note), compiling(self.values, self.note):
+        with one_of_ranks(self.request.options.ranks, self.note), compiling(self.values, self.note):
             self._run_alone()
 
     def _run_alone(self) -> None:
         job = self.request.job
         if job.kind == "script":
-            if self.request.choose_batches:
+            if self.request.options.choose_batches:
                 self.chooser = BatchChooser(lambda: self.watch.step, self.watch.line)
             run_script(
                 job.path,

@@ -1,0 +1,226 @@
+"""Engine 1: the job is traced on fake tensors in a child process; bytes follow from the timeline and from rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from memfit.errors import PredictionFailed, UsageError
+from memfit.predict.allocator.settings import parse_allocator_settings
+from memfit.predict.child.instruction_sets import run_cured
+from memfit.predict.child.messages import TraceReply, TraceRequest
+from memfit.predict.child.parent import reply_or_raise, trace_in_child
+from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
+from memfit.predict.devices.parse import DeviceSpec, context_of
+from memfit.predict.engine import Question, Traced
+from memfit.predict.levels.cpu import process_level
+from memfit.predict.levels.error_band import error_band
+from memfit.predict.levels.gpu import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
+from memfit.predict.levels.liveness import peak_of, who_is_alive
+from memfit.predict.levels.sharding import Sharding, check_sharding, shard
+from memfit.predict.levels.step_time import cpu_step_time, gpu_step_time
+from memfit.predict.phantom.value_reads import parse_answers
+from memfit.predict.real_operators import operator_names
+from memfit.records.figure import Figure
+from memfit.records.prediction import Assumption, FailedAllocation, Level
+from memfit.units import format_bytes
+
+
+class FakeEngine:
+    """Traces on fake tensors; honours every option."""
+
+    name = "fake"
+    cannot: Mapping[str, str] = {}
+
+    def run(self, question: Question) -> Traced:
+        """Trace a job (or a callable of this process) in a process of its own and size it on the device."""
+        reply = _trace_cured(question)
+        sharding = check_sharding(question.options.ranks, question.options.shard)
+        if sharding is not None:
+            reply = _sharded(reply, question.options.ranks, sharding)
+        return _traced(question, reply, sharding)
+
+
+def request_for(question: Question) -> TraceRequest:
+    """What the child is asked."""
+    device, options = question.device, question.options
+    gpu = properties_of(device)
+    return TraceRequest(
+        job=question.job,
+        device=device.kind,
+        options=msgspec.structs.replace(options, allow_real=operator_names(options.allow_real)),
+        answers=parse_answers(",".join(options.answer)),
+        gpu_name=device.name,
+        gpu_bytes=device.total_bytes or 0,
+        capability=device.capability,
+        num_processors=gpu.num_processors,
+        threads_per_processor=gpu.threads_per_processor,
+        gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
+    )
+
+
+def _trace_cured(question: Question) -> TraceReply:
+    """Trace, and once more under lower instruction sets where one of its processes died by an instruction."""
+    request = request_for(question)
+
+    def trace(environment: Mapping[str, str]) -> TraceReply:
+        return trace_by_some_route(msgspec.structs.replace(request, environment=dict(environment)), question)
+
+    reply, said = run_cured(trace, lambda reply: reply.probe_signal, question.ask_processor)
+    return msgspec.structs.replace(reply, assumptions=(*said, *reply.assumptions))
+
+
+def trace_by_some_route(request: TraceRequest, question: Question) -> TraceReply:
+    """Trace; when fake CUDA tensors do not work in this build, trace on fake CPU tensors and move the timeline."""
+
+    def trace(asked: TraceRequest) -> TraceReply:
+        if question.function is not None:
+            from memfit.predict.fake.callable import trace_forked
+
+            return reply_or_raise(trace_forked(question.function, asked))
+        if question.fork_server is not None:
+            return question.fork_server.trace(asked)
+        return trace_in_child(asked)
+
+    try:
+        return trace(request)
+    except PredictionFailed as error:
+        if request.device != "cuda" or error.kind not in ("crash", "route") or request.job.kind == "script":
+            raise
+    request = msgspec.structs.replace(request, translate=True)
+    reply = trace(request)
+    return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, request.gemm_workspace_bytes))
+
+
+def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:
+    text = (
+        f"{sharding} over {num_ranks} ranks is arithmetic on the trace of one rank with its own batch; "
+        "buffers of the network library are not counted"
+    )
+    return msgspec.structs.replace(
+        reply,
+        timeline=shard(reply.timeline, num_ranks, sharding),
+        route=f"{reply.route}, rank 0 of {num_ranks} ({sharding})",
+        assumptions=(*reply.assumptions, Assumption(kind="sharding", text=text)),
+    )
+
+
+def _traced(question: Question, reply: TraceReply, sharding: Sharding | None) -> Traced:
+    """Size what was traced on the device."""
+    device, options = question.device, question.options
+    where = CUDA if device.kind == "cuda" else "cpu"
+    peak_bytes, event = peak_of(reply.timeline, where)
+    if not peak_bytes:
+        raise UsageError(
+            f"the job put nothing on {where}", found=f"{reply.num_operators} operators elsewhere",
+            hint="move model and batch there in the job; a function with an argument `device` is given its name",
+        )  # fmt: skip
+    if device.kind == "cuda":
+        levels, failed = _gpu_levels(question, reply, peak_bytes)
+    else:
+        levels = _cpu_levels(peak_bytes, reply, pinned=options.malloc == "pinned")
+        failed = _too_large_for_cpu(peak_bytes, device, reply, event)
+    return Traced(
+        timeline=reply.timeline,
+        where=where,
+        route=reply.route,
+        torch_version=reply.torch_version,
+        num_steps=reply.num_steps,
+        levels=levels,
+        step_time=_step_time(device, reply),
+        assumptions=reply.assumptions + _own_assumptions(device, reply),
+        error_band=error_band(
+            device, reply, with_probes=options.probes, num_ranks=options.ranks, sharding=sharding
+        ),
+        device=device,
+        failed=failed,
+        survey=reply.survey,
+        trace_seconds=reply.trace_seconds,
+        probe_seconds=reply.probe_seconds,
+        host_peak_bytes=reply.host_peak_bytes,
+        num_operators=reply.num_operators,
+    )
+
+
+def _gpu_levels(
+    question: Question, reply: TraceReply, peak_bytes: int
+) -> tuple[tuple[Level, ...], FailedAllocation | None]:
+    """Levels of a GPU by the simulated allocator, and the first allocation that its memory refuses."""
+    allocator = parse_allocator_settings(question.options.alloc_conf)
+    free_run = run_allocator(reply.timeline, allocator, smallest=question.with_smallest)
+    least_and_most = cudnn_range(reply.timeline, allocator, free_run, reply.scratches) if reply.scratches else None
+    levels = cuda_levels(peak_bytes, free_run, context_of(question.device), least_and_most)
+    return levels, find_failure(reply.timeline, allocator, question.device)
+
+
+def _cpu_levels(peak_bytes: int, reply: TraceReply, *, pinned: bool) -> tuple[Level, ...]:
+    method = "traced on fake tensors" + (f", {reply.num_probed} calls probed" if reply.num_probed else "")
+    tensors = Figure(value=peak_bytes, unit="bytes", source="predicted", method=method)
+    meaning = "bytes handed out by torch's CPU allocator: tensors and what kernels allocate inside"
+    process = process_level(
+        peak_bytes,
+        reply.baseline_bytes,
+        pinned=pinned,
+        num_operators=reply.num_operators,
+        data_bytes=reply.data_bytes,
+        untouched_bytes=reply.untouched_bytes,
+        unmeasured_because=reply.probe_end,
+    )
+    return Level(name="tensors", figure=tensors, meaning=meaning), process
+
+
+def _step_time(device: DeviceSpec, reply: TraceReply) -> Figure:
+    if device.kind == "cuda":
+        return gpu_step_time(device, reply.half_flops, reply.single_flops, reply.moved_bytes, reply.num_calls)
+    if reply.flops_per_second is None or reply.bytes_per_second is None:
+        return Figure(value=None, unit="seconds", reason="this machine could not be timed")
+    flops = reply.half_flops + reply.single_flops
+    return cpu_step_time(flops, reply.moved_bytes, reply.flops_per_second, reply.bytes_per_second, reply.num_calls)
+
+
+def _too_large_for_cpu(peak_bytes: int, device: DeviceSpec, reply: TraceReply, event: int) -> FailedAllocation | None:
+    """On a CPU there is no allocator that refuses; it does not fit when tensors and the bare process pass the limit."""
+    needed = peak_bytes + reply.data_bytes + (reply.baseline_bytes or 0)
+    if device.total_bytes is None or needed <= device.total_bytes:
+        return None
+    alive = who_is_alive(reply.timeline, "cpu", event)
+    return FailedAllocation(
+        requested_bytes=needed,
+        limit_bytes=device.total_bytes,
+        allocated_bytes=peak_bytes,
+        reserved_bytes=needed,
+        step=alive.step,
+        phase=alive.phase,
+        module="",
+        operator="",
+        line="",
+        message="the bare process and the tensors alone need more than the limit",
+    )
+
+
+def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption, ...]:
+    if device.kind == "cpu":
+        return ()
+    found = [
+        Assumption(kind="context", text=f"the CUDA context is an assumed range: {context_of(device).source}"),
+        Assumption(kind="device", text=said_of(device)),
+    ]
+    if reply.scratches:
+        largest = max(scratch.all_bytes for scratch in reply.scratches)
+        text = (
+            "cuDNN's workspaces: none for the figures, none to copies of all operands for the range of reserved and "
+            f"device (up to {format_bytes(largest)} in one call), which is at least that of 90 % of measured jobs"
+        )
+        found.append(Assumption(kind="cudnn", text=text))
+    if any(scratch.kind == "batch norm" for scratch in reply.scratches):
+        text = "buffers of batch normalisation in channels-last order are in the range only, not in the figures"
+        found.append(Assumption(kind="cudnn", text=text))
+    return tuple(found)
+
+
+def said_of(device: DeviceSpec) -> str:
+    """Where the figures of a GPU are from, in one line."""
+    if device.name in PRODUCTS:
+        return sources_of(device)
+    return "no GPU was named: it answers as an A100 of the size asked for"
