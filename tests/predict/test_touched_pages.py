@@ -16,7 +16,7 @@ from memfit.units import MIB
 SEEING = """
 import mmap
 from ctypes import addressof, c_char
-from memfit.predict.fake.probe.process import touched_bytes
+from memfit.predict.fake.probe.touched_pages import touched_bytes
 
 block = mmap.mmap(-1, 8 * 1024**2)
 address = addressof(c_char.from_buffer(block))
@@ -30,7 +30,7 @@ WORKSPACE = """
 import json, torch
 from memfit.predict.fake.probe.process import probe
 from memfit.predict.fake.probe.signatures import Signatures
-from memfit.predict.fake.probe.process import pin_mmap_threshold
+from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold
 
 pin_mmap_threshold()
 torch.set_num_threads(1)

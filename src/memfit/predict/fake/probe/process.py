@@ -9,10 +9,8 @@ the call that was running was named before it began.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
-import mmap
 import os
 import sys
 import threading
@@ -24,6 +22,7 @@ import torch
 
 from memfit.predict.fake.probe.real_run import memory_events
 from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature
+from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
 from memfit.predict.observe.tracker import storage_of, tensors_in
 
 HALF_IS_SLOWER = 8.0
@@ -177,31 +176,3 @@ def _seconds(work: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     main()
-
-
-# How much of a block of memory has ever been touched? The kernel keeps no page for what nobody wrote.
-#
-# Only blocks that malloc maps on their own start untouched, so its mmap threshold is pinned first (Linux with glibc;
-# elsewhere the answer is that all of it was touched).
-
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-PINNED_BYTES = 64 * 1024
-
-
-def pin_mmap_threshold() -> bool:
-    """From now on every larger block of this process is a mapping of its own; says whether that worked."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(name, PINNED_BYTES) for name in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
-
-
-def touched_bytes(address: int, num_bytes: int) -> int:
-    """The bytes of a block that lie in pages the kernel holds; a small block counts as touched."""
-    mincore = getattr(ctypes.CDLL(None, use_errno=True), "mincore", None)
-    if mincore is None or num_bytes <= PINNED_BYTES:
-        return num_bytes
-    start = address // mmap.PAGESIZE * mmap.PAGESIZE
-    num_pages = -(-(address + num_bytes - start) // mmap.PAGESIZE)
-    held = (ctypes.c_ubyte * num_pages)()
-    if mincore(ctypes.c_void_p(start), ctypes.c_size_t(num_pages * mmap.PAGESIZE), held) != 0:
-        return num_bytes
-    return min(num_bytes, sum(page & 1 for page in bytes(held)) * mmap.PAGESIZE)
