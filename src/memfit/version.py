@@ -1,3 +1,6 @@
-"""The version of memfit, alone in its file so that nothing else is loaded to know it."""
+"""The version of memfit, alone in its file so that nothing else is loaded to know it; and where its files lie."""
+
+import os
 
 VERSION = "0.1.0"
+PACKAGE_FOLDER = os.path.dirname(os.path.abspath(__file__))

@@ -14,7 +14,8 @@ import pytest
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.gpu_rules.recurrent import RecurrentCall, reserve_bytes
-from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
+from memfit.predict.phantom.library.build import has_cuda_torch
+from memfit.predict.phantom.library.installed import find_torch
 from memfit.records.prediction import Prediction
 from memfit.testing.engines import on_phantom
 

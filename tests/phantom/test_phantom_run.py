@@ -13,7 +13,8 @@ from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.phantom import engine
-from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
+from memfit.predict.phantom.library.build import has_cuda_torch
+from memfit.predict.phantom.library.installed import find_torch
 from memfit.predict.phantom.messages import PhantomRequest
 from memfit.records.prediction import Prediction
 from memfit.records.timeline import Span

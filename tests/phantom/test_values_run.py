@@ -8,7 +8,7 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.library.installed import has_cuda_torch
+from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.records.prediction import Prediction
 from memfit.testing.engines import on_phantom
 

@@ -22,8 +22,9 @@ from memfit.records.study import Proposal, SearchSpace, Span, StudySettings, Tri
 from memfit.study.coordinator import RunOptions
 from memfit.study.folder import read_folder
 from memfit.study.session import Silent, open_session
-from memfit.study.storage.facts import Fact, Proposed, Storage, fact, open_storage, study_of
+from memfit.study.storage.facts import Fact, Proposed, Storage, fact, study_of
 from memfit.study.storage.log import UNSAVED_FILE, StudyLog
+from memfit.study.storage.open import open_storage
 from memfit.study.storage.postgres import PostgresStorage, without_password
 from memfit.study.storage.sqlite import SqliteStorage
 

@@ -7,7 +7,7 @@ from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.options import PredictOptions, flag_of, given_options
 from memfit.predict.phantom.engine import PhantomEngine, can_run_on_phantom
-from memfit.predict.phantom.library.installed import has_cuda_torch
+from memfit.predict.phantom.library.build import has_cuda_torch
 
 
 def refused_options(engine: Engine, options: PredictOptions) -> dict[str, str]:

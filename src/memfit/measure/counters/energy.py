@@ -4,7 +4,7 @@ Standard library only: the sampler process uses this. Each reader (`read_powerca
 running totals of its domains at one moment; two marks of a domain make a span; a span becomes an event of the run
 folder.
 
-    meters = open_meters()
+    meters = [open_powercap(), open_nvml()]
     start = read_meters(meters)
     ...                                        # and again at least every read_interval_seconds(meters)
     events = energy_events(start, read_meters(meters))
@@ -100,14 +100,6 @@ class EnergyReadings:
     time_seconds: float
     marks: dict[str, EnergyMark]
     unavailable: tuple[Unavailable, ...] = ()
-
-
-def open_meters() -> list[EnergyMeter | Unavailable]:
-    """Open every kind of energy counter this machine has."""
-    from memfit.measure.counters.nvml import open_nvml
-    from memfit.measure.counters.powercap import open_powercap
-
-    return [open_powercap(), open_nvml()]
 
 
 def close_meters(meters: Meters) -> None:

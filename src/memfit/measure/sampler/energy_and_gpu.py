@@ -13,13 +13,13 @@ class EnergyAndGpu:
     """The counters besides memory: read at both ends, and as often as they would otherwise lose something."""
 
     def __init__(self, assume_watts: float | None) -> None:
-        from memfit.measure.counters import energy, nvml
+        from memfit.measure.counters import energy, nvml, powercap
         from memfit.measure.sampler.gpu_events import gpu_events
 
         self._energy = energy
         self._gpu_events = gpu_events
         self._assume_watts = assume_watts
-        self._meters = energy.open_meters()
+        self._meters: energy.Meters = [powercap.open_powercap(), nvml.open_nvml()]
         self._start = energy.read_meters(self._meters)
         self._every_us = int(energy.read_interval_seconds(self._meters) * 1e6)
         self._next_us = self._every_us

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import TracebackType
 from unittest.mock import patch
 
-import memfit
 from memfit.predict.child.messages import Failure
 from memfit.predict.sandbox.scratch_files import ProcessRefused
+from memfit.version import PACKAGE_FOLDER
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(memfit.__file__)), "")
+_PACKAGE = os.path.join(PACKAGE_FOLDER, "")
 
 
 UNREACHABLE = (

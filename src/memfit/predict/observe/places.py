@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-import memfit
 from memfit.records.timeline import Phase
+from memfit.version import PACKAGE_FOLDER
 
 LABEL = "memfit"
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 _DATA_FOLDER = os.path.join(_TORCH_FOLDER, "utils", "data") + os.sep
-_OWN_FOLDER = os.path.dirname(os.path.abspath(memfit.__file__)) + os.sep
+_OWN_FOLDER = PACKAGE_FOLDER + os.sep
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
+from memfit.errors import DamagedRecord, NewerFormat, StorageError
 from memfit.records.figure import Figure
 from memfit.records.study import STUDY_VERSION, Proposal, Study, StudySettings, TrialRecord
 
@@ -100,25 +99,6 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def open_storage(place: str | Path) -> Storage:
-    """A PostgreSQL address, or a local file."""
-    text = str(place)
-    if text.startswith(("postgresql://", "postgres://")):
-        from memfit.study.storage.postgres import PostgresStorage
-
-        return PostgresStorage(text)
-    if "://" in text and not text.startswith("sqlite:///"):
-        raise UsageError("this storage is not known", found=text, hint="a file, or postgresql://USER@HOST/DATABASE")
-    from memfit.study.storage.sqlite import SqliteStorage
-
-    return SqliteStorage(Path(text.removeprefix("sqlite:///")))
-
-
-def is_file(place: str) -> bool:
-    """Whether a storage is one local file."""
-    return not place.startswith(("postgresql://", "postgres://"))
 
 
 def now_text() -> str:

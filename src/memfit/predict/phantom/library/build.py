@@ -17,7 +17,7 @@ from pathlib import Path
 
 from memfit.errors import MemfitError, MissingExtra, StorageError
 from memfit.predict.phantom.library.elf_symbols import undefined_symbols
-from memfit.predict.phantom.library.installed import InstalledTorch
+from memfit.predict.phantom.library.installed import InstalledTorch, find_torch
 from memfit.predict.phantom.library.stub_list import needed, reviewed, stub_source, written_in_c
 
 PARTS = (
@@ -58,6 +58,14 @@ def is_built_or_can_be(torch: InstalledTorch) -> bool:
         with as_file(files("memfit.predict.phantom.library") / "csrc") as sources:
             return (cache_folder() / _key(torch, sources, _names(torch, sources)) / DRIVER).is_file()
     return True
+
+
+def has_cuda_torch() -> bool:
+    """Whether the phantom GPU can run here: a CUDA build of torch, and its library in the cache or a compiler."""
+    try:
+        return is_built_or_can_be(find_torch())
+    except MissingExtra:
+        return False
 
 
 def cache_folder() -> Path:

@@ -65,16 +65,6 @@ def find_torch() -> InstalledTorch:
     )  # fmt: skip
 
 
-def has_cuda_torch() -> bool:
-    """Whether the phantom GPU can run here: a CUDA build of torch, and its library in the cache or a compiler."""
-    from memfit.predict.phantom.library.build import is_built_or_can_be
-
-    try:
-        return is_built_or_can_be(find_torch())
-    except MissingExtra:
-        return False
-
-
 def _assigned(text: str, name: str) -> str | None:
     found = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
     return found.group(1) if found else None

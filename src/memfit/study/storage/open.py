@@ -1,0 +1,27 @@
+"""Opens the storage that an address names: a local SQLite file, or a PostgreSQL database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memfit.errors import UsageError
+from memfit.study.storage.facts import Storage
+
+
+def open_storage(place: str | Path) -> Storage:
+    """A PostgreSQL address, or a local file."""
+    text = str(place)
+    if text.startswith(("postgresql://", "postgres://")):
+        from memfit.study.storage.postgres import PostgresStorage
+
+        return PostgresStorage(text)
+    if "://" in text and not text.startswith("sqlite:///"):
+        raise UsageError("this storage is not known", found=text, hint="a file, or postgresql://USER@HOST/DATABASE")
+    from memfit.study.storage.sqlite import SqliteStorage
+
+    return SqliteStorage(Path(text.removeprefix("sqlite:///")))
+
+
+def is_file(place: str) -> bool:
+    """Whether a storage is one local file."""
+    return not place.startswith(("postgresql://", "postgres://"))
