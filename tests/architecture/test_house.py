@@ -160,28 +160,58 @@ def test_every_room_is_in_the_table():
     assert rooms <= set(MAY_IMPORT), f"unknown rooms {rooms - set(MAY_IMPORT)}: add them to the house and to this table"
 
 
-def test_no_files_import_each_other_in_a_ring():
-    graph: dict[str, set[str]] = {}
+def import_graph() -> dict[str, set[str]]:
+    """Which files import which, imports inside functions and for type checking included."""
     names = {
         ".".join(("memfit", *p.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): p
         for p in modules()
+        if "nni_shim" not in p.parts
     }
-    for name, path in names.items():
-        targets = {target for target, _, late in imports_of(path) if not late}
-        graph[name] = {t for t in targets if t in names and t != name}
-    seen: dict[str, int] = {}
+    return {name: {t for t, _, _ in imports_of(path) if t in names and t != name} for name, path in names.items()}
 
-    def visit(name: str, trail: list[str]) -> None:
-        if seen.get(name) == 2:
-            return
-        assert seen.get(name) != 1, f"import ring: {' -> '.join([*trail[trail.index(name) :], name])}"
-        seen[name] = 1
+
+def ring_in(graph: dict[str, set[str]]) -> list[str]:
+    """The names along one ring; nothing where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, trail: list[str]) -> list[str]:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in done:
+            return []
         for target in sorted(graph[name]):
-            visit(target, [*trail, name])
-        seen[name] = 2
+            ring = visit(target, [*trail, name])
+            if ring:
+                return ring
+        done.add(name)
+        return []
 
-    for name in sorted(graph):
-        visit(name, [])
+    return next((ring for name in sorted(graph) if (ring := visit(name, []))), [])
+
+
+def test_no_files_import_each_other_in_a_ring_not_even_inside_functions():
+    ring = ring_in(import_graph())
+    assert not ring, f"import ring: {' -> '.join(ring)}; move what both need into a third file"
+
+
+def test_a_planted_ring_is_found():
+    assert ring_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+SAME_NAME_ON_PURPOSE = {"MemfitCallback", "MemfitFit"}
+"""One for each trainer, imported from the file of that trainer."""
+
+
+def test_no_two_public_classes_have_one_name():
+    homes: dict[str, list[str]] = {}
+    for path in modules():
+        if "nni_shim" in path.parts:  # these have the names of NNI's own
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    twice = {name: files for name, files in homes.items() if len(files) > 1 and name not in SAME_NAME_ON_PURPOSE}
+    assert twice == {}, f"rename one of each: {twice}"
 
 
 def test_what_runs_in_the_job_or_the_sampler_needs_only_the_standard_library():
