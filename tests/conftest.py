@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from memfit.measure.instruction_sets import CURES, remember, working_instructions
-from memfit.records.instruction_sets import ProductCheck, WorkingInstructions
+from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 ONCE_AND_WHOLE = ("torch._dynamo",)
 _said = pytest.StashKey[str]()

@@ -23,10 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.predict.allocator_settings import parse_allocator_settings
-from memfit.predict.caching_allocator import CachingAllocator, OutOfDeviceMemory
-from memfit.predict.device_memory import ChunkedMemory
-from memfit.predict.simulate import make_allocator
+from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory
+from memfit.predict.allocator.driver import ChunkedMemory
+from memfit.predict.allocator.play import make_allocator
+from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.units import GIB, KIB, MIB
 
 CHECK_EVERY = 25

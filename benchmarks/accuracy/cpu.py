@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from benchmarks.accuracy.torch_cpu_case import resident_peak, tensor_peaks
-from memfit.predict.process_memory import process_level
+from memfit.predict.levels.cpu import process_level
 from memfit.units import MIB
 
 Case = tuple[str, dict[str, Any]]

@@ -9,9 +9,9 @@ import msgspec
 from benchmarks.accuracy.grid_jobs import GridJob
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
-from memfit.predict.child import Nursery
-from memfit.predict.devices import parse_device
-from memfit.predict.forecast import ForecastOptions, forecast
+from memfit.predict.child.parent import Nursery
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.engine import ForecastOptions, forecast
 
 
 class Failed(msgspec.Struct, frozen=True):

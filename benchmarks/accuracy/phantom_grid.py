@@ -29,7 +29,7 @@ from benchmarks.accuracy.grid_fake_side import Failed
 from benchmarks.accuracy.grid_jobs import RECORDED, GridJob, grid
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.prediction import Prediction
 from memfit.units import MIB

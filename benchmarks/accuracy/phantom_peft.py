@@ -21,7 +21,7 @@ from pathlib import Path
 
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.units import MIB
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.accuracy.phantom_scratch_job import FENCE_BYTES
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.timeline import Timeline
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.snapshot_file import read_snapshot
+from memfit.predict.snapshot.reader import read_snapshot
 from memfit.records.prediction import Prediction
 from memfit.records.snapshot import DeviceSnapshot
 from memfit.records.timeline import Timeline

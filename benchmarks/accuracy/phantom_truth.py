@@ -18,7 +18,7 @@ from benchmarks.accuracy.gpu_truth import operator_cases
 from benchmarks.accuracy.gpu_truth import report as report_rows
 from benchmarks.accuracy.xmem import CARDS, HELD_OUT, beside_allocator, read_jobs, report
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
 from memfit.records.prediction import Prediction
 from memfit.units import MIB

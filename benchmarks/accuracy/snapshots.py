@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from memfit.predict.allocator_settings import parse_allocator_settings
-from memfit.predict.replay_report import best_forward
-from memfit.predict.snapshot_file import read_snapshot
+from memfit.predict.allocator.settings import parse_allocator_settings
+from memfit.predict.snapshot.reader import read_snapshot
+from memfit.predict.snapshot.report import best_forward
 from memfit.records.snapshot import Agreement
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from memfit.job.training import as_training, plain_step
-from memfit.job.workloads import build_workload
-from memfit.predict.liveness import peak_of
-from memfit.predict.probing import result_of, untouched_bytes
-from memfit.predict.torch_fake import Recording, trace_training
-from memfit.predict.torch_probe import attempt, baseline_bytes
-from memfit.predict.torch_signatures import Signatures
-from memfit.predict.torch_truth import real_tensor_peak
-from memfit.predict.touched_pages import pin_mmap_threshold
-from memfit.predict.trace import timeline_of
+from memfit.job.workloads.registry import build_workload
+from memfit.predict.fake.probe.asking import result_of, untouched_bytes
+from memfit.predict.fake.probe.process import attempt, baseline_bytes
+from memfit.predict.fake.probe.real_run import real_tensor_peak
+from memfit.predict.fake.probe.signatures import Signatures
+from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold
+from memfit.predict.fake.recording import Recording, trace_training
+from memfit.predict.levels.liveness import peak_of
+from memfit.predict.observe.log import timeline_of
 
 
 def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from memfit.job.description import JobDescription
-from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.cuda_memory import cudnn_range, run_allocator
-from memfit.predict.devices import DeviceSpec, parse_device, usable_bytes
-from memfit.predict.messages import TraceRequest
-from memfit.predict.torch_device import on_device
-from memfit.predict.torch_fake import Recording, trace_training
-from memfit.predict.trace import TraceLog, scratches_of, timeline_of
+from memfit.predict.allocator.settings import AllocatorSettings
+from memfit.predict.child.messages import TraceRequest
+from memfit.predict.devices.parse import DeviceSpec, parse_device, usable_bytes
+from memfit.predict.fake.recording import Recording, trace_training
+from memfit.predict.fake.route import on_device
+from memfit.predict.levels.gpu import cudnn_range, run_allocator
+from memfit.predict.observe.log import TraceLog, scratches_of, timeline_of
 from memfit.records.allocator import AllocatorRun
 from memfit.records.timeline import Timeline
 

@@ -12,11 +12,11 @@ from typing import Any
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from memfit.job.description import JobDescription
-from memfit.predict.devices import parse_device
-from memfit.predict.messages import TraceRequest
-from memfit.predict.torch_cures import cured
-from memfit.predict.torch_device import on_device
-from memfit.predict.torch_fake import Recording
+from memfit.predict.child.messages import TraceRequest
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.fake.patches.fake_mode import cured
+from memfit.predict.fake.recording import Recording
+from memfit.predict.fake.route import on_device
 
 DEVICE = "cuda:0"
 

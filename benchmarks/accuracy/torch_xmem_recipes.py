@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from memfit.predict.devices import context_of, parse_device
-from memfit.predict.phantom.build import built_library
-from memfit.predict.phantom.gpus import described_gpu
-from memfit.predict.phantom.installed import InstalledTorch, find_torch
-from memfit.predict.phantom.library import PhantomLibrary
+from memfit.predict.devices.catalogue import described_gpu
+from memfit.predict.devices.parse import context_of, parse_device
+from memfit.predict.phantom.library.build import built_library
+from memfit.predict.phantom.library.installed import InstalledTorch, find_torch
+from memfit.predict.phantom.library.load import PhantomLibrary
 
 NUM_STEPS = 4
 
@@ -47,7 +47,7 @@ def reserved_by(row: dict[str, str], recipe: str) -> int | None:
 
     from benchmarks.accuracy.torch_xmem_loop import Habits, build
     from memfit.job.training import plain_step
-    from memfit.predict.phantom.torch_weights import SkippedWeights
+    from memfit.predict.phantom.in_child.weights import SkippedWeights
 
     torch.backends.cudnn.enabled = recipe != "no cuDNN"
     torch.backends.cudnn.allow_tf32 = recipe != "no TF32"

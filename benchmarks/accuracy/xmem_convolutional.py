@@ -7,7 +7,7 @@ the CRC-32 of its path there is even; the odd ones stay unread, for acceptance. 
 // 2 is even too, else a held-out one: decided by name, before anything was predicted. The 18 convolutional jobs read
 earlier (the collected truth, and xmem_held_out.csv, whose paths are of both kinds) were looked at before, so they count
 as tuning when a folder is given with `--truth FOLDER`. What was chosen on the tuning rows: that the point goes without
-workspaces of cuDNN, and the shares of `memfit.predict.cudnn_memory.range_of`.
+workspaces of cuDNN, and the shares of `memfit.predict.gpu_rules.cudnn.range_of`.
 
 The truth is what NVML shows above the start of the training; 38 MiB stand for kernels and handles, as in
 `benchmarks.accuracy.xmem`. cuBLAS was told to take no workspace in their runs; here it takes its usual 8 MiB.

@@ -15,7 +15,7 @@ from benchmarks.overhead.blocks import OthersWereAtWork
 from benchmarks.overhead.options import Options
 from benchmarks.overhead.quiet import Quiet
 from benchmarks.overhead.report import SUMMARY_COLUMNS, Part, print_table, publish, summary_rows, write_files
-from memfit.measure.machine import describe_environment
+from memfit.measure.counters.machine import describe_environment
 
 PARTS: dict[str, Callable[[Options], Part]] = {
     "always_on": always_on.measure,

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from benchmarks.overhead.report import mebibytes, print_table
 from benchmarks.overhead.samplers import HERE
-from memfit.explain.ledger import explain_peak
-from memfit.records.files import read_run
+from memfit.explain.run.ledger import explain_peak
 from memfit.records.ledger import Ledger
 from memfit.records.run import RunRecord
+from memfit.runfolder.reader import read_run
 
 OWN_JOB = str(HERE / "torch_ledger_job.py")
 COLUMNS = ("job", "peak", "explained", "rest", "total - headline", "explained step", "sampler, of a core")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.overhead.report import print_table
 from benchmarks.overhead.samplers import HERE
-from memfit.measure.tree_walks import ALONE_ALLOWANCE_US, ALONE_COST_SHARE, TREE_ALLOWANCE_US, TREE_COST_SHARE
-from memfit.records.files import read_run
+from memfit.measure.sampler.shared_pages import ALONE_ALLOWANCE_US, ALONE_COST_SHARE, TREE_ALLOWANCE_US, TREE_COST_SHARE
+from memfit.runfolder.reader import read_run
 
 JOB = str(HERE / "torch_ledger_job.py")
 NUM_STEPS = "1500"

@@ -17,7 +17,7 @@ from benchmarks.overhead.paired import estimate
 from benchmarks.overhead.report import Finding, Part, mebibytes, ratio_text
 from benchmarks.overhead.samplers import HERE
 from benchmarks.overhead.whole_runs import environment
-from memfit.records.files import read_run
+from memfit.runfolder.reader import read_run
 
 MOST_ERROR = 0.02
 MEMFIT = "memfit"

@@ -20,8 +20,8 @@ from benchmarks.overhead.options import Options
 from benchmarks.overhead.report import Part
 from benchmarks.overhead.samplers import HERE
 from benchmarks.overhead.whole_runs_report import MEMFIT, MEMFIT_LEDGER, PLAIN, Run, judge
-from memfit.explain.ledger import explain_peak
-from memfit.records.files import read_run
+from memfit.explain.run.ledger import explain_peak
+from memfit.runfolder.reader import read_run
 
 NUM_STEPS = 100
 NUM_STEPS_TRACED = 20

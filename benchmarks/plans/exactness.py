@@ -8,13 +8,13 @@ from random import Random
 
 from benchmarks.plans.report import Claim
 from memfit.plan.case import Case, judge
-from memfit.plan.combined import _Descent, combined, combined_bound
-from memfit.plan.fluid import fraction_bound, offload_bound
-from memfit.plan.moves import MoveSearch
-from memfit.plan.nested import NestedPlanner
-from memfit.plan.offload import fluid_guess, offload
-from memfit.plan.program import lower
-from memfit.plan.simulator import simulate
+from memfit.plan.offload.combined import _Descent, combined, combined_bound
+from memfit.plan.offload.fluid import fraction_bound, offload_bound
+from memfit.plan.offload.moves import MoveSearch
+from memfit.plan.offload.offload import fluid_guess, offload
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.recompute.nested import NestedPlanner
 from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
 from memfit.testing.plan_oracle import best_moving, best_nested, best_of_all, best_unrestricted
 

@@ -32,8 +32,8 @@ from benchmarks.plans.execution_results import (
 )
 from memfit.errors import DoesNotFit
 from memfit.plan.case import Case
-from memfit.plan.checkpoint_rules import equal_segments, every_block, sqrt_segments
 from memfit.plan.planners import planner_called, smallest_budget
+from memfit.plan.recompute.rules import equal_segments, every_block, sqrt_segments
 from memfit.records.plan import Plan
 
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)

@@ -18,7 +18,7 @@ from torch._functorch import config
 from benchmarks.plans import execution_torch as lab
 from benchmarks.plans.execution import peer_row, plan_or_not
 from benchmarks.plans.execution_results import DropoutRow, PeerRow
-from memfit.apply.torch_segments import apply_nodes
+from memfit.apply.checkpoints import apply_nodes
 from memfit.errors import DoesNotFit
 from memfit.records.plan import Checkpoint, Keep, Plan, Stage
 

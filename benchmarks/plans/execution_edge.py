@@ -27,7 +27,7 @@ PROCESS_BYTES = 400 * 2**20
 
 def run_under_limit(options: argparse.Namespace) -> None:
     """Plain without a limit, plain with it, then each kind of plan within it; gradients by their digest."""
-    from memfit.apply.disk_link import measure_disk
+    from memfit.profile.link_speed import measure_disk
 
     limit_bytes = parse_bytes(options.limit)
     budget_bytes = limit_bytes - PROCESS_BYTES

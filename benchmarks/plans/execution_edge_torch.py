@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.apply.torch_job import job_of
-from memfit.apply.torch_profile import profile_job
-from memfit.job.torch_resnet import ResNet
+from memfit.job.workloads.vision import ResNet
+from memfit.model.step import job_of
+from memfit.profile.profile import profile_job
 from memfit.records.plan import Chain
 
 

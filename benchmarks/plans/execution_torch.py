@@ -20,14 +20,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from benchmarks.plans.execution_results import Seen
-from memfit.apply.torch_apply import apply_to
-from memfit.apply.torch_fit import hold_to_budget
-from memfit.apply.torch_job import Job, RandomState, job_of, job_of_step, leaving_no_trace
-from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_proof import Reference, base_bytes_of, names_of, prove, reference_of
-from memfit.apply.torch_segments import apply_nodes
-from memfit.job.workloads import build_workload
+from memfit.apply.apply import apply_to
+from memfit.apply.checkpoints import apply_nodes
+from memfit.fit.hold import hold_to_budget
+from memfit.fit.proof import Reference, base_bytes_of, names_of, prove, reference_of
+from memfit.job.workloads.registry import build_workload
+from memfit.model.step import Job, RandomState, job_of, job_of_step, leaving_no_trace
 from memfit.plan.planners import make_plan
+from memfit.profile.profile import profile_job
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Keep, Node, Plan, Stage, stages_of
 

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
-from memfit.apply.torch_job import storage_bytes, tensors_of
-from memfit.apply.torch_meter import record_events
+from memfit.model.step import storage_bytes, tensors_of
+from memfit.profile.meter.meter import record_events
 
 Attach = Callable[[nn.Module], None]
 RIGHT = 1e-4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.plans.report import Claim
-from memfit.plan.revolve import DiskCosts, DiskRevolve, advances, revolve_nodes
+from memfit.plan.recompute.revolve import DiskCosts, DiskRevolve, advances, revolve_nodes
 from memfit.records.plan import Checkpoint, Node, stages_of
 
 STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 50, 101, 152)

@@ -26,10 +26,10 @@ CODE = """
 import json, resource, sys, time
 from random import Random
 from memfit.plan.case import Case
-from memfit.plan.nested import NestedPlanner
-from memfit.plan.nested_table import NestedTable
+from memfit.plan.recompute.nested import NestedPlanner
+from memfit.plan.recompute.nested_table import NestedTable
 from memfit.plan.planners import PLANNERS
-from memfit.plan.sizes import Sizes
+from memfit.plan.problem.sizes import Sizes
 from memfit.records.plan import Link
 from memfit.testing.made_chains import rough_chain
 kind, num_stages, share = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])

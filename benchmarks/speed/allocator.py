@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from memfit.predict.allocator_settings import parse_allocator_settings
-from memfit.predict.replay_report import requests_of
-from memfit.predict.simulate import make_allocator, play, simulate
-from memfit.predict.snapshot_file import read_snapshot
+from memfit.predict.allocator.play import make_allocator, play, simulate
+from memfit.predict.allocator.settings import parse_allocator_settings
+from memfit.predict.snapshot.reader import read_snapshot
+from memfit.predict.snapshot.report import requests_of
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")

@@ -17,10 +17,10 @@ import time
 import msgspec
 
 from memfit.job.description import JobDescription, describe_job
-from memfit.predict.devices import parse_device
-from memfit.predict.phantom.child import run_in_child
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom, request_for
 from memfit.predict.phantom.messages import PhantomReply
+from memfit.predict.phantom.parent import run_in_child
 from memfit.units import format_bytes, format_seconds
 
 WARM_UP, USUAL_STEPS = 2, 3

@@ -16,12 +16,12 @@ from typing import Any
 
 from benchmarks.speed.torch_plain_distilbert import build_plain_distilbert
 from memfit.job.training import as_training, plain_step
-from memfit.job.workloads import build_workload
-from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.cuda_memory import moved_to_cuda, run_allocator
-from memfit.predict.liveness import peak_of, who_is_alive
-from memfit.predict.torch_fake import Recording, trace_training
-from memfit.predict.trace import timeline_of
+from memfit.job.workloads.registry import build_workload
+from memfit.predict.allocator.settings import AllocatorSettings
+from memfit.predict.fake.recording import Recording, trace_training
+from memfit.predict.levels.gpu import moved_to_cuda, run_allocator
+from memfit.predict.levels.liveness import peak_of, who_is_alive
+from memfit.predict.observe.log import timeline_of
 from memfit.units import MIB, format_bytes, format_seconds
 
 SEVEN_BILLION = {

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from memfit.job.torch_training import make_training
 from memfit.job.training import Training
+from memfit.job.workloads.build import make_training
 
 WORDS, PLACES, WIDTH, HEADS, LAYERS, DROPOUT = 30522, 512, 768, 12, 6, 0.1
 

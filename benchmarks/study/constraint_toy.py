@@ -39,7 +39,7 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine import Engine
+from memfit.study.engine.engine import Engine
 from memfit.units import GIB
 
 LIMIT_BYTES = 16 * GIB
@@ -158,8 +158,8 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def share_that_does_not_fit(num_points: int = 20_000) -> float:
     """How much of the space is above the limit."""
-    from memfit.study.sampling import generator_for, random_draws
-    from memfit.study.space import parameters_of
+    from memfit.study.space.sampling import generator_for, random_draws
+    from memfit.study.space.space import parameters_of
 
     generator = generator_for(0, 0)
     points = (parameters_of(SPACE, random_draws(SPACE, generator)) for _ in range(num_points))

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from memfit.records.figure import measured
 from memfit.records.study import Intermediate, Proposal, SearchSpace, Span, StudySettings, TrialOutcome, TrialRecord
-from memfit.study.sqlite_storage import SqliteStorage
-from memfit.study.storage import Fact, Proposed, Started, fact
-from memfit.study.study_folder import create
+from memfit.study.folder import create
+from memfit.study.storage.facts import Fact, Proposed, Started, fact
+from memfit.study.storage.sqlite import SqliteStorage
 
 SETTINGS = StudySettings(
     name="listing", space=SearchSpace(parameters=(Span(name="x", low=0, high=1), Span(name="y", low=0, high=1))),

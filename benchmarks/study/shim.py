@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from memfit.records.study import Proposal
-from memfit.study.trial_files import ReportReader, trial_environment, write_parameters
+from memfit.study.trials.files import ReportReader, trial_environment, write_parameters
 
 TRIAL = """
 import nni

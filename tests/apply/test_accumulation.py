@@ -10,9 +10,9 @@ from torch import nn
 from torch_fit_models import job_for, normed_stack
 
 import memfit
-from memfit.apply.torch_foresight import foresee
-from memfit.apply.torch_job import leaving_no_trace, storage_bytes
-from memfit.apply.torch_meter import record_events
+from memfit.model.step import leaving_no_trace, storage_bytes
+from memfit.profile.fake_step import foresee
+from memfit.profile.meter.meter import record_events
 
 ROWS, BLOCKS, PARTS, UPDATES = 2048, 6, 3, 2
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch_fit_models import job_for, normed_stack
 
-from memfit.apply.torch_checkpoint_cost import CheckpointCost, Price, checkpoint_cost
-from memfit.apply.torch_plain_profile import profile_plain
+from memfit.profile.checkpoint_cost import CheckpointCost, Price, checkpoint_cost
+from memfit.profile.plain_step import profile_plain
 
 
 def test_a_checkpoint_costs_microseconds_up_to_a_few_milliseconds():

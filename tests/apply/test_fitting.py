@@ -13,10 +13,10 @@ from torch import nn
 from torch_fit_models import Drifting, Jittery, NormedBlock, Skipping, Stack, job_for, normed_stack
 
 import memfit
-from memfit.apply.torch_fitted import FittedModel
-from memfit.apply.torch_job import RandomState
-from memfit.apply.torch_proof import base_bytes_of, differences, run_once
 from memfit.errors import BadQuantity, DamagedRecord, DoesNotFit, MemfitError, NewerFormat, UsageError
+from memfit.fit.fitted import FittedModel
+from memfit.fit.proof import base_bytes_of, differences, run_once
+from memfit.model.step import RandomState
 from memfit.records.plan import Checkpoint, encode_plan
 from memfit.units import format_bytes
 
@@ -175,17 +175,17 @@ def test_a_model_with_skips_is_fitted_block_by_block_and_says_so(peaks: tuple[in
 def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
     peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    from memfit.apply import torch_fit
+    from memfit.fit import hold
 
     tried: list[int] = []
-    honest = torch_fit.prove
+    honest = hold.prove
 
     def pessimist(*args: Any) -> Any:
         proof = honest(*args)
         tried.append(args[-1])
         return msgspec.structs.replace(proof, measured_peak_bytes=peaks[0])
 
-    monkeypatch.setattr(torch_fit, "prove", pessimist)
+    monkeypatch.setattr(hold, "prove", pessimist)
     model = normed_stack(BLOCKS)
     with pytest.raises(DoesNotFit) as failure:
         fit(model, peaks[0] - 4096)
@@ -198,17 +198,17 @@ def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
 def test_a_proof_that_fails_without_a_culprit_raises_and_leaves_the_model(
     peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    from memfit.apply import torch_fit
+    from memfit.fit import hold
 
     answers = iter([("loss",)])
 
     def first_is_wrong(*args: Any) -> Any:
         return msgspec.structs.replace(honest(*args), differing=next(answers, ()))
 
-    honest = torch_fit.prove
-    monkeypatch.setattr(torch_fit, "prove", first_is_wrong)
+    honest = hold.prove
+    monkeypatch.setattr(hold, "prove", first_is_wrong)
     model = normed_stack(BLOCKS)
-    with pytest.raises(torch_fit.ProofFailed, match="does not compute the same"):
+    with pytest.raises(hold.ProofFailed, match="does not compute the same"):
         fit(model, (peaks[0] + peaks[1]) // 2)
     assert is_untouched(model)
 

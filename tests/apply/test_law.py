@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_fit_models import NormedBlock, Stack
 
-from memfit.apply.torch_call_sites import layers_of
-from memfit.apply.torch_frames import SecondRunDiffers
-from memfit.apply.torch_job import job_of, leaving_no_trace
-from memfit.apply.torch_segments import apply_nodes
+from memfit.apply.checkpoints import apply_nodes
+from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import PlanBroken
+from memfit.model.call_sites import layers_of
+from memfit.model.step import job_of, leaving_no_trace
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS, WIDTH, ROWS = 5, 8, 16

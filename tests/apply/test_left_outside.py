@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch_fit_models import job_for
 
-from memfit.apply.torch_job import RandomState
-from memfit.apply.torch_plain_profile import profile_plain
-from memfit.apply.torch_proof import base_bytes_of, prove, reference_of
-from memfit.apply.torch_segments import apply_nodes
-from memfit.plan.nested import NestedPlanner
+from memfit.apply.checkpoints import apply_nodes
+from memfit.fit.proof import base_bytes_of, prove, reference_of
+from memfit.model.step import RandomState
+from memfit.plan.recompute.nested import NestedPlanner
+from memfit.profile.plain_step import profile_plain
 from memfit.records.plan import Chain, Checkpoint, Keep
 
 ROWS = 4096

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from memfit.api import fitting_loop
-from memfit.apply.torch_loop_fit import alive_bytes
-from memfit.apply.torch_meter import Meter, record_events
 from memfit.errors import DoesNotFit, UsageError
+from memfit.fit.training_loop import alive_bytes
+from memfit.profile.meter.meter import Meter, record_events
 from memfit.records.fit import LoopFit
 
 WIDTH = 64

@@ -10,11 +10,11 @@ from torch import nn
 from torch_fit_models import NormedBlock, Stack, job_for
 
 import memfit
-from memfit.apply import torch_memory_out, torch_profile
-from memfit.apply.torch_errors import is_out_of_memory
-from memfit.apply.torch_foresight import foresee
-from memfit.apply.torch_memory_out import unless_memory_runs_out
 from memfit.errors import DoesNotFit, MemfitError
+from memfit.model import out_of_memory
+from memfit.model.out_of_memory import is_out_of_memory, unless_memory_runs_out
+from memfit.profile import profile
+from memfit.profile.fake_step import foresee
 
 ROWS = 2048
 WORDS = (
@@ -55,14 +55,14 @@ def failure_of(model: Stack, share: float) -> MemfitError:
 
 
 def left(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
-    monkeypatch.setattr(torch_memory_out, "free_bytes", lambda: num_bytes)
+    monkeypatch.setattr(out_of_memory, "free_bytes", lambda: num_bytes)
 
 
 def no_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError(f"{WORDS} 1 bytes.")
 
-    monkeypatch.setattr(torch_profile, "profile_plain", fails)
+    monkeypatch.setattr(profile, "profile_plain", fails)
 
 
 RECOMPUTED_IN_PROFILE = 6

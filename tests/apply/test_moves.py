@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_fit_models import job_for, normed_stack
 
-from memfit.apply.torch_apply import apply_to
-from memfit.apply.torch_job import RandomState
-from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_proof import base_bytes_of, differences, prove, reference_of, run_once
+from memfit.apply.apply import apply_to
 from memfit.errors import StorageError, UsageError
+from memfit.fit.proof import base_bytes_of, differences, prove, reference_of, run_once
+from memfit.model.step import RandomState
 from memfit.plan.case import Case, Proposal, judge, with_moves
 from memfit.plan.planners import PLANNERS, plan_from_outcome
+from memfit.profile.profile import profile_job
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Plan
 
 DISK = Link(name="disk", out_bytes_per_second=1e8, in_bytes_per_second=1e8)

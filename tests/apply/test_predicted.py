@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from memfit import api
-from memfit.api.fits import _training_of
-from memfit.apply.predicted_chain import budget_of, chain_from
-from memfit.apply.torch_foresight import draft_of
-from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_targets import build_job
+from memfit.api.fit import _training_of
 from memfit.errors import UsageError
+from memfit.model.step import build_job
 from memfit.plan.planners import make_plan
+from memfit.profile.fake_step import draft_of
+from memfit.profile.predicted import budget_of, chain_from
+from memfit.profile.profile import profile_job
 
 SETTINGS = ("batch_size=8", "length=64", "words=500", "layers=4", "width=128", "optimizer=sgd")
 

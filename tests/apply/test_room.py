@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.apply.room import free_bytes
+from memfit.measure.counters.free_memory import free_bytes
 
 MIB = 1024**2
 

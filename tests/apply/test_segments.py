@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_fit_models import Drifting, NormedBlock, Remembering, Stack, TupleBlock, TupleStack, job_for, normed_stack
 
-from memfit.apply.torch_call_sites import layers_of
-from memfit.apply.torch_frames import SecondRunDiffers
-from memfit.apply.torch_job import RandomState
-from memfit.apply.torch_module_state import State
-from memfit.apply.torch_proof import differences, run_once
-from memfit.apply.torch_segments import apply_nodes
+from memfit.apply.checkpoints import apply_nodes
+from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import MemfitError
+from memfit.fit.proof import differences, run_once
+from memfit.model.call_sites import layers_of
+from memfit.model.module_state import State
+from memfit.model.step import RandomState
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS = 5

@@ -13,14 +13,15 @@ from torch import nn
 from torch_fit_models import Drifting, Jittery, NormedBlock, Stack, job_for, normed_stack
 
 import memfit
-from memfit.apply import torch_memory_out, torch_profile
-from memfit.apply.torch_foresight import foresee
-from memfit.apply.torch_job import Job
-from memfit.apply.torch_module_state import State
-from memfit.apply.torch_plain_profile import Profile, profile_plain
-from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_spared import profile_spared, spared_nodes, too_large
 from memfit.errors import PredictionFailed, UsageError
+from memfit.model import out_of_memory
+from memfit.model.module_state import State
+from memfit.model.step import Job
+from memfit.profile import profile as torch_profile
+from memfit.profile.block_by_block import profile_spared, spared_nodes, too_large
+from memfit.profile.fake_step import foresee
+from memfit.profile.plain_step import Profile, profile_plain
+from memfit.profile.profile import profile_job
 from memfit.records.plan import Checkpoint, Stage, stages_of
 
 ROWS, BLOCKS = 2048, 6
@@ -86,7 +87,7 @@ def test_every_stage_is_recomputed_alone_and_runs_end_where_they_must():
 
 
 def left(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
-    monkeypatch.setattr(torch_memory_out, "free_bytes", lambda: num_bytes)
+    monkeypatch.setattr(out_of_memory, "free_bytes", lambda: num_bytes)
 
 
 def test_only_a_step_that_this_machine_cannot_hold_is_too_large(monkeypatch: pytest.MonkeyPatch):

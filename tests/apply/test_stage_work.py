@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from memfit.apply.predicted_chain import chain_from
-from memfit.apply.torch_foresight import draft_of
-from memfit.apply.torch_profile import profile_job
-from memfit.apply.torch_shape_chain import shape_chain
-from memfit.apply.torch_stage_work import work_by_stage
-from memfit.apply.torch_targets import build_job
-from memfit.job.torch_resnet_family import FAMILY, family_called, resnet_called, stage_names
 from memfit.job.training import Training, loss_of
-from memfit.predict.torch_work import WorkCounter
+from memfit.job.workloads.vision import FAMILY, family_called, resnet_called, stage_names
+from memfit.model.step import build_job
+from memfit.predict.observe.work import WorkCounter
+from memfit.profile.fake_step import draft_of
+from memfit.profile.predicted import chain_from
+from memfit.profile.profile import profile_job
+from memfit.profile.shapes import shape_chain
+from memfit.profile.work import work_by_stage
 
 
 class Unequal(nn.Module):
@@ -64,7 +64,7 @@ def test_counting_leaves_torch_as_it_was():
 
 def test_shares_decide_how_the_seconds_of_a_step_are_shared_out():
     from memfit import api
-    from memfit.api.fits import _training_of
+    from memfit.api.fit import _training_of
 
     settings = ("batch_size=4", "length=16", "words=50", "layers=2", "width=16", "heads=2")
     draft, _ = draft_of(lambda: _training_of("gpt", settings), "gpt")

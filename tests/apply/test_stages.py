@@ -17,9 +17,9 @@ from torch_fit_models import (
     normed_stack,
 )  # fmt: skip
 
-from memfit.apply.torch_calls import watch_calls
-from memfit.apply.torch_stages import Layout, find_stages
 from memfit.errors import UsageError
+from memfit.model.calls import watch_calls
+from memfit.model.stages import Layout, find_stages
 
 
 def layout_of(model: nn.Module) -> Layout:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from memfit.apply.torch_tape import Recorder, Tape, refuse_unplayable
 from memfit.errors import UsageError
+from memfit.fit.recorded_pass import Recorder, Tape, refuse_unplayable
 
 
 def recorded(model: nn.Module, loop: Callable[[Callable[..., Any]], torch.Tensor]) -> Tape:

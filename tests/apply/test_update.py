@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from memfit.apply.torch_job import job_of
-from memfit.apply.torch_meter import record_events
-from memfit.apply.torch_update import measure_update
+from memfit.model.step import job_of
+from memfit.profile.meter.meter import record_events
+from memfit.profile.optimizer_update import measure_update
 
 OPTIMIZERS: dict[str, Any] = {
     "AdamW, one after the other": lambda parameters: torch.optim.AdamW(parameters, foreach=False),

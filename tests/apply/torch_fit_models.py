@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.apply.torch_job import Job, job_of
+from memfit.model.step import Job, job_of
 
 
 class NormedBlock(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memfit.commands import cli, main
-from memfit.job.data_sets import MNIST
+from memfit.job.data.catalogue import MNIST
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from memfit import api
 from memfit.commands import cli
 from memfit.records.doctor import MachineCheck, MachineReport
 from memfit.records.run import Environment
-from memfit.show.doctor_view import print_machine
+from memfit.show.terminal.doctor import print_machine
 
 ENVIRONMENT = Environment(
     memfit="0.1.0", python="3.11", system="Linux", cpu="Some CPU", num_cores=1, memory_total_bytes=8 << 30

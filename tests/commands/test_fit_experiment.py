@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memfit.commands import cli, main
-from memfit.records.edge import EdgeTables
-from memfit.records.experiment import OffloadingExperiment
+from memfit.records.reproduction import EdgeTables, OffloadingExperiment
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -21,10 +21,10 @@ from memfit.commands import main
 from memfit.errors import MemfitError
 from memfit.records import layout
 from memfit.records.plan import read_plan
-from memfit.records.regular_file import open_regular, read_regular
+from memfit.regular_file import open_regular, read_regular
 from memfit.show.as_json import to_json
-from memfit.show.page_data import page_json
-from memfit.show.terminal import summary_text
+from memfit.show.page.data import page_json
+from memfit.show.terminal.run import summary_text
 from memfit.testing.made_runs import MadeRun, write_made_run
 
 RUN_FILES = (layout.HEADER_FILE, layout.SAMPLES_FILE, layout.EVENTS_FILE, "marks-4711.txt", "ledger-4711.jsonl")

@@ -70,7 +70,7 @@ def test_a_script_that_fails_is_one_line_below_its_own_traceback(compiled: dict[
     assert done.returncode == 1
     assert "broken.py:2" in done.stderr
     assert "memfit: the job failed" in done.stderr
-    assert "torch_child" not in done.stderr
+    assert "child_main" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.explain.compare import Subject, compare_groups, compare_runs
-from memfit.explain.ledger import explain_peak
-from memfit.explain.noise import (
+from memfit.explain.run.difference import Subject, compare_groups, compare_runs
+from memfit.explain.run.ledger import explain_peak
+from memfit.explain.run.noise import (
     DEFAULT_ALLOCATOR_RATIO,
     STABLE_ALLOCATOR_RATIO,
     median_noise,
     noise_interval,
 )
-from memfit.records.files import read_run
-from memfit.records.finding import Comparison, Difference
+from memfit.records.difference import Comparison, Difference
 from memfit.records.run import RunRecord
+from memfit.runfolder.reader import read_run
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import MIB
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.explain.repeats import FALSE_ALARMS, MIN_REPEATS, POWER, compare_means, confidence_for, interleaved
+from memfit.explain.run.repeats import FALSE_ALARMS, MIN_REPEATS, POWER, compare_means, confidence_for, interleaved
 
 NUM_COMPARISONS = 1500
 Noise = Callable[[np.random.Generator, int], np.ndarray]

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_studies import SETTINGS, drawn, made_study, made_trial
 
-from memfit.explain.study import ERROR_RATE, explain_study, explain_table
-from memfit.explain.study_effects import find_effects
-from memfit.explain.study_factors import factors_of
-from memfit.explain.study_order import order_effect
-from memfit.explain.study_table import table_of
+from memfit.explain.study.effects import find_effects
+from memfit.explain.study.explain import ERROR_RATE, explain_study, explain_table
+from memfit.explain.study.factors import factors_of
+from memfit.explain.study.order import order_effect
+from memfit.explain.study.table import table_of
 from memfit.records.study import Study
 from memfit.records.study_findings import StudyFinding, StudyFindings
 from memfit.units import MIB

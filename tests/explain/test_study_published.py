@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memfit.errors import UsageError
-from memfit.explain.study import explain_study
+from memfit.explain.study.explain import explain_study
 from memfit.study.published import TABLES, network_size, published_study
 from memfit.units import MIB
 

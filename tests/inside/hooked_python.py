@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.runfolder.marks import MarksFile, read_marks
 
 START = Path(__file__).parents[2] / "src" / "memfit" / "inside" / "start"
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from memfit.explain.ledger import explain_peak
+from memfit.explain.run.ledger import explain_peak
 from memfit.records.figure import measured
 from memfit.records.ledger import LedgerFacts
 from memfit.records.run import ProcessRecord, RunRecord

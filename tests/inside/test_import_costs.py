@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from memfit.inside.heaps import Heaps, read_malloc, read_python_heap
-from memfit.inside.import_costs import ImportCosts
+from memfit.inside.ledger.heaps import Heaps, read_malloc, read_python_heap
+from memfit.inside.ledger.import_costs import ImportCosts
 from memfit.inside.resident import Resident, read_parts
 
 MIB = 1024**2
@@ -21,7 +21,7 @@ MIB = 1024**2
 
 COUNTED = """
 import importlib, json
-from memfit.inside.import_costs import ImportCosts
+from memfit.inside.ledger.import_costs import ImportCosts
 from memfit.inside.resident import Resident
 costs = ImportCosts(Resident())
 costs.start()

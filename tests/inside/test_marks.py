@@ -17,7 +17,7 @@ from memfit.inside import high_water
 from memfit.inside.high_water import HighWater
 from memfit.inside.marks import Marks
 from memfit.inside.recorder import is_out_of_memory
-from memfit.records.marks_file import read_marks
+from memfit.runfolder.marks import read_marks
 
 MIB = 1024**2
 TRANSIENT = """

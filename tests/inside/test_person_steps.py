@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from memfit.inside import this_process
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.runfolder.marks import MarksFile, read_marks
 
 X = torch.randn(4, 8)
 NUM_LAYERS, NUM_ITERATIONS = 8, 12

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from torch_jobs import mlp
 
 from memfit import inside
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.runfolder.marks import MarksFile, read_marks
 
 X, Y = torch.randn(8, 256), torch.randint(0, 10, (8,))
 

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jobs import Transformer, allocator_peak_bytes, mlp, train_branching, train_mlp, train_tied, train_transformer
 
 from memfit import inside
-from memfit.inside import ledger as ledger_file
-from memfit.inside.torch_trace import Trace
-from memfit.inside.torch_watch import TensorPeak, TensorWatch
+from memfit.inside.ledger import ledger as ledger_file
+from memfit.inside.ledger.torch_tensor_peak import TensorPeak, TensorWatch
+from memfit.inside.ledger.torch_trace import Trace
 from memfit.records.ledger import LedgerFacts
 
 JOBS: dict[str, Callable[[], None]] = {
@@ -312,7 +312,7 @@ def test_an_error_of_the_ledger_is_a_note_and_the_training_goes_on(recorded: Rec
     def fail(*_):
         raise ValueError("on purpose")
 
-    monkeypatch.setattr("memfit.inside.replay.find_peak", fail)
+    monkeypatch.setattr("memfit.inside.ledger.live_set.find_peak", fail)
     train_mlp(steps=3)
     assert torch._C._len_torch_dispatch_stack() == 0
     assert "on purpose" in recorded.notes()[0]

@@ -84,10 +84,10 @@ def trainer(request: pytest.FixtureRequest):
     if request.param == "transformers":
         pytest.importorskip("transformers", reason="transformers is not installed")
         pytest.importorskip("accelerate", reason="transformers trains only with accelerate installed")
-        from memfit.measure.transformers_callback import MemfitCallback
+        from memfit.integrations.transformers_callback import MemfitCallback
     else:
         pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
-        from memfit.measure.lightning_callback import MemfitCallback
+        from memfit.integrations.lightning_callback import MemfitCallback
     return FITS[request.param], MemfitCallback
 
 

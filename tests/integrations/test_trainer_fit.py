@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from memfit.apply.torch_loop_fit import alive_bytes
 from memfit.errors import DoesNotFit, UsageError
+from memfit.fit.training_loop import alive_bytes
 from memfit.integrations.trainer_fit import refuse_ranks
 from memfit.records.fit import LoopFit
 

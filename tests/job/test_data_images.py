@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from memfit.errors import DataError, UsageError
-from memfit.job import data_images
-from memfit.job.data_cache import folder_of
-from memfit.job.data_images import load_images, shape_of
-from memfit.job.data_questions import BETWEEN, START, by_hash, by_vocabulary, rows_of
-from memfit.job.data_sets import MNIST
-from memfit.job.data_squad import Question
-from memfit.job.data_tokens import load_tokens
-from memfit.job.data_tokens import rows_of as token_rows
+from memfit.job.data import images as data_images
+from memfit.job.data.cache import folder_of
+from memfit.job.data.catalogue import MNIST
+from memfit.job.data.images import load_images, shape_of
+from memfit.job.data.questions import BETWEEN, START, by_hash, by_vocabulary, rows_of
+from memfit.job.data.readers import Question
+from memfit.job.data.tokens import load_tokens
+from memfit.job.data.tokens import rows_of as token_rows
 
 
 @pytest.fixture(autouse=True)

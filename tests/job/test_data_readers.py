@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from memfit.errors import DataError
-from memfit.job.data_cifar import RECORD_BYTES, parse_cifar, read_cifar
-from memfit.job.data_idx import parse_idx, read_idx
-from memfit.job.data_squad import parse_squad, read_squad
+from memfit.job.data.readers import RECORD_BYTES, parse_cifar, parse_idx, parse_squad, read_cifar, read_idx, read_squad
 
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 

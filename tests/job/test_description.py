@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.job.description import describe_job, parse_settings, parse_value
-from memfit.job.workloads import WORKLOADS
+from memfit.job.workloads.registry import WORKLOADS
 
 
 def test_a_python_file_is_a_script_with_its_own_arguments(tmp_path: Path):

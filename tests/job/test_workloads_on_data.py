@@ -17,7 +17,7 @@ from memfit.errors import UsageError  # noqa: E402
 from memfit.job.network_size import NetworkSize  # noqa: E402
 from memfit.job.rounds import Extent, train_all  # noqa: E402
 from memfit.job.training import loss_of, plain_step  # noqa: E402
-from memfit.job.workloads import WORKLOADS, build_workload  # noqa: E402
+from memfit.job.workloads.registry import WORKLOADS, build_workload  # noqa: E402
 
 ON_DATA: dict[str, dict[str, Any]] = {
     "mlp": {"data": "synthetic-mnist", "batch_size": 16, "hidden": "24-16"},
@@ -71,9 +71,9 @@ def test_the_same_epoch_gives_the_same_batches_and_the_next_epoch_others():
 
 def test_building_reads_no_data(monkeypatch: pytest.MonkeyPatch):
     """A prediction builds the same training; it must not load a data set for that."""
-    from memfit.job import torch_image_feed
+    from memfit.job.data import torch_feeds
 
-    monkeypatch.setattr(torch_image_feed, "load_images", lambda name: pytest.fail("data was read"))
+    monkeypatch.setattr(torch_feeds, "load_images", lambda name: pytest.fail("data was read"))
     training = build_workload("mlp", ON_DATA["mlp"])
     plain_step(training)()
     assert training.data_bytes == 70_000 * 785
@@ -183,6 +183,6 @@ def test_a_workload_trains_as_a_process_of_its_own(tmp_path: Path):
 
 
 def test_every_workload_can_be_imported_by_its_name():
-    from memfit.job.workloads import workload_function
+    from memfit.job.workloads.registry import workload_function
 
     assert all(callable(workload_function(name)) for name in WORKLOADS)

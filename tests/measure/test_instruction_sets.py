@@ -13,6 +13,7 @@ import pytest
 
 from memfit.api import CommandResult
 from memfit.measure import instruction_sets
+from memfit.measure.doctor.software import probe_products
 from memfit.measure.instruction_sets import (
     CURES,
     cache_file,
@@ -21,8 +22,7 @@ from memfit.measure.instruction_sets import (
     main,
     working_instructions,
 )
-from memfit.measure.probe_software import probe_products
-from memfit.records.instruction_sets import ProductCheck, WorkingInstructions
+from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
 

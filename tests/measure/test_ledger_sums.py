@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from memfit.explain.ledger import explain_peak
-from memfit.records.files import read_run
+from memfit.explain.run.ledger import explain_peak
+from memfit.runfolder.reader import read_run
 
 PROGRAMS = {
     "python alone": "data = [bytearray(1 << 20) for _ in range(60)]; import time; time.sleep(0.4)",

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.measure import machine, probe_machine, probe_software
-from memfit.measure.cgroup import memory_groups, memory_limit_bytes
-from memfit.measure.machine import allocation_variables, cpu_model, describe_environment, huge_pages
-from memfit.measure.probe_child import ProbeChild
-from memfit.measure.probe_counters import probe_energy, probe_gpu
-from memfit.measure.probe_machine import container_signs, honest_interval_seconds, lateness_seconds
-from memfit.measure.probe_memory import probe_access, probe_reset, process_limits
-from memfit.measure.probes import Probe, all_probes, ask, run_probes
+from memfit.measure.counters import machine
+from memfit.measure.counters.cgroup import memory_groups, memory_limit_bytes
+from memfit.measure.counters.machine import allocation_variables, cpu_model, describe_environment, huge_pages
+from memfit.measure.doctor import machine as probe_machine
+from memfit.measure.doctor import software
+from memfit.measure.doctor.child import ProbeChild
+from memfit.measure.doctor.counters import probe_energy, probe_gpu
+from memfit.measure.doctor.machine import container_signs, honest_interval_seconds, lateness_seconds
+from memfit.measure.doctor.memory import probe_access, probe_reset, process_limits
+from memfit.measure.doctor.probes import Probe, all_probes, ask, run_probes
 from memfit.records.doctor import GROUPS
 from memfit.records.run import Environment
 
@@ -352,16 +354,16 @@ def test_the_cuda_version_of_torch_is_read_from_its_file(
     (tmp_path / "torch/version.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert probe_software.torch_cuda() == cuda
+    assert software.torch_cuda() == cuda
 
 
 def test_missing_software_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(probe_software, "installed_version", lambda _: None)
-    assert "memfit[torch]" in probe_software.probe_torch().hint
-    assert "memfit[plot]" in probe_software.probe_pictures().hint
+    monkeypatch.setattr(software, "installed_version", lambda _: None)
+    assert "memfit[torch]" in software.probe_torch().hint
+    assert "memfit[plot]" in software.probe_pictures().hint
 
 
 def test_probing_imports_neither_torch_nor_matplotlib():
-    code = "from memfit.measure.probes import run_probes; run_probes(); import sys; print(*sys.modules)"
+    code = "from memfit.measure.doctor.probes import run_probes; run_probes(); import sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "matplotlib", "pynvml"} & set(loaded)

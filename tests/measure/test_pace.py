@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memfit
-from memfit.measure.pace import JUDGE_US, LONGEST_ASLEEP_US, LONGEST_STEP_US, MOST_SLOWED, OWN_SHARE, Pace
+from memfit.measure.sampler.ticks import JUDGE_US, LONGEST_ASLEEP_US, LONGEST_STEP_US, MOST_SLOWED, OWN_SHARE, Pace
 from memfit.records.run import Settings, settings_for
 
 USUAL_NS, EASED_NS = 10_000_000, 100_000_000

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.measure import gpu_events as gpu_events_file
-from memfit.measure.energy import Unavailable, energy_events, read_meters
-from memfit.measure.gpu_events import gpu_events, sees_host_pids
-from memfit.measure.nvml_library import ERROR_NAMES
-from memfit.measure.power_integral import PowerIntegral
-from memfit.measure.read_nvml import NvmlReader, open_nvml
+from memfit.measure.counters.energy import PowerIntegral, Unavailable, energy_events, read_meters
+from memfit.measure.counters.nvml import NvmlReader, open_nvml
+from memfit.measure.counters.nvml_library import ERROR_NAMES
+from memfit.measure.sampler import gpu_events as gpu_events_file
+from memfit.measure.sampler.gpu_events import gpu_events, sees_host_pids
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 GIB = 1024**3
@@ -348,7 +347,8 @@ def test_constant_power_integrates_to_power_times_time(watts: float, gaps: list[
 
 def test_the_reader_loads_only_the_standard_library():
     code = (
-        "import memfit.measure.read_nvml, memfit.measure.gpu_events, memfit.measure.read_powercap, sys\n"
+        "import memfit.measure.counters.nvml, memfit.measure.sampler.gpu_events\n"
+        "import memfit.measure.counters.powercap, sys\n"
         "print(' '.join(m.split('.')[0] for m in sys.modules))"
     )
     loaded = set(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.measure.energy import (
+from memfit.measure.counters.energy import (
     EnergyMark,
     EnergyReadings,
     Unavailable,
@@ -21,7 +21,7 @@ from memfit.measure.energy import (
     read_meters,
     span_between,
 )
-from memfit.measure.read_powercap import (
+from memfit.measure.counters.powercap import (
     PowercapReader,
     joules_between,
     microjoules_between,

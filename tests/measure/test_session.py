@@ -16,8 +16,8 @@ import pytest
 from memfit import api
 from memfit.errors import CommandNotFound, RunExists
 from memfit.records import layout
-from memfit.records.files import read_run
 from memfit.records.run import Settings
+from memfit.runfolder.reader import read_run
 
 MIB = 1 << 20
 MEASURE = [sys.executable, "-m", "memfit", "measure", "-q", "--no-report"]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.records.files import read_run
+from memfit.runfolder.reader import read_run
 
 LOGIN = "import os, sys; os.login_tty(int(sys.argv[1])); os.execvp(sys.argv[2], sys.argv[2:])"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.measure.ticks import Ticks
+from memfit.measure.sampler.ticks import Ticks
 
 MS = 1_000_000
 
@@ -63,7 +63,7 @@ def test_ticks_that_were_missed_are_left_out_and_the_late_one_is_counted(statm):
 
 
 def test_a_signal_ends_a_long_sleep_at_once(woken_ticks, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.measure.ticks.LONG_SLEEP_NS", 60_000 * MS)
+    monkeypatch.setattr("memfit.measure.sampler.ticks.LONG_SLEEP_NS", 60_000 * MS)
     ticks = woken_ticks(3600 * 1000 * MS)
     ticks.watch([], 0)
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
@@ -73,7 +73,7 @@ def test_a_signal_ends_a_long_sleep_at_once(woken_ticks, monkeypatch: pytest.Mon
 
 
 def test_a_signal_that_comes_while_awake_ends_the_next_sleep(woken_ticks, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.measure.ticks.LONG_SLEEP_NS", 60_000 * MS)
+    monkeypatch.setattr("memfit.measure.sampler.ticks.LONG_SLEEP_NS", 60_000 * MS)
     ticks = woken_ticks(3600 * 1000 * MS)
     ticks.watch([], 0)
     signal.raise_signal(signal.SIGUSR1)

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from memfit.measure import read_proc, tree_walks
-from memfit.measure.process_tree import ProcessTree
-from memfit.measure.tree_walks import TreeWalks
-from memfit.records.writer import RunWriter
+from memfit.measure.counters import proc
+from memfit.measure.sampler import shared_pages
+from memfit.measure.sampler.process_tree import ProcessTree
+from memfit.measure.sampler.shared_pages import TreeWalks
+from memfit.runfolder.writer import RunWriter
 
 WALK_US = 8_000
 RUN_US = 60_000_000
@@ -23,10 +24,10 @@ class Clock:
         self.now_ns = 0
         self.num_walks = 0
 
-    def walk_one(self, _pid: int) -> tuple[read_proc.SharedCounters, dict[str, int]]:
+    def walk_one(self, _pid: int) -> tuple[proc.SharedCounters, dict[str, int]]:
         self.now_ns += WALK_US * 1000
         self.num_walks += 1
-        return read_proc.SharedCounters(1 << 28, 1 << 28, 1 << 28, 0, 0), {}
+        return proc.SharedCounters(1 << 28, 1 << 28, 1 << 28, 0, 0), {}
 
 
 def made_tree(num_processes: int) -> Any:
@@ -46,10 +47,10 @@ def test_the_walks_of_a_run_that_keeps_growing_stay_within_what_is_promised(
     monkeypatch, full: bool, num_processes: int
 ):
     clock = Clock()
-    monkeypatch.setattr(tree_walks.time, "process_time_ns", lambda: clock.now_ns)
-    monkeypatch.setattr(read_proc, "read_maps", clock.walk_one)
-    monkeypatch.setattr(read_proc, "read_rollup", lambda pid: clock.walk_one(pid)[0])
-    monkeypatch.setattr(read_proc, "read_fault_bytes", lambda _: 0)
+    monkeypatch.setattr(shared_pages.time, "process_time_ns", lambda: clock.now_ns)
+    monkeypatch.setattr(proc, "read_maps", clock.walk_one)
+    monkeypatch.setattr(proc, "read_rollup", lambda pid: clock.walk_one(pid)[0])
+    monkeypatch.setattr(proc, "read_fault_bytes", lambda _: 0)
     writer = cast(RunWriter, SimpleNamespace(event=lambda *_, **__: None))
     walks, tree = TreeWalks(writer, full=full), made_tree(num_processes)
     size = 1 << 28

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import memfit
-from memfit.measure import read_proc
+from memfit.measure.counters import proc
 from memfit.measure.session import INSIDE_START
 
 MIB = 1 << 20
@@ -140,7 +140,7 @@ def test_the_limit_of_a_tree_counts_all_of_it_and_ends_all_of_it(tmp_path: Path)
 def has_memory(pid: int) -> bool:
     """Whether a process is there and no zombie, which nobody may have waited for."""
     try:
-        return read_proc.read_status(pid) is not None
+        return proc.read_status(pid) is not None
     except OSError:
         return False
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
-from memfit.predict.phantom.compiling_files import CompilingFiles
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.phantom.installed import has_cuda_torch
-from memfit.predict.scratch_files import ProcessRefused
+from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
+from memfit.predict.phantom.library.installed import has_cuda_torch
+from memfit.predict.sandbox.scratch_files import ProcessRefused
 from memfit.records.prediction import Prediction
 
 needs_triton = pytest.mark.skipif(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.phantom.installed import has_cuda_torch
+from memfit.predict.phantom.library.installed import has_cuda_torch
 from memfit.records.prediction import Prediction
 
 pytestmark = [

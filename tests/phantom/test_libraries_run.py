@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.gpu_rules.recurrent import RecurrentCall, reserve_bytes
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.phantom.installed import find_torch, has_cuda_torch
-from memfit.predict.recurrent_memory import RecurrentCall, reserve_bytes
+from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.records.prediction import Prediction
 
 pytestmark = [

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.phantom.installed import find_torch, has_cuda_torch
+from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.records.prediction import Prediction
 
 pytestmark = [

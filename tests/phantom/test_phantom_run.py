@@ -10,11 +10,11 @@ import pytest
 
 from memfit.errors import PredictionFailed
 from memfit.job.description import describe_job
-from memfit.predict.devices import parse_device
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.phantom import engine
 from memfit.predict.phantom.engine import predict_on_phantom
-from memfit.predict.phantom.installed import find_torch, has_cuda_torch
+from memfit.predict.phantom.library.installed import find_torch, has_cuda_torch
 from memfit.predict.phantom.messages import PhantomRequest
 from memfit.records.prediction import Prediction
 from memfit.records.timeline import Span

@@ -10,13 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import MemfitError, MissingExtra, UsageError
-from memfit.predict.devices import GPUS, parse_device
-from memfit.predict.phantom import build
-from memfit.predict.phantom.elf_symbols import undefined_symbols
-from memfit.predict.phantom.gpus import FILE_VARIABLE, PRODUCTS, described_gpu, properties_of, read_gpu_file, sources_of
-from memfit.predict.phantom.installed import InstalledTorch
-from memfit.predict.phantom.library import best_kernels
-from memfit.predict.phantom.stub_list import needed, reviewed, stub_source, written_in_c
+from memfit.predict.devices.catalogue import (
+    FILE_VARIABLE,
+    PRODUCTS,
+    described_gpu,
+    properties_of,
+    read_gpu_file,
+    sources_of,
+)
+from memfit.predict.devices.parse import GPUS, parse_device
+from memfit.predict.phantom.library import build
+from memfit.predict.phantom.library.elf_symbols import undefined_symbols
+from memfit.predict.phantom.library.installed import InstalledTorch
+from memfit.predict.phantom.library.load import best_kernels
+from memfit.predict.phantom.library.stub_list import needed, reviewed, stub_source, written_in_c
 
 names = st.from_regex(r"(cuda|cublas|cudnn|cusparse|cusolver|cufft|cu)[A-Z][A-Za-z0-9_]{0,12}", fullmatch=True)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.plan.best_known import best_recompute
 from memfit.plan.case import Case, judge
-from memfit.plan.nested import NestedPlanner
 from memfit.plan.planners import PLANNERS
+from memfit.plan.recompute.best_known import best_recompute
+from memfit.plan.recompute.nested import NestedPlanner
 from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
 
 RANDOM = st.integers(0, 2**32).map(Random)
@@ -75,7 +75,7 @@ def test_more_memory_is_never_slower_however_coarse_the_slots(random: Random, nu
 
 
 def test_rules_are_asked_only_where_the_table_leaves_a_gap(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.plan.best_known._proposed", None)  # whoever calls it fails
+    monkeypatch.setattr("memfit.plan.recompute.best_known._proposed", None)  # whoever calls it fails
     case = Case(odd_chain(Random(3), 5), 1)  # sizes of a few bytes: no rounding, no gap
     for budget_bytes in range(case.nested.least.peak_bytes, case.nested.plain.peak_bytes + 1):
         assert best_recompute(case.with_budget(budget_bytes)) is not None

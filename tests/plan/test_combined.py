@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.plan.case import Case, judge
-from memfit.plan.combined import _Descent, combined, combined_bound
-from memfit.plan.least_combined import LeastCombined
+from memfit.plan.offload.combined import _Descent, combined, combined_bound
+from memfit.plan.offload.least_combined import LeastCombined
 from memfit.plan.planners import PLANNERS, smallest_budget
 from memfit.records.plan import Link
 from memfit.testing.made_chains import odd_chain, odd_link, rough_chain

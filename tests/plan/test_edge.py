@@ -18,7 +18,7 @@ from memfit.plan.edge import (
     worth_of,
 )
 from memfit.plan.edge_tables import BATCHES, SIZES, edge_tables, num_chains
-from memfit.plan.revolve import advances
+from memfit.plan.recompute.revolve import advances
 from memfit.records.plan import Chain, Fixed, Stage
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.plan.case import Case
-from memfit.plan.combined import every_nodes
 from memfit.plan.levers import half_precision, split_batch
-from memfit.plan.nested import NestedPlanner
-from memfit.plan.program import lower
-from memfit.plan.simulator import simulate
-from memfit.plan.sizes import Sizes
+from memfit.plan.offload.combined import every_nodes
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.problem.sizes import Sizes
+from memfit.plan.recompute.nested import NestedPlanner
 from memfit.records.plan import Chain, Checkpoint, Ending, Keep, Node, Stage, stages_of
 from memfit.testing.made_chains import odd_chain
 

@@ -11,8 +11,8 @@ from memfit.plan.case import Case
 from memfit.plan.experiment import budgets_between, compare_links, compare_networks, describe_network, rank_planners
 from memfit.plan.experiment_remarks import remarks_on
 from memfit.plan.planners import PLANNERS, make_plan
-from memfit.records.experiment import Cell, Network, Panel
 from memfit.records.plan import Candidate, Chain, Link
+from memfit.records.reproduction import Cell, Network, Panel
 from memfit.testing.made_chains import even_chain, narrowing_chain, rough_chain
 
 LINKS = [

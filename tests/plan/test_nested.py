@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.plan.least_memory import LeastMemory
-from memfit.plan.nested import NestedPlanner
-from memfit.plan.nested_table import NestedTable
-from memfit.plan.program import lower
-from memfit.plan.simulator import simulate
-from memfit.plan.sizes import Sizes
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.problem.sizes import Sizes
+from memfit.plan.recompute.least_memory import LeastMemory
+from memfit.plan.recompute.nested import NestedPlanner
+from memfit.plan.recompute.nested_table import NestedTable
 from memfit.records.plan import Chain, Stage
 from memfit.testing.made_chains import even_chain, odd_chain, rough_chain
 from memfit.testing.plan_oracle import best_nested, best_unrestricted

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.plan.case import Case, judge, moved_nodes
-from memfit.plan.fluid import FluidProgram, fraction_bound, offload_bound
-from memfit.plan.moves import MoveSearch
-from memfit.plan.offload import offload, offload_exact, offload_fluid, offload_prefix
-from memfit.plan.program import lower
+from memfit.plan.offload.fluid import FluidProgram, fraction_bound, offload_bound
+from memfit.plan.offload.moves import MoveSearch
+from memfit.plan.offload.offload import offload, offload_exact, offload_fluid, offload_prefix
+from memfit.plan.problem.program import lower
 from memfit.records.plan import Chain, Link, Stage
 from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
 from memfit.testing.plan_oracle import best_moving

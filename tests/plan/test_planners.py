@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from memfit.errors import DoesNotFit, UsageError
 from memfit.plan.case import Case, judge
-from memfit.plan.checkpoint_rules import equal_segments, greedy_ends
 from memfit.plan.planners import (
     PLANNERS,
     compare_planners,
@@ -19,6 +18,7 @@ from memfit.plan.planners import (
     smallest_budget,
     trace_frontier,
 )
+from memfit.plan.recompute.rules import equal_segments, greedy_ends
 from memfit.records.plan import Chain, Checkpoint, Link, decode_plan, encode_plan
 from memfit.testing.made_chains import even_chain, narrowing_chain, odd_chain, odd_link, rough_chain
 

@@ -8,10 +8,10 @@ import pytest
 from memfit.plan.case import Case
 from memfit.plan.levers import half_precision, split_batch, without_optimizer_state
 from memfit.plan.planners import levers_for, make_plan
-from memfit.plan.program import lower
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.problem.transfers import Room
 from memfit.plan.reasons import least_budget_bytes
-from memfit.plan.simulator import simulate
-from memfit.plan.transfers import Room
 from memfit.records.plan import Chain, Link, Stage
 from memfit.testing.made_chains import even_chain, narrowing_chain
 

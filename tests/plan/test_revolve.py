@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memfit.plan.case import Case, judge
 from memfit.plan.planners import compare_planners
-from memfit.plan.revolve import Action, DiskCosts, DiskRevolve, advances, disk_revolve, revolve, revolve_nodes
+from memfit.plan.recompute.revolve import Action, DiskCosts, DiskRevolve, advances, disk_revolve, revolve, revolve_nodes
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, stages_of
 from memfit.testing.made_chains import even_chain, odd_chain
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import InvalidSchedule
-from memfit.plan.program import lower
-from memfit.plan.simulator import simulate
-from memfit.plan.sizes import Sizes
-from memfit.plan.transfers import Room, Transfers
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.problem.sizes import Sizes
+from memfit.plan.problem.transfers import Room, Transfers
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Stage
 from memfit.testing import plan_oracle
 from memfit.testing.made_chains import odd_chain, odd_link

@@ -9,7 +9,7 @@ from argparse import Namespace
 
 import pytest
 
-from memfit.predict.absent_packages import standing_alone
+from memfit.predict.sandbox.absent_packages import standing_alone
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nni") is not None, reason="NNI itself is installed")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
-from memfit.predict.allocator_settings import AllocatorSettings, parse_allocator_settings, settings_from_environment
+from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings, settings_from_environment
 from memfit.units import MIB
 
 REFUSED_BY_TORCH = [

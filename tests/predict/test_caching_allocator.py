@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memfit.predict.allocator_settings import AllocatorSettings, parse_allocator_settings
-from memfit.predict.caching_allocator import CachingAllocator, OutOfDeviceMemory
-from memfit.predict.device_memory import ChunkedMemory, TracedMemory
-from memfit.predict.simulate import events_of, make_allocator, play, simulate
-from memfit.predict.size_rounding import round_size
+from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory, round_size
+from memfit.predict.allocator.driver import ChunkedMemory, TracedMemory
+from memfit.predict.allocator.play import events_of, make_allocator, play, simulate
+from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
 from memfit.records.timeline import Span, Timeline
 from memfit.units import KIB, MIB
 

@@ -14,10 +14,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memfit.predict.allocator_settings import AllocatorSettings, parse_allocator_settings
-from memfit.predict.caching_allocator import CachingAllocator, OutOfDeviceMemory
-from memfit.predict.device_memory import ChunkedMemory, PhysicalMemory
-from memfit.predict.simulate import make_allocator
+from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory
+from memfit.predict.allocator.driver import ChunkedMemory, PhysicalMemory
+from memfit.predict.allocator.play import make_allocator
+from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
 from memfit.units import GIB, KIB, MIB
 
 GOLDEN = Path(__file__).with_name("real_allocator.json.gz")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.predict.cuda_embedding_memory import embedding_course, scan_bytes, sort_bytes, unique_bytes
+from memfit.predict.gpu_rules.embedding import embedding_course, scan_bytes, sort_bytes, unique_bytes
 
 NUMBERS = st.integers(1, 10**6)
 

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.predict.cuda_attention_memory import (
+from memfit.predict.devices.catalogue import properties_of
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.gpu_rules.attention import (
     Attention,
     efficient_backward_workspace,
     efficient_forward_scratch,
@@ -21,9 +23,7 @@ from memfit.predict.cuda_attention_memory import (
     flash_forward_scratch,
     flash_parts,
 )
-from memfit.predict.cuda_reduction import Processors, reduction_scratch
-from memfit.predict.devices import parse_device
-from memfit.predict.phantom.gpus import properties_of
+from memfit.predict.gpu_rules.reduction import Processors, reduction_scratch
 
 RECORDS: dict[str, list[dict[str, Any]]] = json.loads(
     Path(__file__).with_name("phantom_scratch.json").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.predict.error_band import earned
+from memfit.predict.levels.error_band import earned
 from memfit.records.prediction import Assumption
 
 BASE = "within 1 %"

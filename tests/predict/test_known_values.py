@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from memfit.predict.guesses import Guesses  # noqa: E402
-from memfit.predict.torch_fake import Recording  # noqa: E402
+from memfit.predict.fake.recording import Recording  # noqa: E402
+from memfit.predict.levels.guesses import Guesses  # noqa: E402
 
 MAKERS: list[Callable[[], Any]] = [
     lambda: torch.tensor([0.5, -1.0, 2.0, 0.0]),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.job.description import describe_job
-from memfit.predict.foresee import foresee
 from memfit.predict.lengths import (
     NUM_STEPS,
     QUANTILES,
@@ -23,6 +22,7 @@ from memfit.predict.lengths import (
     step_of,
     with_length,
 )
+from memfit.predict.predict import foresee
 from memfit.records.prediction import BatchLengths, LengthPoint
 
 # ---- files of lengths --------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from benchmarks.accuracy.grid_events import differs_from, events_of
 from benchmarks.accuracy.grid_jobs import RECORDED, grid
 
 from memfit.job.description import describe_job
-from memfit.predict.child import Nursery
-from memfit.predict.devices import parse_device
-from memfit.predict.forecast import ForecastOptions, forecast
-from memfit.predict.torch_cuda_patches import why_not
+from memfit.predict.child.parent import Nursery
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.engine import ForecastOptions, forecast
+from memfit.predict.fake.patches.cpu_build import why_not
 
 RECORDS = json.loads(gzip.decompress(Path(__file__).with_name("phantom_events.json.gz").read_bytes()))
 JOBS = {job.name: job for job in grid()}

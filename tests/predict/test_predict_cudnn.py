@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.predict.cudnn_memory import (
+from memfit.predict.gpu_rules.cudnn import (
     LEAST_SHARE,
     MOST_SHARE,
     STORIES,
@@ -45,9 +45,9 @@ def pictures(last=False, device="cpu"):
 def predict(tmp_path_factory):
     """Predictions of the jobs above on a GPU, from one warm process."""
     from memfit.job.description import describe_job
-    from memfit.predict.child import Nursery
-    from memfit.predict.devices import parse_device
-    from memfit.predict.forecast import ForecastOptions, forecast
+    from memfit.predict.child.parent import Nursery
+    from memfit.predict.devices.parse import parse_device
+    from memfit.predict.engine import ForecastOptions, forecast
 
     path = tmp_path_factory.mktemp("jobs") / "cudnn_jobs.py"
     path.write_text(JOBS)
@@ -123,7 +123,7 @@ def test_the_workspace_of_a_recurrent_layer_is_named_as_a_rules_and_lives_for_on
 
 
 def test_a_prediction_says_where_the_size_of_the_gpu_was_read(predict):
-    from memfit.predict.devices import GPUS
+    from memfit.predict.devices.parse import GPUS
 
     assert any(GPUS["rtx3060-12gb"].source in a.text for a in predict("recurrent").assumptions if a.kind == "device")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memfit.errors import UsageError
-from memfit.predict.allocator_settings import AllocatorSettings
-from memfit.predict.cuda_memory import cuda_levels, find_failure, moved_to_cuda, run_allocator
-from memfit.predict.devices import CUBLAS_WORKSPACE_BYTES, GPUS, context_of, parse_device
-from memfit.predict.liveness import peak_of
-from memfit.predict.process_memory import process_level
+from memfit.predict.allocator.settings import AllocatorSettings
+from memfit.predict.devices.parse import CUBLAS_WORKSPACE_BYTES, GPUS, context_of, parse_device
+from memfit.predict.levels.cpu import process_level
+from memfit.predict.levels.gpu import cuda_levels, find_failure, moved_to_cuda, run_allocator
+from memfit.predict.levels.liveness import peak_of
 from memfit.records.timeline import PhaseMark, Span, Timeline
 from memfit.units import GIB, MIB
 

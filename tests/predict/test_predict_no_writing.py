@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from memfit.predict import read_only  # noqa: E402
+from memfit.predict.sandbox import read_only  # noqa: E402
 
 WRITES_IN_C = """
 import ctypes, os, torch
@@ -33,7 +33,7 @@ for _ in range(4):
 
 
 def needs_landlock() -> None:
-    code = "import sys; from memfit.predict.read_only import forbid_writing_outside as f; sys.exit(bool(f([])))"
+    code = "import sys; from memfit.predict.sandbox.read_only import forbid_writing_outside as f; sys.exit(bool(f([])))"
     if subprocess.run([sys.executable, "-c", code]).returncode:
         pytest.skip("this kernel has no Landlock")
 
@@ -59,7 +59,7 @@ def test_compiled_code_of_a_script_writes_removes_and_renames_nothing(tmp_path: 
 def test_a_process_may_still_write_below_the_folder_it_named(tmp_path: Path):
     needs_landlock()
     code = f"""
-from memfit.predict.read_only import forbid_writing_outside
+from memfit.predict.sandbox.read_only import forbid_writing_outside
 (mine, other) = ({str(tmp_path / "mine")!r}, {str(tmp_path / "other")!r})
 assert forbid_writing_outside([mine]) == ""
 open(mine + "/a", "w").write("a")

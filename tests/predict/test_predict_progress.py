@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 
 from memfit.errors import PredictionFailed
 from memfit.job.description import describe_job
-from memfit.predict.child import trace_in_child
-from memfit.predict.messages import TraceRequest
-from memfit.predict.progress import last_report, reporting
+from memfit.predict.child.messages import TraceRequest
+from memfit.predict.child.parent import trace_in_child
+from memfit.predict.child.progress import last_report, reporting
 
 
 def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from memfit.errors import UsageError  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.real_operators import is_allowed, operator_name, operator_names  # noqa: E402
-from memfit.predict.torch_child import answer  # noqa: E402
 
 JOB = """
 import torch

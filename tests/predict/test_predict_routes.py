@@ -10,15 +10,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict import forecast as forecasting  # noqa: E402
-from memfit.predict import torch_cuda_patches as patches  # noqa: E402
-from memfit.predict.child import reply_or_raise  # noqa: E402
-from memfit.predict.cuda_memory import moved_to_cuda  # noqa: E402
-from memfit.predict.devices import parse_device  # noqa: E402
-from memfit.predict.messages import Failure, TraceReply, TraceRequest  # noqa: E402
-from memfit.predict.process_memory import process_level  # noqa: E402
-from memfit.predict.torch_child import answer  # noqa: E402
-from memfit.predict.torch_cuda_attention import choose_backend  # noqa: E402
+from memfit.predict import engine as forecasting  # noqa: E402
+from memfit.predict.child.messages import Failure, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.child.parent import reply_or_raise  # noqa: E402
+from memfit.predict.devices.parse import parse_device  # noqa: E402
+from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.fake.kernels.attention import choose_backend  # noqa: E402
+from memfit.predict.fake.patches import cpu_build as patches  # noqa: E402
+from memfit.predict.levels.cpu import process_level  # noqa: E402
+from memfit.predict.levels.gpu import moved_to_cuda  # noqa: E402
 from memfit.units import MIB  # noqa: E402
 
 SETTINGS = {"hidden": 64, "features": 32, "layers": 3, "batch_size": 4}
@@ -136,7 +136,7 @@ for _ in range(3):
 
 @pytest.mark.skipif(bool(patches.why_not()), reason="no fake CUDA tensors here")
 def test_a_script_that_shards_over_its_default_mesh_has_its_part_on_the_gpu(tmp_path: Path):
-    from memfit.predict.foresee import foresee
+    from memfit.predict.predict import foresee
 
     path = tmp_path / "sharded.py"
     path.write_text(SHARDED)

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict.liveness import live_bytes, peak_of  # noqa: E402
-from memfit.predict.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
-from memfit.predict.torch_child import answer  # noqa: E402
-from memfit.predict.torch_device import can_fake_cuda  # noqa: E402
-from memfit.predict.torch_truth import real_script_peak  # noqa: E402
+from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
+from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
+from memfit.predict.levels.liveness import live_bytes, peak_of  # noqa: E402
 
 TRAIN = """
 import argparse, os
@@ -126,7 +126,7 @@ def test_a_mistake_of_the_script_shows_its_own_line_and_how_far_it_came(tmp_path
     assert "after 1 optimizer steps" in failed.what
     assert failed.found == "ValueError: mine"
     assert "train.py" in failed.traceback
-    assert "torch_ghost" not in failed.traceback
+    assert "memfit/predict" not in failed.traceback
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
-from memfit.predict.liveness import peak_of
-from memfit.predict.sharding import Sharding, check_sharding, shard
+from memfit.predict.levels.liveness import peak_of
+from memfit.predict.levels.sharding import Sharding, check_sharding, shard
 from memfit.records.timeline import Span, Timeline
 
 WAYS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3", "fsdp")

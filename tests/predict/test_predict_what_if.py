@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.predict.what_if import block_of, largest_fitting, savings_of, sweep_peaks, values_between
+from memfit.predict.levels.savings import block_of, largest_fitting, savings_of, sweep_peaks, values_between
 from memfit.records.timeline import PhaseMark, Span, Timeline
 
 

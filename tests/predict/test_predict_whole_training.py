@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict import torch_steps  # noqa: E402
-from memfit.predict.liveness import peak_of  # noqa: E402
-from memfit.predict.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
-from memfit.predict.torch_checkpoints import MAPPED  # noqa: E402
-from memfit.predict.torch_child import answer  # noqa: E402
-from memfit.predict.torch_truth import real_script_peak  # noqa: E402
+from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.fake import steps  # noqa: E402
+from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.fake.patches.save_and_load import MAPPED  # noqa: E402
+from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
+from memfit.predict.levels.liveness import peak_of  # noqa: E402
 
 START = """
 import os, torch
@@ -183,7 +183,7 @@ def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, te
         real_script_peak(script, (), sys.maxsize)
     reply = foreseen(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)
-    assert set(said(reply, torch_steps.UNSEEN)) == ({MAPPED} if text is LOADS_SAFETENSORS else set())
+    assert set(said(reply, steps.UNSEEN)) == ({MAPPED} if text is LOADS_SAFETENSORS else set())
 
 
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
@@ -195,17 +195,17 @@ def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
 
 
 def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch_steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
+    monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
     started = time.perf_counter()
     reply = foreseen(tmp_path, TRAINS_LONG + "model.eval()\n")
-    assert said(reply, torch_steps.UNSEEN) == [
+    assert said(reply, steps.UNSEEN) == [
         "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
     ]
     assert time.perf_counter() - started < 60
 
 
 def test_a_training_without_evaluation_misses_none(tmp_path: Path):
-    assert said(foreseen(tmp_path, TRAINS_LONG), torch_steps.UNSEEN) == []
+    assert said(foreseen(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
 
 
 def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
@@ -265,12 +265,12 @@ for step in range(3):
 
 
 def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
-    assert said(foreseen(tmp_path, WRITES_CODE), torch_steps.UNSEEN) == []
+    assert said(foreseen(tmp_path, WRITES_CODE), steps.UNSEEN) == []
     assert not (tmp_path / "written").exists()
 
 
 def test_a_loop_of_a_library_may_evaluate_though_no_file_of_the_user_says_so(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(torch_steps, "LEAST_TO_EVALUATION_SECONDS", 0.5)
+    monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.5)
     library = tmp_path / "site-packages" / "some_trainer.py"
     library.parent.mkdir()
     library.write_text(

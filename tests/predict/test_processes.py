@@ -6,7 +6,7 @@ import concurrent.futures
 import multiprocessing.pool
 from pathlib import Path
 
-from memfit.predict.processes import guarded
+from memfit.predict.sandbox.processes import guarded
 
 
 def test_classes_can_derive_from_pools_that_work_in_this_process(tmp_path: Path):

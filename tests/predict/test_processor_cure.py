@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from memfit.errors import PredictionFailed
-from memfit.predict.foresee import foresee
-from memfit.predict.processor_cure import run_cured
-from memfit.records.instruction_sets import ProductCheck, WorkingInstructions
+from memfit.predict.child.instruction_sets import run_cured
+from memfit.predict.predict import foresee
+from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.predict.recurrent_memory import MODES, RecurrentCall, reserve_bytes, workspace_bytes
+from memfit.predict.gpu_rules.recurrent import MODES, RecurrentCall, reserve_bytes, workspace_bytes
 
 CALL = RecurrentCall(mode="lstm", places=400, input_size=64, hidden_size=128, num_layers=2, directions=1, item_bytes=4)
 

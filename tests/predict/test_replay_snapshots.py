@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
-from memfit.predict.allocator_settings import AllocatorSettings, parse_allocator_settings
-from memfit.predict.caching_allocator import CachingAllocator
-from memfit.predict.initial_state import recover
-from memfit.predict.replay import agreement_of, run_forward
-from memfit.predict.replay_report import best_forward, replay, requests_of
-from memfit.predict.simulate import make_allocator, play
-from memfit.predict.snapshot_file import read_snapshot
+from memfit.predict.allocator.caching import CachingAllocator
+from memfit.predict.allocator.play import make_allocator, play
+from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
+from memfit.predict.snapshot.initial_state import recover
+from memfit.predict.snapshot.reader import read_snapshot
+from memfit.predict.snapshot.replay import agreement_of, run_forward
+from memfit.predict.snapshot.report import best_forward, replay, requests_of
 from memfit.records.snapshot import DeviceSnapshot, Frame, Snapshot, TraceEvent
-from memfit.show.replay_view import replay_text
+from memfit.show.terminal.replay import replay_text
 from memfit.units import KIB, MIB
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memfit.predict.compiled_files import opening_for_compiled_code
-from memfit.predict.scratch_files import ScratchFiles
+from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
+from memfit.predict.sandbox.scratch_files import ScratchFiles
 
 NAMES = ("a", "b", "d", "d/x", "d/e", "d/e/y", "new", "new/z")
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import DamagedRecord, MemfitError, RecordError
-from memfit.predict.snapshot_file import read_snapshot, settings_text
-from memfit.predict.snapshot_pickle import read_plain_pickle
+from memfit.predict.snapshot.reader import read_snapshot, settings_text
+from memfit.predict.snapshot.safe_pickle import read_plain_pickle
 from memfit.units import MIB
 
 FRAMES = [

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.predict.process_memory import process_level
-from memfit.predict.trace import ProbeResult
+from memfit.predict.levels.cpu import process_level
+from memfit.predict.observe.log import ProbeResult
 from memfit.units import MIB
 
 SEEING = """
 import mmap
 from ctypes import addressof, c_char
-from memfit.predict.touched_pages import touched_bytes
+from memfit.predict.fake.probe.touched_pages import touched_bytes
 
 block = mmap.mmap(-1, 8 * 1024**2)
 address = addressof(c_char.from_buffer(block))
@@ -28,9 +28,9 @@ print(*seen)
 
 WORKSPACE = """
 import json, torch
-from memfit.predict.torch_probe import probe
-from memfit.predict.torch_signatures import Signatures
-from memfit.predict.touched_pages import pin_mmap_threshold
+from memfit.predict.fake.probe.process import probe
+from memfit.predict.fake.probe.signatures import Signatures
+from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold
 
 pin_mmap_threshold()
 torch.set_num_threads(1)

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from memfit.job.training import Training  # noqa: E402
-from memfit.job.workloads import build_workload  # noqa: E402
-from memfit.predict.torch_fake import Recording, trace_training  # noqa: E402
-from memfit.predict.trace import timeline_of  # noqa: E402
+from memfit.job.workloads.registry import build_workload  # noqa: E402
+from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
+from memfit.predict.observe.log import timeline_of  # noqa: E402
 from memfit.records.timeline import Span, Timeline  # noqa: E402
 
 
@@ -94,7 +94,7 @@ def test_two_models_are_told_apart_by_their_class():
 
 def test_a_storage_knows_the_line_that_made_it():
     lines = {s.line.partition(":")[0] for s in timeline(small_gpt).spans if s.phase == "forward"}
-    assert "torch_gpt.py" in lines
+    assert "gpt.py" in lines
 
 
 def test_phases_come_in_the_order_of_a_training_step():

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.training import Training  # noqa: E402
-from memfit.predict.torch_fake import Recording, Trace, trace_training  # noqa: E402
+from memfit.predict.fake.recording import Recording, Trace, trace_training  # noqa: E402
 
 
 def run(body: Callable[[Any], Any], **options: Any) -> Trace:

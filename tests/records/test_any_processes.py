@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.api import view_run
-from memfit.records.files import read_run
 from memfit.records.run import RunRecord
-from memfit.show.terminal import summary_text
+from memfit.runfolder.reader import read_run
+from memfit.show.terminal.run import summary_text
 from memfit.testing.made_processes import MadeProcess, MadeTree, write_made_tree
 from memfit.units import MIB
 

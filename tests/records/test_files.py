@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, RecordError
 from memfit.records import layout
-from memfit.records.files import read_run
 from memfit.records.samples import SAMPLE_DTYPE, samples_from_bytes
-from memfit.records.writer import RunWriter
+from memfit.runfolder.reader import read_run
+from memfit.runfolder.writer import RunWriter
 from memfit.testing.made_runs import MadeRun, write_made_run
 
 FILES = (layout.SAMPLES_FILE, layout.EVENTS_FILE, "marks-4711.txt", "ledger-4711.jsonl")

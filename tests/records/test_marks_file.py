@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.records.marks_file import MarksFile, read_marks
+from memfit.runfolder.marks import MarksFile, read_marks
 
 HEAD = 'H {"format": "memfit-marks", "version": 1, "pid": 7, "python": "3.11.7"}\n'
 PHASES = ("F", "B", "U", "S")

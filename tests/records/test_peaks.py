@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.records.events import JobEnded
 from memfit.records.figure import Figure
-from memfit.records.files import read_run
-from memfit.records.peaks import Readings, process_peaks
 from memfit.records.run import RunRecord
+from memfit.runfolder.events import JobEnded
+from memfit.runfolder.peaks import Readings, process_peaks
+from memfit.runfolder.reader import read_run
 from memfit.show.wording import bounds_text
 from memfit.testing.made_processes import MadeProcess, MadeTree, write_made_tree
 from memfit.units import KIB, MIB

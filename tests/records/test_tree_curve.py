@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memfit.records.run import SharedReading, TreeReading
 from memfit.records.samples import Samples
-from memfit.records.tree_curve import tree_curve
+from memfit.runfolder.tree_curve import tree_curve
 
 MIB = 1 << 20
 SHARED, OWN = 200 * MIB, 50 * MIB

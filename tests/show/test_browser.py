@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memfit import api
-from memfit.records.files import read_run
+from memfit.runfolder.reader import read_run
 from memfit.testing.made_runs import MadeRun, write_made_run
 
 BROWSER = next(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.show.decimate import coarsen, decimate, highest_rows, pyramid
-from memfit.show.page_data import pack, unpack
+from memfit.show.page.data import pack, unpack
+from memfit.show.views.decimate import coarsen, decimate, highest_rows, pyramid
 
 VALUES = st.lists(st.integers(0, 2**45), min_size=1, max_size=300).map(lambda values: np.array(values, dtype=np.int64))
 ROWS = st.integers(1, 400)

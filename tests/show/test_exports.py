@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import RunExists, StorageError, UsageError
-from memfit.records.files import read_run
 from memfit.records.run import RunRecord
 from memfit.records.timeline import Span, Timeline
-from memfit.show import export_chrome_trace
-from memfit.show.export import export
-from memfit.show.export_chrome_trace import chrome_trace
-from memfit.show.export_csv import TABLES
-from memfit.show.export_memory_viewer import memory_viewer_pickle, snapshot_of, snapshot_of_timelines
+from memfit.runfolder.reader import read_run
+from memfit.show.export import chrome_trace as export_chrome_trace
+from memfit.show.export.chrome_trace import chrome_trace
+from memfit.show.export.csv_tables import TABLES
+from memfit.show.export.formats import export
+from memfit.show.export.memory_viewer import memory_viewer_pickle, snapshot_of, snapshot_of_timelines
 from memfit.testing.made_ledger import alive_at, made_timeline, peak_event
 from memfit.testing.made_runs import MadeRun, write_made_run
 
@@ -95,7 +95,7 @@ def test_a_wrong_format_table_or_place_is_a_clear_error(run: RunRecord, tmp_path
 def test_the_command_line_offers_exactly_the_tables_there_are():
     from memfit.commands.export import FORMATS
     from memfit.commands.export import TABLES as OFFERED
-    from memfit.show.export import SUFFIXES
+    from memfit.show.export.formats import SUFFIXES
 
     assert set(OFFERED) == set(TABLES)
     assert set(FORMATS) == set(SUFFIXES)

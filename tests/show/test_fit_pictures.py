@@ -11,16 +11,25 @@ import msgspec
 import pytest
 
 from memfit.errors import StorageError
-from memfit.records.edge import EdgeTables, LinkSpeed, MemoryCell, Price, PublishedFigure, Worth
-from memfit.records.experiment import Cell, Network, OffloadingExperiment, Panel, Standing
 from memfit.records.plan import Candidate, Link
-from memfit.show.edge_view import edge_text, markdown
-from memfit.show.experiment_csv import HEADS, experiment_csv
-from memfit.show.experiment_files import write_tables
-from memfit.show.experiment_progress import ExperimentProgress, progress_line
-from memfit.show.experiment_view import experiment_text, shown_cells
-from memfit.show.matplotlib_edge import draw_edge
-from memfit.show.matplotlib_experiment import STYLES, draw_experiment
+from memfit.records.reproduction import (
+    Cell,
+    EdgeTables,
+    LinkSpeed,
+    MemoryCell,
+    Network,
+    OffloadingExperiment,
+    Panel,
+    Price,
+    PublishedFigure,
+    Standing,
+    Worth,
+)
+from memfit.show.export.reproduction_files import HEADS, experiment_csv, write_tables
+from memfit.show.figures.edge import draw_edge
+from memfit.show.figures.experiment import STYLES, draw_experiment
+from memfit.show.progress.experiment import ExperimentProgress, progress_line
+from memfit.show.terminal.reproduction import edge_text, experiment_text, markdown, shown_cells
 from memfit.units import GIB
 
 

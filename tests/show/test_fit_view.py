@@ -5,7 +5,7 @@ from __future__ import annotations
 from memfit.plan.planners import compare_planners, make_plan
 from memfit.records.fit import Fit
 from memfit.records.plan import Link
-from memfit.show.fit_view import fit_text
+from memfit.show.terminal.fit import fit_text
 from memfit.testing.made_chains import even_chain
 from memfit.units import format_bytes
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.records.files import read_run
-from memfit.show.html_page import page_html
-from memfit.show.page_data import PAGE_ROWS, PAGE_STEPS, unpack
-from memfit.show.views import build_view
+from memfit.runfolder.reader import read_run
+from memfit.show.page.data import PAGE_ROWS, PAGE_STEPS, unpack
+from memfit.show.page.page import page_html
+from memfit.show.views.run import build_view
 from memfit.testing.made_runs import Ending, MadeRun, write_made_run
 
 HOSTILE = (

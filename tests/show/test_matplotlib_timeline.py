@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import MissingExtra, StorageError
-from memfit.records.files import read_run
-from memfit.show.views import RunView, build_view
+from memfit.runfolder.reader import read_run
+from memfit.show.views.run import RunView, build_view
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 pytest.importorskip("matplotlib")
-from memfit.show.matplotlib_timeline import binary_ticks, draw_timeline, tick_text
+from memfit.show.figures.timeline import binary_ticks, draw_timeline, tick_text
 
 
 def view_of(folder: Path, **plan) -> RunView:

@@ -11,10 +11,10 @@ import pytest
 from memfit import api
 from memfit.errors import NewerFormat, RecordError, UsageError
 from memfit.records.figure import Figure
-from memfit.records.files import read_run
 from memfit.records.prediction import PREDICTION_VERSION, AtPeak, Level, LevelName, Prediction, read_prediction
 from memfit.records.timeline import PhaseMark, Span, Timeline
-from memfit.show.views import build_view
+from memfit.runfolder.reader import read_run
+from memfit.show.views.run import build_view
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import MIB
 

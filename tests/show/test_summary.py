@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from memfit.explain.compare import compare_runs
-from memfit.explain.ledger import explain_peak
-from memfit.explain.noise import noise_interval
-from memfit.records.files import read_run
+from memfit.explain.run.difference import compare_runs
+from memfit.explain.run.ledger import explain_peak
+from memfit.explain.run.noise import noise_interval
 from memfit.records.run import RunRecord
-from memfit.show.comparison_terminal import comparison_text
+from memfit.runfolder.reader import read_run
 from memfit.show.paper import writable, write_text
-from memfit.show.sparkline import timeline_text
-from memfit.show.terminal import summary_text
-from memfit.show.views import RunView, build_view
+from memfit.show.terminal.difference import comparison_text
+from memfit.show.terminal.run import summary_text
+from memfit.show.terminal.sparkline import timeline_text
+from memfit.show.views.run import RunView, build_view
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import MIB
 

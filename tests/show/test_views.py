@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from memfit.explain.ledger import explain_peak
+from memfit.explain.run.ledger import explain_peak
 from memfit.records.figure import Figure, measured
-from memfit.records.files import read_run
 from memfit.records.run import NamedPhase
+from memfit.runfolder.reader import read_run
 from memfit.show.as_json import to_json
-from memfit.show.terminal import summary_text
-from memfit.show.views import RunView, build_view, highest_drawn_bytes
+from memfit.show.terminal.run import summary_text
+from memfit.show.views.run import RunView, build_view, highest_drawn_bytes
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import GIB, MIB
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from memfit.records.study import Choice, SearchSpace, Span, Study, StudySettings, Tool
 from memfit.study.coordinator import RunOptions
-from memfit.study.run_study import Silent, open_session
+from memfit.study.session import Silent, open_session
 
 GOOD = """
 import nni

@@ -20,8 +20,8 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine import Engine
-from memfit.study.scipy_curves import prolong
+from memfit.study.assessors.scipy_curves import prolong
+from memfit.study.engine.engine import Engine
 
 SPACE = SearchSpace(parameters=(Choice(name="a", options=tuple(range(100))),))
 

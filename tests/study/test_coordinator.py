@@ -12,10 +12,10 @@ from study_jobs import GOOD, carriers, one_of, run, settings_for
 from memfit.errors import RunExists, UsageError
 from memfit.records.figure import Figure
 from memfit.records.study import MemoryRule, Study, Tool, TrialRecord
-from memfit.study import trial_prediction
-from memfit.study.ordered_tuner import OrderedTuner, ordered_tool
-from memfit.study.run_study import Silent, open_session
-from memfit.study.study_folder import read_folder
+from memfit.study.folder import read_folder
+from memfit.study.session import Silent, open_session
+from memfit.study.trials import prediction
+from memfit.study.tuners.ordered import OrderedTuner, ordered_tool
 from memfit.units import MIB
 
 HEAD = "import nni, os, sys, time\nx = nni.get_next_parameter()['x']\n"
@@ -191,7 +191,7 @@ def test_a_point_that_cannot_fit_is_rejected_before_it_starts(tmp_path: Path, mo
             return Figure(value=None, unit="bytes", low=size_bytes, high=2 * size_bytes, reason="only a range is known")
         return Figure(value=size_bytes, unit="bytes", source="predicted")
 
-    monkeypatch.setattr(trial_prediction, "_predict", predicted)
+    monkeypatch.setattr(prediction, "_predict", predicted)
     (tmp_path / "job.py").write_text("def train(width):\n    return float(width)\n")
     space = msgspec.structs.replace(one_of(1, 2), parameters=(one_of(10, 9000).parameters[0],))
     parameter = msgspec.structs.replace(space.parameters[0], name="width")

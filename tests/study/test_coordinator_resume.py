@@ -13,8 +13,8 @@ from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, ru
 
 from memfit.errors import MemfitError
 from memfit.records.study import Study
-from memfit.study.study_folder import create, read_folder
-from memfit.study.trial_process import SamplerName
+from memfit.study.folder import create, read_folder
+from memfit.study.trials.process import SamplerName
 
 SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
 OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")

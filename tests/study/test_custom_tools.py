@@ -22,7 +22,7 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine import Engine
+from memfit.study.engine.engine import Engine
 
 TUNER = '''
 import nni

@@ -14,9 +14,9 @@ import pytest
 from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
 
 from memfit.errors import UsageError
-from memfit.records.files import read_run
 from memfit.records.study import GpuWish, Tool
-from memfit.study.study_folder import read_folder
+from memfit.runfolder.reader import read_run
+from memfit.study.folder import read_folder
 
 pytest.importorskip("distributed", reason="dask.distributed is not installed (pip install 'memfit[cluster]')")
 
@@ -89,7 +89,7 @@ def test_trials_run_on_workers_and_their_records_come_home(tmp_path: Path, clust
 
 ODD = """
 import types
-import memfit.study.distributed_trial as trial
+import memfit.study.trials.distributed_trial as trial
 trial.time = types.SimpleNamespace(time=lambda: 0.0, monotonic=trial.time.monotonic)
 trial.platform = types.SimpleNamespace(python_version=lambda: "3.2.1", node=trial.platform.node)
 trial.VERSION = "0.0.1"
@@ -135,7 +135,7 @@ def test_the_assessor_stops_trials_on_workers_too(tmp_path: Path, cluster: Clust
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_an_address_without_a_scheduler_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.study.distributed_runner.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("memfit.study.trials.distributed_runner.CONNECT_SECONDS", 1)
     with pytest.raises(UsageError, match="no Dask scheduler"):
         run(settings_for(tmp_path, GOOD), tmp_path / "study", cluster="tcp://127.0.0.1:1")
 

@@ -27,8 +27,8 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine import MOST_REJECTIONS_PER_TRIAL, Engine
-from memfit.study.history import lesson_of
+from memfit.study.engine.engine import MOST_REJECTIONS_PER_TRIAL, Engine
+from memfit.study.engine.history import lesson_of
 
 SMOOTH = SearchSpace(
     parameters=(

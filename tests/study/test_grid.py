@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from memfit.records.study import StudySettings, TrialRecord
-from memfit.study.complaint import Place
-from memfit.study.grid_tuner import GridTuner, grid_points
-from memfit.study.history import History
-from memfit.study.nni_space import read_space
-from memfit.study.space import parameters_of
-from memfit.study.tuner import NoMore
+from memfit.study.engine.history import History
+from memfit.study.space.complaint import Place
+from memfit.study.space.nni_space import read_space
+from memfit.study.space.space import parameters_of
+from memfit.study.tuners.base import NoMore
+from memfit.study.tuners.grid import GridTuner, grid_points
 
 Values = list[dict[str, Any] | None]
 

@@ -23,7 +23,7 @@ from memfit.records.study import (
     StudySettings,
     Tool,
 )
-from memfit.study.study_file import read_study_file
+from memfit.study.files.kinds import read_study_file
 from memfit.units import GIB
 
 FULL = """

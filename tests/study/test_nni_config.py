@@ -11,8 +11,8 @@ import yaml
 
 from memfit.errors import UsageError
 from memfit.records.study import GpuWish, StudySettings, Tool
-from memfit.study.engine import Engine
-from memfit.study.study_file import read_study_file
+from memfit.study.engine.engine import Engine
+from memfit.study.files.kinds import read_study_file
 
 SPACE = {"lr": {"_type": "uniform", "_value": [0, 1]}}
 V2: dict[str, Any] = {

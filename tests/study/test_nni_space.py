@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, SearchSpace, Span
-from memfit.study.complaint import Place
-from memfit.study.nni_space import read_space, write_space
-from memfit.study.study_file import read_space_file
+from memfit.study.files.kinds import read_space_file
+from memfit.study.space.complaint import Place
+from memfit.study.space.nni_space import read_space, write_space
 
 SPACE = {
     "pool_type": {"_type": "choice", "_value": ["max", "min", "avg"]},

@@ -14,11 +14,11 @@ from study_jobs import run
 from memfit.errors import UsageError
 from memfit.records.figure import measured
 from memfit.records.study import Proposal, Study, TrialOutcome, TrialRecord
-from memfit.show.study_terminal import rerun_text
-from memfit.study.ordered_tuner import OrderedTuner
+from memfit.show.terminal.study import rerun_text
 from memfit.study.published import TABLES
 from memfit.study.published_comparison import compare_with_published
 from memfit.study.published_rerun import is_published, published_name, rerun_settings
+from memfit.study.tuners.ordered import OrderedTuner
 from memfit.units import MIB
 
 TARGETS = [f"paper-{name}" for name in TABLES]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memfit.records.study import Proposal
-from memfit.study.trial_files import (
+from memfit.study.trials.files import (
     METRICS_FILE,
     ReportReader,
     final_of,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from memfit.records.study import Branch, Choice, Integers, Nested, SearchSpace, Span
-from memfit.study.complaint import Place
-from memfit.study.grid_tuner import grid_points
-from memfit.study.nni_space import read_space
-from memfit.study.sampling import generator_for, random_draws
-from memfit.study.space import fingerprint, parameters_of, space_size
+from memfit.study.space.complaint import Place
+from memfit.study.space.nni_space import read_space
+from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.space import fingerprint, parameters_of, space_size
+from memfit.study.tuners.grid import grid_points
 
 NUM_DRAWS = 3000
 

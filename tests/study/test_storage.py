@@ -20,12 +20,12 @@ from study_jobs import GOOD, run, settings_for
 from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
 from memfit.records.study import Proposal, SearchSpace, Span, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.coordinator import RunOptions
-from memfit.study.postgres_storage import PostgresStorage, without_password
-from memfit.study.run_study import Silent, open_session
-from memfit.study.sqlite_storage import SqliteStorage
-from memfit.study.storage import Fact, Proposed, Storage, fact, open_storage, study_of
-from memfit.study.storage_log import UNSAVED_FILE, StudyLog
-from memfit.study.study_folder import read_folder
+from memfit.study.folder import read_folder
+from memfit.study.session import Silent, open_session
+from memfit.study.storage.facts import Fact, Proposed, Storage, fact, open_storage, study_of
+from memfit.study.storage.log import UNSAVED_FILE, StudyLog
+from memfit.study.storage.postgres import PostgresStorage, without_password
+from memfit.study.storage.sqlite import SqliteStorage
 
 SETTINGS = StudySettings(space=SearchSpace(parameters=(Span(name="x", low=0, high=1),)), command="true")
 
@@ -295,7 +295,7 @@ def test_at_the_end_of_a_session_facts_that_are_not_stored_are_an_error(log: Stu
 
 def test_a_study_goes_on_while_its_database_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The holder lets go when the first trial has ended, so the study ends well and has everything."""
-    monkeypatch.setattr("memfit.study.sqlite_storage.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("memfit.study.storage.sqlite.BUSY_SECONDS", 0.05)
     folder = tmp_path / "study"
     run(settings_for(tmp_path, GOOD, max_trials=1), folder)
     holder = sqlite3.connect(folder / "study.db", isolation_level=None, check_same_thread=False)

@@ -108,14 +108,14 @@ def test_over_on_another_device(): torch.zeros(1000, device="meta")
 
 
 def test_the_plugin_loads_neither_torch_nor_numpy():
-    code = "import memfit.testing.pytest_plugin, sys; print({'torch', 'numpy', 'msgspec'} & set(sys.modules))"
+    code = "import memfit.integrations.pytest_plugin, sys; print({'torch', 'numpy', 'msgspec'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_without_torch_a_marked_test_runs_as_if_it_had_no_marker(pytester: pytest.Pytester, monkeypatch):
     pytester.makepyfile("import pytest\n@pytest.mark.memfit_budget('1B')\ndef test_plain(): pass\n")
-    monkeypatch.setattr("memfit.testing.pytest_plugin.find_spec", lambda name: None)
+    monkeypatch.setattr("memfit.integrations.pytest_plugin.find_spec", lambda name: None)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)

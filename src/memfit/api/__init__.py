@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from memfit.api.comparisons import (
-    repeat_commands,
-    repeat_runs,
-    repeats_progress,
-    resume_repeats,
-)
-from memfit.api.data_sets import (
+from memfit.api.data import (
     data_set_names,
     fetch_data,
     list_data,
     print_data_sets,
+)
+from memfit.api.diff import (
+    repeat_commands,
+    repeat_runs,
+    repeats_progress,
+    resume_repeats,
 )
 from memfit.api.experiments import (
     check_output,
@@ -21,7 +21,7 @@ from memfit.api.experiments import (
     run_offloading,
     write_experiment,
 )
-from memfit.api.fits import (
+from memfit.api.fit import (
     apply_plan,
     fit_script,
     fit_target,
@@ -31,14 +31,7 @@ from memfit.api.fits import (
     print_levers,
     print_loop_fit,
 )
-from memfit.api.predictions import (
-    predict_peak,
-    print_replay,
-    read_prediction,
-    replay_snapshot,
-    show_prediction,
-)
-from memfit.api.runs import (
+from memfit.api.measure import (
     CommandResult,
     after_a_run,
     attach_process,
@@ -57,7 +50,14 @@ from memfit.api.runs import (
     view_run,
     write_report,
 )
-from memfit.api.studies import (
+from memfit.api.predict import (
+    predict_peak,
+    print_replay,
+    read_prediction,
+    replay_snapshot,
+    show_prediction,
+)
+from memfit.api.study import (
     StudyRun,
     draw_study,
     explain_study,

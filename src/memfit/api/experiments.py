@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memfit.api.fits import foreseen_chain
+from memfit.api.fit import foreseen_chain
 
 if TYPE_CHECKING:
-    from memfit.records.edge import EdgeTables
-    from memfit.records.experiment import OffloadingExperiment
     from memfit.records.plan import Chain
+    from memfit.records.reproduction import EdgeTables, OffloadingExperiment
 
 
 def run_offloading(
@@ -25,9 +24,9 @@ def run_offloading(
     from memfit.job.standard_networks import examples_in, networks_called
     from memfit.plan.experiment import compare_networks, describe_network, rank_planners
     from memfit.plan.experiment_remarks import remarks_on
-    from memfit.records.experiment import OffloadingExperiment
     from memfit.records.plan import Link
-    from memfit.show.experiment_progress import ExperimentProgress
+    from memfit.records.reproduction import OffloadingExperiment
+    from memfit.show.progress.experiment import ExperimentProgress
 
     chosen = networks_called(networks)
     _require_rates(device)
@@ -58,7 +57,7 @@ def run_offloading(
 def _require_rates(device: str) -> None:
     """A device whose speed is not known is refused, before anything slow is done."""
     from memfit.errors import UsageError
-    from memfit.predict.devices import parse_device
+    from memfit.predict.devices.parse import parse_device
 
     if parse_device(device).single_tflops is None:
         raise UsageError(
@@ -75,11 +74,11 @@ def run_edge(
     Further options, as on the command line: link_mbit, link_watts, device_gflops, device_watts, images_per_day,
     image_bytes, num_epochs.
     """
-    from memfit.apply.torch_shape_chain import shape_chain
-    from memfit.job.torch_resnet_family import family_called, resnet_called, stage_names
+    from memfit.job.workloads.vision import family_called, resnet_called, stage_names
     from memfit.plan.edge import Question
     from memfit.plan.edge_tables import edge_tables, num_chains
-    from memfit.show.experiment_progress import ExperimentProgress
+    from memfit.profile.shapes import shape_chain
+    from memfit.show.progress.experiment import ExperimentProgress
 
     names = family_called(networks)
     progress = ExperimentProgress()
@@ -104,18 +103,17 @@ def run_edge(
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
     """Refuse to replace what is there, before anything slow is done."""
-    from memfit.apply.torch_targets import check_output as check
+    from memfit.model.step import check_output as check
 
     check(str(path), force)
 
 
 def print_experiment(found: OffloadingExperiment | EdgeTables, *, as_json: bool = False) -> None:
     """Write an experiment to the standard output."""
-    from memfit.records.edge import EdgeTables
+    from memfit.records.reproduction import EdgeTables
     from memfit.show.as_json import to_json
-    from memfit.show.edge_view import edge_text
-    from memfit.show.experiment_view import experiment_text
     from memfit.show.paper import write_json, write_text
+    from memfit.show.terminal.reproduction import edge_text, experiment_text
 
     if as_json:
         write_json(to_json(found))
@@ -127,13 +125,13 @@ def print_experiment(found: OffloadingExperiment | EdgeTables, *, as_json: bool 
 
 def write_experiment(found: OffloadingExperiment | EdgeTables, folder: str | Path) -> tuple[Path, ...]:
     """Write an experiment into a folder: the record, its tables, and its curves as PNG and SVG."""
-    from memfit.records.edge import EdgeTables
-    from memfit.show.experiment_files import write_tables
+    from memfit.records.reproduction import EdgeTables
+    from memfit.show.export.reproduction_files import write_tables
 
     if isinstance(found, EdgeTables):
-        from memfit.show.matplotlib_edge import draw_edge
+        from memfit.show.figures.edge import draw_edge
 
         return (*write_tables(found, folder), *draw_edge(found, folder))
-    from memfit.show.matplotlib_experiment import draw_experiment
+    from memfit.show.figures.experiment import draw_experiment
 
     return (*write_tables(found, folder), *draw_experiment(found, folder))

@@ -13,7 +13,7 @@ from memfit.commands.options import json_option
 from memfit.errors import UsageError
 
 if TYPE_CHECKING:
-    from memfit.records.finding import Comparison
+    from memfit.records.difference import Comparison
 
 EPILOG = """\b
 Examples:

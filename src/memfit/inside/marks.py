@@ -2,7 +2,7 @@
 
 One file per process, `marks-PID.txt`, made at the first mark (a Python that never trains leaves none). Marks are whole
 lines on an append-only descriptor, so a kill can tear only the last. Any error of the disk switches marking off for
-good, in silence: the job goes first. The lines are described where they are read, in `records/marks_file.py`.
+good, in silence: the job goes first. The lines are described where they are read, in `runfolder/marks.py`.
 
 A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches, and nobody knows what it takes
 on the next machine. So every mark is timed, and what it cost must be saved up, at a thousandth of the time, before

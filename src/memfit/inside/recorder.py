@@ -29,7 +29,7 @@ class Recorder:
         self.is_recording = True
         self.marks.start(os.path.abspath(folder))
         if ledger_every:
-            from .ledger import Ledger
+            from .ledger.ledger import Ledger
 
             self.ledger = Ledger(self.marks, ledger_every)
             self.ledger.start()

@@ -54,7 +54,7 @@ class TorchHooks:
         self._undo = []
         self._tracing = None
         if ledger is not None:
-            from .torch_ledger import TorchLedger
+            from .ledger.torch_traced_steps import TorchLedger
 
             self._tracing = TorchLedger(ledger)
             marks.end_groups()  # a ledger chooses the steps it traces one by one

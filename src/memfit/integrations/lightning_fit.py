@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from memfit.integrations.lightning_callback import callback_class
 from memfit.integrations.trainer_fit import BudgetedTraining, refuse_ranks
-from memfit.measure.lightning_callback import callback_class
 
 
 class MemfitFit(BudgetedTraining, callback_class()):

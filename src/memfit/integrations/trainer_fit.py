@@ -11,7 +11,7 @@ from memfit import api
 from memfit.errors import UsageError
 
 if TYPE_CHECKING:
-    from memfit.apply.torch_loop_fit import LoopFitter
+    from memfit.fit.training_loop import LoopFitter
     from memfit.records.fit import LoopFit
 
 

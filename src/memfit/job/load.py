@@ -11,7 +11,7 @@ from typing import Any
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
-from memfit.job.workloads import recipe_settings, workload_function
+from memfit.job.workloads.registry import recipe_settings, workload_function
 
 
 def load_function(job: JobDescription) -> Callable[..., Any]:

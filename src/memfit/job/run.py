@@ -18,7 +18,7 @@ from memfit.job.load import arguments_for, load_function
 from memfit.job.network_size import NetworkSize
 from memfit.job.reporting import Reporter, proposed_settings
 from memfit.job.rounds import Extent, Round, train_all
-from memfit.job.workloads import WORKLOADS
+from memfit.job.workloads.registry import WORKLOADS
 
 OWN_SETTINGS = ("epochs", "steps", "seed", "device")
 
@@ -95,8 +95,8 @@ def _announcement(job: JobDescription, built: Any, size: NetworkSize) -> str:
 
 def _data_source(data: str) -> str:
     """Whether the images are real; other data is what its name says."""
-    from memfit.job.data_cache import is_cached
-    from memfit.job.data_sets import DATA_SETS
+    from memfit.job.data.cache import is_cached
+    from memfit.job.data.catalogue import DATA_SETS
 
     data_set = DATA_SETS.get(data)
     if data_set is None:

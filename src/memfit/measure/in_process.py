@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from memfit.measure.run_folder import default_folder
+from memfit.measure.new_run import default_folder
 from memfit.measure.session import Attachment
 from memfit.records.run import RunRecord, Settings, settings_for
 
@@ -71,7 +71,7 @@ class MeasuredRun:
         return self
 
     def __exit__(self, _kind: object = None, error: BaseException | None = None, _trace: object = None) -> None:
-        from memfit.records.files import read_run
+        from memfit.runfolder.reader import read_run
 
         if self._marks_are_ours:
             if error is not None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from memfit.records.instruction_sets import FAULTS, ProductCheck, WorkingInstructions
+from memfit.records.doctor import FAULTS, ProductCheck, WorkingInstructions
 
 TYPES = ("float32", "bfloat16", "float16")
 CURES: tuple[dict[str, str], ...] = (

@@ -31,7 +31,6 @@ from memfit.errors import (
     UsageError,
 )
 from memfit.measure.session import JobEnd, check_command, run_command
-from memfit.records.files import read_run
 from memfit.records.repeats import (
     PLAN_FILE,
     PLAN_FORMAT,
@@ -42,6 +41,7 @@ from memfit.records.repeats import (
     RepeatProgress,
 )
 from memfit.records.run import RunRecord
+from memfit.runfolder.reader import read_run
 
 OnProgress = Callable[[RepeatProgress], None]
 _MAX_PLAN_BYTES = 1 << 20

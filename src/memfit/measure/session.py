@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import CommandNotFound, ProcessUnavailable, StorageError
-from memfit.measure import read_proc, run_folder
-from memfit.measure.process_tree import become_subreaper
+from memfit.measure import new_run
+from memfit.measure.counters import proc
+from memfit.measure.sampler.process_tree import become_subreaper
 from memfit.measure.terminal import Terminal
 from memfit.records.run import Settings
-from memfit.records.writer import RunWriter
+from memfit.runfolder.writer import RunWriter
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 INSIDE_START = str(Path(__file__).resolve().parents[1] / "inside" / "start")
@@ -74,7 +75,7 @@ def run_command(
     """
     check_command(command)
     clock_start_ns = time.monotonic_ns()
-    run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
+    new_run.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
     environment = job_environment(folder, settings)
     orders = {
         "command": command,
@@ -138,7 +139,7 @@ def start_sampler(
 ) -> subprocess.Popen[bytes]:
     """Start the sampler as a bare interpreter: no site-packages, no environment, memfit found by its place."""
     code = (
-        f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler_process import main; main()"
+        f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler.process import main; main()"
     )
     arguments = [sys.executable, "-I", "-S", "-c", code, json.dumps(orders)]
     if output_file is None:
@@ -313,7 +314,7 @@ class Attachment:
         command = check_process(pid)
         self.folder = folder
         self._clock_start_ns = clock_start_ns = time.monotonic_ns()
-        run_folder.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
+        new_run.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
         self._status_read, status_write = os.pipe()
         control_read, self._control_write = os.pipe()
         orders = common_orders(folder, settings, clock_start_ns)
@@ -381,9 +382,9 @@ def _seconds_left(deadline: float | None) -> float:
 def check_process(pid: int) -> list[str]:
     """The command line of a process we may measure; refuses one that is gone or belongs to somebody else."""
     try:
-        owner = read_proc.read_owner(pid)
-        status = read_proc.read_status(pid)
-        command = read_proc.read_file(f"/proc/{pid}/cmdline", 1 << 16)
+        owner = proc.read_owner(pid)
+        status = proc.read_status(pid)
+        command = proc.read_file(f"/proc/{pid}/cmdline", 1 << 16)
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessUnavailable(f"there is no process {pid}", hint="ps -u $USER lists yours") from None
     except PermissionError:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
-from memfit.plan.checks import check_budget, check_link
-from memfit.plan.nested import NestedPlanner
-from memfit.plan.program import Program, lower
-from memfit.plan.simulator import Replayed, simulate
-from memfit.plan.sizes import Sizes
-from memfit.plan.transfers import Room, Transfers
+from memfit.plan.problem.checks import check_budget, check_link
+from memfit.plan.problem.program import Program, lower
+from memfit.plan.problem.simulator import Replayed, simulate
+from memfit.plan.problem.sizes import Sizes
+from memfit.plan.problem.transfers import Room, Transfers
+from memfit.plan.recompute.nested import NestedPlanner
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node
 
 Family = Literal["checkpoint", "offload", "combined"]

@@ -5,7 +5,7 @@ layers, as many as its name says, with a backward of two forwards:
 
 - `checkpoint_sequential` with s segments holds s - 1 + (l - floor(l / s) (s - 1)) layers and runs all but the last
   segment twice;
-- Revolve with c slots repeats t(l, c) steps (`revolve.py`), and runs every step once more with everything kept.
+- Revolve with c slots repeats t(l, c) steps (`revolve`), and runs every step once more with everything kept.
 
 Beside these stand the same two rules and the nested plan on the chain as it is, unequal stages and all.
 """
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from memfit.plan.case import Case, judge
 from memfit.plan.planners import PLANNERS
-from memfit.plan.revolve import advances
-from memfit.records.edge import LinkSpeed, MemoryCell, Price, Worth
+from memfit.plan.recompute.revolve import advances
 from memfit.records.plan import Chain
+from memfit.records.reproduction import LinkSpeed, MemoryCell, Price, Worth
 
 FORWARDS_PER_STEP = 3
 """One forward, and a backward of two."""

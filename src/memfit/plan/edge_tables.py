@@ -10,8 +10,8 @@ from functools import cache
 
 from memfit.plan.case import Case
 from memfit.plan.edge import Question, memory_cell, price_curve, price_of, slowdown_of, worth_of
-from memfit.records.edge import EdgeTables, MemoryCell, Price, PublishedFigure, Worth
 from memfit.records.plan import Chain
+from memfit.records.reproduction import EdgeTables, MemoryCell, Price, PublishedFigure, Worth
 
 BATCHES, SIZES = (1, 2, 4, 8, 16, 32), (224, 350, 500, 650)
 BATCH, SIZE = 8, 500

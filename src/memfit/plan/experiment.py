@@ -12,8 +12,8 @@ from statistics import fmean
 from memfit.errors import UsageError
 from memfit.plan.case import Case
 from memfit.plan.planners import PLANNERS, candidate_of, smallest_budget
-from memfit.records.experiment import Cell, Network, Panel, Standing
 from memfit.records.plan import Candidate, Chain, Link
+from memfit.records.reproduction import Cell, Network, Panel, Standing
 
 EQUALLY_FAST = 1.001
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from memfit.records.experiment import Network, Panel
+from memfit.records.reproduction import Network, Panel
 
 EARLIER = ("offload all", "vDNN all", "vDNN conv", "vDNN++", "AutoSwap", "TFLMS")
 HEURISTICS = ("offload prefix", "offload fluid")

@@ -12,30 +12,31 @@ from collections.abc import Sequence
 import msgspec
 
 from memfit.errors import DoesNotFit, UsageError
-from memfit.plan import checkpoint_rules, offload_rules
-from memfit.plan import combined as combined_plans
-from memfit.plan import offload as offload_plans
-from memfit.plan import revolve as revolve_plans
-from memfit.plan.best_known import best_recompute
 from memfit.plan.case import Case, Outcome, Planner, Proposal, Rule, judge, moved_nodes
-from memfit.plan.fluid import offload_bound
-from memfit.plan.least_combined import LeastCombined
 from memfit.plan.levers import consider_levers
-from memfit.plan.program import lower
+from memfit.plan.offload import combined as combined_plans
+from memfit.plan.offload import offload as offload_plans
+from memfit.plan.offload import rules as offload_rules
+from memfit.plan.offload.fluid import offload_bound
+from memfit.plan.offload.least_combined import LeastCombined
+from memfit.plan.problem.program import lower
+from memfit.plan.problem.simulator import simulate
+from memfit.plan.problem.transfers import Transfers
 from memfit.plan.reasons import binding_of, decisions_of, least_budget_bytes
-from memfit.plan.simulator import simulate
-from memfit.plan.transfers import Transfers
+from memfit.plan.recompute import revolve as revolve_plans
+from memfit.plan.recompute import rules
+from memfit.plan.recompute.best_known import best_recompute
 from memfit.records.plan import Candidate, Chain, Link, Move, Plan, Point, Step
 from memfit.units import format_bytes
 
 PLANNERS: dict[str, Planner] = {
     planner.name: planner
     for planner in (
-        Rule("keep all", "checkpoint", checkpoint_rules.keep_all),
-        Rule("every block", "checkpoint", checkpoint_rules.every_block),
-        Rule("equal segments", "checkpoint", checkpoint_rules.best_segments),
-        Rule("sqrt(n)", "checkpoint", checkpoint_rules.sqrt_segments),
-        Rule("greedy segments", "checkpoint", checkpoint_rules.greedy_segments),
+        Rule("keep all", "checkpoint", rules.keep_all),
+        Rule("every block", "checkpoint", rules.every_block),
+        Rule("equal segments", "checkpoint", rules.best_segments),
+        Rule("sqrt(n)", "checkpoint", rules.sqrt_segments),
+        Rule("greedy segments", "checkpoint", rules.greedy_segments),
         Rule("revolve", "checkpoint", revolve_plans.revolve),
         Rule("nested", "checkpoint", best_recompute),
         Rule("offload all", "offload", offload_rules.offload_all),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import accumulate
 
 from memfit.plan.case import Case, Outcome, moved_nodes
-from memfit.plan.checks import covers, option_of
-from memfit.plan.moves import MoveSearch
-from memfit.plan.program import INPUT, Program, lower
-from memfit.plan.sizes import Sizes
+from memfit.plan.offload.moves import MoveSearch
+from memfit.plan.problem.checks import covers, option_of
+from memfit.plan.problem.program import INPUT, Program, lower
+from memfit.plan.problem.sizes import Sizes
 from memfit.records.plan import Binding, Checkpoint, Decision, Keep, Node, Part
 
 WORDS = {

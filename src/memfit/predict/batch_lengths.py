@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.predict.devices import DeviceSpec
+from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.lengths import QUANTILES, Survey, num_too_large, step_of
-from memfit.predict.liveness import peak_in_step
+from memfit.predict.levels.liveness import peak_in_step
 from memfit.records.prediction import BatchLengths, LengthPoint, Prediction
 
 

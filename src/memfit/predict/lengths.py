@@ -18,7 +18,7 @@ import numpy as np
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription, SettingValue
 from memfit.records.prediction import LengthPoint
-from memfit.records.regular_file import describe_error, read_regular
+from memfit.regular_file import describe_error, read_regular
 
 AUTO = "auto"
 """Lengths of the script's own batches, instead of a file."""

@@ -16,7 +16,7 @@ import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
-from memfit.records.regular_file import describe_error, read_regular
+from memfit.regular_file import describe_error, read_regular
 
 PLAN_FORMAT = "memfit-plan"
 PLAN_VERSION = 2

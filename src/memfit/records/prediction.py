@@ -9,8 +9,8 @@ import msgspec
 
 from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
-from memfit.records.regular_file import describe_error, read_regular
 from memfit.records.timeline import Timeline
+from memfit.regular_file import describe_error, read_regular
 
 PREDICTION_FORMAT = "memfit-prediction"
 PREDICTION_VERSION = 2

@@ -332,3 +332,21 @@ def finite_or_reason(value: Any) -> tuple[float | None, str]:
     if not math.isfinite(number):
         return None, f"{number} is not a finite number"
     return number, ""
+
+
+# How far is a running study?
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A study while it runs, for the eye."""
+
+    num_finished: int
+    num_wanted: int | None
+    """None when the study goes on until the tuner, or the clock, ends it."""
+    num_running: int
+    seconds: float
+    """Since this session began."""
+    seconds_left: float | None
+    """None when there is nothing to estimate from."""
+    live: tuple[dict[str, Any], ...] = ()
+    """What is known of each running trial."""
+    is_ending: bool = False

@@ -22,21 +22,20 @@ from typing import Any, Protocol
 import msgspec
 
 from memfit.errors import MemfitError, StorageError
-from memfit.records.study import Proposal, StudySettings, TrialOutcome, TrialRecord
-from memfit.records.study_standing import Standing
-from memfit.study.engine import Engine
-from memfit.study.ordered_tuner import engine_for
+from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
+from memfit.study.engine.engine import Engine
+from memfit.study.folder import new_id
 from memfit.study.published_rerun import size_of_network
-from memfit.study.storage import Extent, Proposed, Started, now_text, study_of
-from memfit.study.storage_log import StudyLog
-from memfit.study.study_folder import new_id
-from memfit.study.trial_files import Report, final_of, intermediates_of
-from memfit.study.trial_gpus import GpuPool
-from memfit.study.trial_order import TrialOrder, absolute, command_of, trial_folder_name
-from memfit.study.trial_prediction import Foresight, verdict
-from memfit.study.trial_process import INTERRUPTED
-from memfit.study.trial_result import Ending
-from memfit.study.trial_runner import News, Runner
+from memfit.study.storage.facts import Extent, Proposed, Started, now_text, study_of
+from memfit.study.storage.log import StudyLog
+from memfit.study.trials.files import Report, final_of, intermediates_of
+from memfit.study.trials.gpus import GpuPool
+from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
+from memfit.study.trials.prediction import Foresight, verdict
+from memfit.study.trials.process import INTERRUPTED
+from memfit.study.trials.result import Ending
+from memfit.study.trials.runner import News, Runner
+from memfit.study.tuners.ordered import engine_for
 
 MOST_ATTEMPTS = 3
 """A trial whose end is lost so many times is a failed one."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from memfit.errors import MemfitError
 from memfit.records.figure import Figure, measured, unknown
-from memfit.records.files import read_run
+from memfit.records.reproduction import Rerun, RerunRow, StepEvidence
 from memfit.records.study import Study, TrialRecord
-from memfit.records.study_rerun import Rerun, RerunRow, StepEvidence
+from memfit.runfolder.reader import read_run
 from memfit.study.published import SOURCE, published_study
 from memfit.study.published_rerun import published_name
 

@@ -14,10 +14,10 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.records.study import Study, StudySettings
-from memfit.study.ordered_tuner import NAME as ORDERED
-from memfit.study.ordered_tuner import ordered_tool
 from memfit.study.published import FEATURES, TABLES, network_size, published_study
-from memfit.study.space import parameters_of
+from memfit.study.space.space import parameters_of
+from memfit.study.tuners.ordered import NAME as ORDERED
+from memfit.study.tuners.ordered import ordered_tool
 
 PREFIX = "paper-"
 
@@ -57,7 +57,7 @@ def rerun_settings(
 
 
 def _drawn(settings: StudySettings, count: int, seed: int) -> list[dict[str, Any]]:
-    from memfit.study.sampling import generator_for, random_draws
+    from memfit.study.space.sampling import generator_for, random_draws
 
     space = settings.space
     return [parameters_of(space, random_draws(space, generator_for(seed, number))) for number in range(count)]

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.records.writer import RunWriter, write_header
+from memfit.runfolder.writer import RunWriter, write_header
 from memfit.testing.made_runs import CLOCK_START_NS, MadeRun, made_header
 from memfit.units import MIB
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from memfit.records.writer import RunWriter, write_header
+from memfit.runfolder.writer import RunWriter, write_header
 from memfit.testing.made_ledger import write_ledger
 from memfit.units import GIB, MIB
 

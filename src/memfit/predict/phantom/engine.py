@@ -11,19 +11,19 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.batch_lengths import with_lengths_of_loader
-from memfit.predict.cuda_memory import context_figure
-from memfit.predict.devices import Context, DeviceSpec, context_of
-from memfit.predict.error_band import earned
-from memfit.predict.liveness import peak_by_phase, peak_of, who_is_alive
-from memfit.predict.phantom.build import built_library
-from memfit.predict.phantom.child import run_in_child
-from memfit.predict.phantom.gpus import PRODUCTS, UNLIMITED_BYTES, described_gpu, sources_of
-from memfit.predict.phantom.installed import find_torch
+from memfit.predict.child.instruction_sets import AskProcessor, run_cured
+from memfit.predict.devices.catalogue import PRODUCTS, UNLIMITED_BYTES, described_gpu, sources_of
+from memfit.predict.devices.parse import Context, DeviceSpec, context_of
+from memfit.predict.levels.error_band import earned
+from memfit.predict.levels.gpu import context_figure
+from memfit.predict.levels.liveness import peak_by_phase, peak_of, who_is_alive
+from memfit.predict.levels.savings import savings_of
+from memfit.predict.phantom.library.build import built_library
+from memfit.predict.phantom.library.installed import find_torch
 from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
+from memfit.predict.phantom.parent import run_in_child
 from memfit.predict.phantom.snapshot_timeline import CUDA
 from memfit.predict.phantom.value_reads import answers_of_environment
-from memfit.predict.processor_cure import AskProcessor, run_cured
-from memfit.predict.what_if import savings_of
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Cost, Level, Prediction
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from memfit.job.description import JobDescription
+from memfit.predict.child.messages import Failure
+from memfit.predict.devices.catalogue import GpuProperties
 from memfit.predict.lengths import Survey
-from memfit.predict.messages import Failure
-from memfit.predict.phantom.gpus import GpuProperties
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memfit.predict.trace import STRENGTH
+from memfit.predict.observe.log import STRENGTH
 from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
 
 CUDA = "cuda:0"

@@ -1,0 +1,1 @@
+"""One run, or the difference of two."""

@@ -1,0 +1,1 @@
+"""What drives memory over many trials."""

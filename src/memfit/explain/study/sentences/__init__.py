@@ -1,0 +1,1 @@
+"""Findings of a study in words."""

@@ -1,0 +1,226 @@
+"""Does the model compute the same with the plan as without, and does it stay within the promise?
+
+One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by
+bit, by digests, so that no second set of gradients is held. The plain step is run twice first, before anything else
+is done with the model. Where it does not agree with itself by a rounding, its kernels are not deterministic, and there
+the largest difference between two plain runs is the tolerance; the proof says so. A model that differs by more carries
+something from one step to the next, and is refused.
+
+Where this machine cannot hold the plain step, its place is taken by the step with every block recomputed alone, each
+of whose blocks was compared with itself, saved tensor by saved tensor (`block_by_block`). Then there is no tolerance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memfit.errors import UsageError
+from memfit.model.out_of_memory import is_out_of_memory
+from memfit.model.step import (
+    Job,
+    RandomState,
+    gradient_bytes_there,
+    leaving_no_trace,
+    storage_bytes,
+    tensors_of,
+)
+from memfit.profile.meter.meter import record_events
+from memfit.records.fit import Proof
+
+Compared = torch.Tensor | bytes | None
+TOLERANCE_FACTOR = 4.0
+ROUNDINGS = 1000
+"""By so many roundings a gradient may differ between two plain runs."""
+MOST_DRIFT = 1e-5
+"""Of the loss between two plain runs: sums in another order change the last digits only."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run computed."""
+
+    loss: torch.Tensor | None
+    gradients: dict[str, Compared]
+    """Digests; tensors only where a tolerance needs them."""
+    buffers: dict[str, Compared]
+    random: RandomState
+    gradient_bytes: int = 0
+    peak_bytes: int | None = None
+    """Above what was alive before the run; None when nobody looked."""
+
+
+@dataclass(slots=True)
+class Reference:
+    """The plain step, or what stands for it, run twice."""
+
+    outcome: Outcome
+    tolerance: dict[str, float]
+    """Largest difference between two plain runs, only where there is one."""
+    state: RandomState
+    """Where all runs begin."""
+
+
+def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Collection[str] = ()) -> Outcome:
+    """Run from one random state and keep digests of what came out; tensors of what is named in `whole`."""
+
+    def kept(name: str, tensor: torch.Tensor | None) -> Compared:
+        if tensor is None or tensor.is_meta:
+            return None
+        return tensor.detach().clone() if name in whole else digest_of(tensor)
+
+    with leaving_no_trace(job):
+        state.put_back()
+        job.seen.pop("loss", None)
+        record = record_events(job.run, job.device) if watched else job.run() and None
+        loss = job.seen.get("loss")
+        return Outcome(
+            loss=None if loss is None else loss.clone(),
+            gradients={n: kept(f"gradient of {n}", p.grad) for n, p in job.model.named_parameters()},
+            buffers={n: kept(f"buffer {n}", b) for n, b in job.model.named_buffers()},
+            random=RandomState.now(),
+            gradient_bytes=storage_bytes([p.grad for p in job.model.parameters() if p.grad is not None]),
+            peak_bytes=record.peak_bytes if watched and record is not None else None,
+        )
+
+
+def digest_of(tensor: torch.Tensor) -> bytes:
+    """A digest of the bits of a tensor, its shape and its type."""
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    flat = tensor.detach().to("cpu").contiguous().view(-1)
+    found.update(flat.view(torch.uint8).numpy().data)
+    return found.digest()
+
+
+def reference_of(job: Job, state: RandomState) -> Reference:
+    """Run the plain step twice, or what stands for it; refuse a model that does not come near itself."""
+    given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
+    with contextlib.nullcontext() if job.spared is None else job.spared():
+        first, second = run_once(job, state), run_once(job, state)
+        if any(tensor._version != version for tensor, version in given):
+            raise UsageError(
+                "the model writes into its batch, so that it cannot be run twice",
+                hint="let it work on a copy: inputs.clone()",
+            )
+        _refuse_another_loss(first, second)
+        apart = differences(first, second)
+        job.is_exact = not apart
+        if not apart:
+            return Reference(first, {}, state)
+        if job.spared is not None:
+            raise UsageError(
+                "two runs of the step differ, and this machine cannot hold what a tolerance would need",
+                found=names_of(sorted(apart)),
+                hint="torch.use_deterministic_algorithms(True), or fit on a larger machine and load the plan here",
+            )
+        first, second = run_once(job, state, whole=apart), run_once(job, state, whole=apart)
+    gaps = {name: gap for name, gap in differences(first, second).items() if math.isfinite(gap)}
+    _refuse_another_gradient(first, gaps)
+    return Reference(first, gaps, state)
+
+
+def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
+    if first.loss is None or second.loss is None or torch.equal(first.loss, second.loss):
+        return
+    a, b = float(first.loss), float(second.loss)
+    if not abs(a - b) <= MOST_DRIFT * max(abs(a), abs(b), 1e-12):
+        raise UsageError(
+            "the model cannot be run twice",
+            found=f"with the same seed and the same weights the loss was {a:.6g}, then {b:.6g}",
+            hint="find what it carries from one step to the next, or its own source of random numbers",
+        )
+
+
+def _refuse_another_gradient(outcome: Outcome, gaps: dict[str, float]) -> None:
+    """Refuse what differs by more than sums in another order do."""
+    tensors = {f"gradient of {name}": tensor for name, tensor in outcome.gradients.items()}
+    # Against the largest gradient there is: some are nothing but rounding, as that of a bias before a BatchNorm.
+    sizes = [float(t.abs().max()) for t in tensors.values() if isinstance(t, torch.Tensor) and t.numel()]
+    for name, gap in gaps.items():
+        tensor = tensors.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            share = gap / max(*sizes, 1e-30, 1e-30)
+            if share > ROUNDINGS * torch.finfo(tensor.dtype).eps:
+                raise UsageError(
+                    "the model cannot be run twice",
+                    found=f"with the same seed and the same weights, the {name} differs by {share:.1g} of the largest",
+                    hint="find what it carries from one step to the next, or its own source of random numbers",
+                )
+
+
+def differences(one: Outcome, other: Outcome) -> dict[str, float]:
+    """Name and largest difference of everything that is not bit-equal; infinite where sizes or presence differ."""
+    found: dict[str, float] = {}
+    _compare(found, "loss", one.loss, other.loss)
+    for kind, mine, theirs in (
+        ("gradient of ", one.gradients, other.gradients),
+        ("buffer ", one.buffers, other.buffers),
+    ):
+        for name in mine.keys() | theirs.keys():
+            _compare(found, kind + name, mine.get(name), theirs.get(name))
+    if not one.random.same_as(other.random):
+        found["state of the random generators"] = float("inf")
+    return found
+
+
+def _compare(found: dict[str, float], name: str, mine: Compared, theirs: Compared) -> None:
+    if mine is None and theirs is None:
+        return
+    if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        if mine != theirs:
+            found[name] = float("inf")
+    elif mine.shape != theirs.shape:
+        found[name] = float("inf")
+    elif not _bit_equal(mine, theirs):
+        gap = (mine.detach().double() - theirs.detach().double()).abs().max()
+        found[name] = float(gap) if torch.isfinite(gap) else float("inf")
+
+
+def _bit_equal(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Equal values; a NaN is equal to a NaN in the same place."""
+    return torch.equal(mine, theirs) or torch.allclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, promised_bytes: int) -> Proof:
+    """Run the planned step once under the allocator's eyes and compare it with the plain one."""
+    try:
+        outcome = run_once(job, state, watched=True, whole=reference.tolerance)
+    except Exception as error:  # a block that cannot be run again may fail in any way it likes
+        if is_out_of_memory(error):
+            raise
+        first_line = (str(error) or "without a message").splitlines()[0][:200]
+        return Proof(failure=f"{type(error).__name__}: {first_line}", promised_bytes=promised_bytes)
+    apart = differences(reference.outcome, outcome)
+    wrong = {n: gap for n, gap in apart.items() if not gap <= TOLERANCE_FACTOR * reference.tolerance.get(n, 0.0)}
+    there_bytes = gradient_bytes_there(job)  # counted in the base already
+    update_bytes = base_bytes - there_bytes + outcome.gradient_bytes + job.update_transient_bytes
+    return Proof(
+        differing=tuple(sorted(wrong)),
+        within_tolerance=tuple(sorted(apart.keys() - wrong.keys())),
+        num_compared=1 + len(outcome.gradients) + len(outcome.buffers) + 1,
+        measured_peak_bytes=max(base_bytes + (outcome.peak_bytes or 0), update_bytes),
+        promised_bytes=promised_bytes,
+    )
+
+
+def base_bytes_of(job: Job, state_bytes: int) -> int:
+    """What is alive before the step: parameters, buffers, the batch, earlier gradients, the optimizer's state to be.
+
+    With what is left free for blocks that the measured step did not call.
+    """
+    tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
+    return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes + job.reserved_bytes + job.around_bytes
+
+
+def names_of(differences: Sequence[str], most: int = 3) -> str:
+    """A few names for a message."""
+    rest = f" and {len(differences) - most} more" if len(differences) > most else ""
+    return ", ".join(differences[:most]) + rest

@@ -1,0 +1,368 @@
+"""Records one pass of somebody's training loop, from the model's call to the end of its backward, and plays it again.
+
+A loop is no function, so that a step of it cannot be called a second time. What can be repeated is what it did with
+tensors: calls of modules that have parameters (each is one entry, whatever happens inside), and the torch functions
+around them, as a `TorchFunctionMode` sees them. Tensors that the pass made are known by number and not held; those
+that were there before are held. Before the first call of a module, only what carries gradients is recorded: the rest is
+data. Python's own decisions are not on the tape: playing repeats the way that was taken.
+
+What was there before is never changed by playing: a tensor that the loop writes into (a running loss, a sum that
+begins with zeros) is written into a copy, made of the value it had; writing that the backward does not need is left
+out. Each call is repeated with or without gradients and under the autocast that it had.
+
+A tape that would compute something else, or change what is not its own, is refused when it is closed: a tensor with a
+history that nobody recorded (made by a hook, or by another thread), or in an object that nobody opens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from memfit.errors import UsageError
+from memfit.model.random_and_autocast import Autocast
+from memfit.model.structures import replaced, tensors_in
+
+_SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "register_hook", "backward"}
+"""Functions that make no tensor worth repeating, or act on the graph alone."""
+_FUNCTION: Any = torch.autograd.Function
+_MOST_COPIED_BYTES = 1 << 20
+"""Of a tensor from before the pass into which the loop writes."""
+_READ_ONLY_PROPERTIES = {"T", "H", "mT", "mH", "real", "imag", "data"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A tensor that the pass made: which one of the tensors that an entry returned."""
+
+    entry: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Hung:
+    """A tensor that a call of a module left on some module: an auxiliary loss, for example."""
+
+    module: torch.nn.Module
+    name: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One call: of a module, or of a torch function."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    has_gradients: bool
+    """Whether autograd recorded: a pass has parts under `no_grad`."""
+    autocast: Autocast
+    written: frozenset[int] = frozenset()
+    """Numbers of the entries whose tensors it changes in place; it is played where one of them is needed."""
+    writes_outside: bool = False
+    """Whether it changes a tensor from before the pass, of which no copy was made."""
+    reads: set[int] = field(default_factory=set)
+    """Numbers of the entries whose tensors it is given."""
+
+
+class Tape:
+    """What one pass did; `play` does it again."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.modules: list[torch.nn.Module] = []
+        """Modules with parameters that the pass called, each once, in the order of their first calls."""
+        self.others: list[torch.nn.Module] = []
+        """Further modules with parameters or buffers that it called: teachers, frozen networks."""
+        self._known: Any = WeakIdKeyDictionary()
+        self._backward: _Entry | None = None
+        self._held_to_the_end: set[int] = set()
+        """Entries with a tensor that was alive when the backward began: in a variable of the loop, or saved."""
+        self._outside: set[int] = set()
+        """Storages of tensors from before the pass that entries are given."""
+        self._fault = ""
+
+    @property
+    def fault(self) -> str:
+        """Why the tape cannot be played; empty when it can."""
+        return self._fault or ("" if self._backward is not None else "it has no backward")
+
+    def add(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, output: Any, written: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """Note one call that was made, and which of its tensors it changed in place."""
+        entry = self._entry(function, args, kwargs)
+        known = [self._known.get(tensor) for tensor in written]
+        entry.written = frozenset(each.entry for each in known if each is not None)
+        entry.writes_outside = None in known or any(_storage(tensor) in self._outside for tensor in written)
+        number = len(self.entries)
+        self.entries.append(entry)
+        for position, tensor in enumerate(tensors_in(output)):
+            self._known[tensor] = _Made(number, position)
+
+    def add_module(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any, is_trained: bool) -> None:
+        """Note the call of a module."""
+        known = self.modules if is_trained else self.others
+        if not any(module is each for each in known):
+            known.append(module)
+        self.add(module, args, kwargs, output)
+
+    def add_copy(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """From here on, a tensor from before the pass is a copy of the value that it had."""
+        self.add(torch.clone, (value,), {}, tensor)
+        self._outside.discard(_storage(tensor))
+
+    def is_from_before(self, tensor: torch.Tensor) -> bool:
+        """Whether the pass did not make this tensor."""
+        return tensor not in self._known
+
+    def close(self, backward: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Note the backward, and drop what it does not need."""
+        self._backward = self._entry(backward, args, kwargs)
+        needed, waiting = set(), set(self._backward.reads)
+        for number in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[number]
+            if number in waiting or entry.written & (needed | waiting):
+                needed.add(number)
+                waiting |= entry.reads
+                if entry.writes_outside:
+                    self._say(f"{_name_of(entry.function)} changes a tensor in place that was there before the pass")
+        for number, entry in enumerate(self.entries):
+            if number not in needed:
+                entry.function, entry.args, entry.kwargs = _nothing, (), {}
+        self._held_to_the_end = {known.entry for known in self._known.values()}
+        self._known = WeakIdKeyDictionary()
+
+    def play(self) -> torch.Tensor | None:
+        """Do all of it again; returns what the backward began with."""
+        assert self._backward is not None
+        made: list[list[torch.Tensor]] = []
+        last_use = self._last_uses()
+        for number, entry in enumerate(self.entries):
+            args, kwargs = self._filled(entry, made)
+            made.append(_played(entry, args, kwargs))
+            del args, kwargs
+            for done in last_use.get(number, ()):
+                made[done] = []  # as the loop's own variables, no tensor lives longer than it is used
+        args, kwargs = self._filled(self._backward, made)
+        first = args[0] if args else kwargs.get("tensors")
+        self._backward.function(*args, **kwargs)
+        return first if isinstance(first, torch.Tensor) else None
+
+    def _last_uses(self) -> dict[int, list[int]]:
+        """By entry, the entries whose tensors are let go after it: as early as the loop let them go, or earlier."""
+        last: dict[int, int] = {number: number for number in range(len(self.entries))}
+        for number, entry in enumerate(self.entries):
+            last.update(dict.fromkeys(entry.reads, number))
+        found: dict[int, list[int]] = {}
+        for number, at in last.items():
+            if number not in self._held_to_the_end:
+                found.setdefault(at, []).append(number)
+        return found
+
+    def _entry(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Entry:
+        reads: set[int] = set()
+
+        def kept(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                if any(tensor in self._known or tensor.grad_fn is not None for tensor in _within(leaf)):
+                    self._say(f"{_name_of(function)} is given a {type(leaf).__name__} with tensors of this pass in it")
+                return leaf
+            known = self._known.get(leaf)
+            if known is None and leaf.grad_fn is not None:
+                known = self._found_on_a_module(leaf)
+            if known is None:
+                self._outside.add(_storage(leaf))
+            if isinstance(known, _Made):
+                reads.add(known.entry)
+            return leaf if known is None else known
+
+        kinds = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
+        circumstances = torch.is_grad_enabled(), Autocast(kinds)
+        return _Entry(function, replaced(args, kept), replaced(kwargs, kept), *circumstances, reads=reads)
+
+    def _found_on_a_module(self, tensor: torch.Tensor) -> _Hung | None:
+        for root in self.modules:
+            for module in root.modules():
+                for name, value in module.__dict__.items():
+                    if value is tensor:
+                        return _Hung(module, name)
+        self._say(
+            f"a tensor of shape {tuple(tensor.shape)} made by {tensor.grad_fn.name() if tensor.grad_fn else '?'} came "
+            "from elsewhere than a module's output or a torch function"
+        )
+        return None
+
+    def _say(self, fault: str) -> None:
+        self._fault = self._fault or fault
+
+    def _filled(self, entry: _Entry, made: list[list[torch.Tensor]]) -> tuple[Any, Any]:
+        def fill(leaf: Any) -> Any:
+            if isinstance(leaf, _Made):
+                return made[leaf.entry][leaf.position]
+            return getattr(leaf.module, leaf.name) if isinstance(leaf, _Hung) else leaf
+
+        return replaced(entry.args, fill), replaced(entry.kwargs, fill)
+
+    def held(self) -> list[torch.Tensor]:
+        """Every tensor that was there before the pass and is held for playing it."""
+        entries = [*self.entries, *([self._backward] if self._backward is not None else [])]
+        return [tensor for entry in entries for tensor in tensors_in((entry.args, entry.kwargs))]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def _within(value: Any) -> list[torch.Tensor]:
+    """Tensors in an object that `replaced` does not open: in a mapping, a data class or its attributes."""
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(value, torch.nn.Module) or not isinstance(attributes, dict):
+        return tensors_in(value)
+    return [*tensors_in(value), *(t for each in list(attributes.values()) for t in tensors_in(each))]
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _played(entry: _Entry, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    if entry.function is _nothing:
+        return []
+    with torch.set_grad_enabled(entry.has_gradients), entry.autocast.again():
+        return tensors_in(entry.function(*args, **kwargs))
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In the place of a call that the backward does not need."""
+
+
+class Recorder(TorchFunctionMode):
+    """Writes the torch functions of one thread to a tape, and `autograd.Function.apply`, which no mode sees (2.13)."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape, self.inside_module, self.is_open = tape, 0, False
+        self._thread = threading.get_ident()
+        self.is_on_stack = False
+        self._plain_apply: Any = None
+
+    def begin(self) -> None:
+        """Record from now on."""
+        self.__enter__()
+        self.is_open = self.is_on_stack = True
+        self._plain_apply = plain = _FUNCTION.__dict__["apply"]
+        recorder = self
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            return recorder._applied(cls, plain.__get__(None, cls), args, kwargs)
+
+        _FUNCTION.apply = classmethod(apply)
+
+    def end(self) -> None:
+        """Record no more. The mode leaves the stack as soon as it is on top: inside of a torch function it is not."""
+        if self.is_open:
+            self.is_open = False
+            _FUNCTION.apply = self._plain_apply
+        if self.is_on_stack and _get_current_function_mode() is self:
+            self.is_on_stack = False
+            self.__exit__(None, None, None)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._records():
+            return func(*args, **kwargs)
+        given = [tensor for tensor in tensors_in((args, kwargs)) if not tensor.is_inference()]
+        versions = [tensor._version for tensor in given]
+        copies = self._copies(func, given)
+        output = func(*args, **kwargs)
+        written = [tensor for tensor, version in zip(given, versions, strict=True) if tensor._version != version]
+        self._note(func, args, kwargs, output, written, copies)
+        return output
+
+    def _copies(self, func: Any, given: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The values of small tensors from before the pass, where a function by its name writes into its first."""
+        first = given[:1] if self.tape.modules and _writes_by_name(func) else []
+        with torch.no_grad():
+            return [
+                (tensor, tensor.detach().clone())
+                for tensor in first
+                if self.tape.is_from_before(tensor) and not tensor.requires_grad and tensor.nbytes <= _MOST_COPIED_BYTES
+            ]
+
+    def _note(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        written: list[torch.Tensor],
+        copies: list[tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        made = tensors_in(output)
+        if _is_silent(func) or not (made or written):
+            return
+        if self.tape.modules or any(tensor.requires_grad for tensor in made):
+            for tensor, value in copies:
+                self.tape.add_copy(tensor, value)
+            self.tape.add(func, args, kwargs, output, written)
+
+    def call_module(
+        self, module: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any, is_trained: bool = True
+    ) -> Any:
+        """Make the call of a module; it is one entry."""
+        if not self._records():
+            return call(*args, **kwargs)
+        output = self._as_one(call, args, kwargs)
+        self.tape.add_module(module, args, kwargs, output, is_trained)
+        return output
+
+    def _applied(self, cls: Any, apply: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if not self._records():
+            return apply(*args, **kwargs)
+        output = self._as_one(apply, args, kwargs)
+        if self.tape.modules or any(tensor.requires_grad for tensor in tensors_in(output)):
+            self.tape.add(cls.apply, args, kwargs, output)
+        return output
+
+    def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.inside_module += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.inside_module -= 1
+
+    def _records(self) -> bool:
+        return self.is_open and not self.inside_module and threading.get_ident() == self._thread
+
+
+def _writes_by_name(func: Any) -> bool:
+    """Whether a function announces that it changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
+    name = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name == "__setitem__" or name.startswith("__i")
+    return name.endswith("_") and name != "requires_grad_"
+
+
+def _is_silent(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        owner = getattr(getattr(func, "__self__", None), "__name__", "")
+        return owner not in _READ_ONLY_PROPERTIES
+    return name in _SILENT
+
+
+def refuse_unplayable(tape: Tape) -> None:
+    """Say why a pass cannot be repeated."""
+    if tape.fault:
+        raise UsageError(
+            "this training step cannot be run again, so that no plan can be proven for it",
+            found=tape.fault,
+            hint="name a function that builds the training (memfit fit FILE:function), or fit_to_budget in the script",
+        )

@@ -1,0 +1,70 @@
+"""Runs a training script to its end while its loop is fitted, and says how it ended."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from types import TracebackType
+from unittest.mock import patch
+
+import msgspec
+import torch
+
+from memfit.errors import MemfitError, UsageError
+from memfit.fit.training_loop import LoopFitter, StopAfterFitting
+from memfit.measure.counters.free_memory import process_peak_bytes
+from memfit.records.fit import LoopFit
+
+
+def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> LoopFit:
+    """Run a script as `python script.py arguments` would, within a budget.
+
+    What the script raises is written as Python would write it, and kept in the record; why no plan holds is raised.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    ended = ""
+    fitter.start()
+    try:
+        with patch.object(sys, "argv", [path, *arguments]), patch.object(sys, "path", [folder, *sys.path]):
+            runpy.run_path(path, run_name="__main__")
+    except StopAfterFitting:
+        pass
+    except SystemExit as leaving:
+        ended = "" if leaving.code in (None, 0) else f"it left with {leaving.code}"
+    except MemfitError as error:
+        if error is not fitter.failed:
+            raise
+    except Exception as error:
+        error.__traceback__ = _from_the_script(error, path)
+        traceback.print_exception(error)
+        ended = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+    finally:
+        found = fitter.stop()
+    if fitter.failed is not None:
+        raise fitter.failed
+    if not found.num_passes and not found.fits and not ended:
+        raise UsageError(
+            f"{path} ended before a plan could be made",
+            found="fewer than two passes: a call of a module in train() that a backward() follows",
+            hint="two batches or more, in this process, with backward() and not torch.autograd.grad alone",
+        )
+    return msgspec.structs.replace(found, ended=ended, process_peak_bytes=process_peak_bytes())
+
+
+def _from_the_script(error: Exception, path: str) -> TracebackType | None:
+    """The traceback from the first frame of the script on."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename != path:
+        frame = frame.tb_next
+    return frame or error.__traceback__
+
+
+def budget_of_gpu() -> int:
+    """All memory of the GPU here, for who names no budget."""
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "there is no budget to fit into, and no GPU here whose memory could be one", hint="--budget 2GiB"
+        )
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

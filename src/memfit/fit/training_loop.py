@@ -1,0 +1,450 @@
+"""Fits a training loop while it runs: the first pass is recorded, a plan is made before the next, the loop goes on.
+
+Nothing is known of the loop but what it calls. The outermost call of a module in training begins a pass, the backward
+ends it. The first pass is written to a tape (`recorded_pass`); where it would take more than the budget, as foreseen on
+fake tensors, its blocks are recomputed one by one. Before the second pass, when what the first one held is gone, the
+tape is the step that is profiled, planned and proven; then the plan is applied and the loop goes on. A pass with more
+input than the plan was made for is recorded in the same way, and fitted before the one after it.
+
+Measured is what all tensors take, those of the program beside the model included: on CUDA in every pass, by the
+allocator's own peak; elsewhere in some passes, by its events.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memfit.apply.checkpoints import AppliedPlan
+from memfit.errors import UsageError
+from memfit.fit.recorded_pass import Recorder, Tape, refuse_unplayable
+from memfit.model.module_state import State, Watch
+from memfit.model.step import Job, storage_bytes, tensors_of
+from memfit.model.structures import tensors_in
+from memfit.profile.block_by_block import recompute_every_block
+from memfit.profile.meter.meter import Meter
+from memfit.records.fit import Fit, LoopFit
+from memfit.units import format_bytes
+
+MOST_FITS = 8
+"""Longer and longer batches: after so many plans the last one stays, with a warning."""
+FIRST_MEASURED = 3
+MOST_WINDOWS = 25
+"""Passes in one recording of events, so that it stays small."""
+EVERY_PASS = 50
+"""Where measuring costs time, the first passes under a plan are measured and then one in so many."""
+
+FitJob = Callable[[Job, int], Any]
+"""Makes a job fit: profile, plan, apply, prove. Returns what carries `.fit` and `.undo()`."""
+
+
+class StopAfterFitting(BaseException):
+    """Ends a program whose plan was all that was asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopOptions:
+    """What the loop is held to."""
+
+    budget_bytes: int
+    name: str = ""
+    only_plan: bool = False
+    """Stop the program as soon as the plan is proven."""
+    ready_plan: Callable[[torch.nn.Module], AppliedPlan] | None = None
+    """Applies a plan that is there already, instead of making one."""
+    measure_every: int = EVERY_PASS
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Peaks of the passes that were measured under a plan."""
+
+    num_passes: int = 0
+    num_measured: int = 0
+    highest_bytes: int | None = None
+    highest_at: int | None = None
+    num_over: int = 0
+
+
+@dataclass(slots=True)
+class LoopFitter:
+    """Stands between a program and torch from `start` to `stop`."""
+
+    options: LoopOptions
+    fit_job: FitJob
+    say: Callable[[str], None]
+    fits: list[Fit] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    measured: _Measured = field(default_factory=_Measured)
+    first_peak_bytes: int | None = None
+    """The highest of the passes that ran before there was a plan."""
+    failed: Exception | None = None
+    """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
+    _within_pass: bool = False
+    _fitted: Any = None
+    _tape: Tape | None = None
+    _recorder: Recorder | None = None
+    _stale: Recorder | None = None
+    """Records no more, and is to leave torch's stack of modes."""
+    _spare: AppliedPlan | None = None
+    _planned_bytes: int = 0
+    _recorded_bytes: int = 0
+    _depth: int = 0
+    _thread: int = 0
+    _meter: Meter | None = None
+    _windows: list[int | None] = field(default_factory=list)
+    """Of the passes that are being measured, their numbers under a plan; None before there was one."""
+    _plain_call: Any = None
+    _plain_backward: Any = None
+    _began_seconds: float = 0.0
+    _fitting_seconds: float = 0.0
+
+    # ---- between the program and torch --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """From now on every call of a module and every backward comes by here."""
+        self._thread, self._began_seconds = threading.get_ident(), time.monotonic()
+        self._plain_call, self._plain_backward = torch.nn.Module.__call__, torch.autograd.backward
+        fitter = self
+
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return fitter._called(module, args, kwargs)
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            return fitter._backward(args, kwargs)
+
+        torch.nn.Module.__call__ = call
+        torch.autograd.backward = backward
+
+    def stop(self) -> LoopFit:
+        """Leave the program as it was, and say what came of it."""
+        self._give_torch_back()
+        self._end_recording()
+        self._end_measuring()
+        self._unspare()
+        if self._fitted is not None:
+            self._fitted.undo()
+        self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
+        return LoopFit(
+            name=self.options.name,
+            budget_bytes=self.options.budget_bytes,
+            fits=tuple(self.fits),
+            num_passes=self.measured.num_passes,
+            num_measured=self.measured.num_measured,
+            measured_peak_bytes=self.measured.highest_bytes,
+            highest_pass=self.measured.highest_at,
+            num_over_budget=self.measured.num_over,
+            first_peak_bytes=self.first_peak_bytes,
+            fitting_seconds=self._fitting_seconds,
+            seconds=time.monotonic() - self._began_seconds,
+            notes=tuple(self.notes),
+        )
+
+    def _give_torch_back(self) -> None:
+        torch.nn.Module.__call__ = self._plain_call
+        torch.autograd.backward = self._plain_backward
+
+    def _called(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        is_trained = _trains(module)
+        if self._depth or threading.get_ident() != self._thread or not (is_trained or self._records(module)):
+            return self._plain_call(module, *args, **kwargs)
+        self._depth += 1
+        try:
+            if is_trained and not self._within_pass and self.failed is None:
+                try:
+                    self._begin_pass(module, args, kwargs)
+                except Exception as error:
+                    self.failed = error
+                    self._give_torch_back()  # for who goes on all the same, and never comes to stop
+                    raise
+            if self._recorder is not None:
+                return self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
+            return self._plain_call(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _records(self, module: torch.nn.Module) -> bool:
+        """Whether a module that is not trained has to be on the tape: a teacher, whose state must stay as it is."""
+        recording = self._recorder is not None and self._recorder.is_open
+        return recording and any(True for tensors in (module.parameters(), module.buffers()) for _ in tensors)
+
+    def _bound(self, module: torch.nn.Module) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._plain_call(module, *args, **kwargs)
+
+    def _backward(self, args: Any, kwargs: Any) -> Any:
+        if self._depth or threading.get_ident() != self._thread:
+            return self._plain_backward(*args, **kwargs)
+        tape = self._tape if self._recorder is not None else None
+        if tape is not None:
+            tape.close(_backward_of_torch, args, kwargs)
+            self._end_recording()
+        try:
+            return self._plain_backward(*args, **kwargs)
+        finally:
+            self._within_pass = False
+
+    # ---- passes --------------------------------------------------------------------------------------------------
+
+    def _begin_pass(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        self._within_pass = True
+        self._end_recording()
+        size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
+        if self._tape is not None:
+            self._end_measuring()
+            self._fit()
+        elif self._fitted is None and self.options.ready_plan is not None:
+            self._refuse_wrapped(module)
+            self._fitted = self.options.ready_plan(module)
+            self._planned_bytes = size
+        if self._fitted is None or (size > self._planned_bytes and self.options.ready_plan is None):
+            self._record(module, args, kwargs, size)
+        self._measure(module)
+
+    def _record(self, module: torch.nn.Module, args: Any, kwargs: Any, size: int) -> None:
+        """Write the pass that begins to a tape, recomputing its blocks where it would be too large."""
+        if len(self.fits) >= MOST_FITS:
+            warnings.warn(
+                f"memfit: batches grew {MOST_FITS} times; a pass with {format_bytes(size)} of input runs under the "
+                f"plan for {format_bytes(self._planned_bytes)} and may take more than the budget: let the largest "
+                "batch come first",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._planned_bytes = size
+            return
+        self._refuse_wrapped(module)
+        if self._fitted is not None:
+            self.say(f"a pass has {format_bytes(size)} of input, the plan was for {format_bytes(self._planned_bytes)}")
+            self._fitted.undo()
+            self._fitted = None
+        self._recorded_bytes = size
+        self._end_measuring()  # foreseeing records events of its own
+        self._spare = self._spared(module, args, kwargs)
+        gc.collect()
+        self._tape = Tape()
+        self._recorder = Recorder(self._tape)
+        self._recorder.begin()
+
+    def _spared(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
+        stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
+        stand_in.optimizer = _optimizer_of([module])
+        stand_in.limit_bytes = self.options.budget_bytes
+        stand_in.around_bytes = _bytes_around(stand_in)
+        applied, what = recompute_every_block(stand_in)
+        if what:
+            self.say(what)
+            self.notes.append(what)
+        return applied
+
+    def _unspare(self) -> None:
+        if self._spare is not None:
+            self._spare.undo()
+            self._spare = None
+
+    def _end_recording(self) -> None:
+        if self._recorder is not None:
+            self._stale, self._recorder = self._recorder, None
+        if self._stale is not None:
+            self._stale.end()
+            if not self._stale.is_on_stack:
+                self._stale = None  # with its tape, which holds a batch
+
+    def _fit(self) -> None:
+        """Plan and prove with the pass that was recorded, and apply."""
+        tape, self._tape = self._tape, None
+        assert tape is not None
+        self._unspare()
+        refuse_unplayable(tape)
+        began = time.monotonic()
+        self.say(f"fitting into {format_bytes(self.options.budget_bytes)}: measuring the step, planning, proving")
+        self._fitted = self.fit_job(_job_of(tape, self.options.name), self.options.budget_bytes)
+        del tape
+        gc.collect()  # what fitting left in rings would count as the program's
+        self._fitting_seconds += time.monotonic() - began
+        self._planned_bytes = self._recorded_bytes
+        self.fits.append(self._fitted.fit)
+        self.say(_said_of(self._fitted.fit))
+        if self.options.only_plan:
+            raise StopAfterFitting
+
+    def _refuse_wrapped(self, module: torch.nn.Module) -> None:
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        wrapped = kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
+        if wrapped:
+            raise UsageError(
+                f"a model wrapped by {wrapped.pop()} cannot be fitted while it trains",
+                found="its passes talk to other ranks, so that one rank alone cannot repeat them",
+                hint="before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank",
+            )
+        if hasattr(module, "_orig_mod"):
+            raise UsageError(
+                "a compiled model cannot be planned",
+                found=type(module).__name__,
+                hint="fit the script without torch.compile, or compile blocks one by one",
+            )
+
+    # ---- measuring -----------------------------------------------------------------------------------------------
+
+    def _measure(self, module: torch.nn.Module) -> None:
+        """Go on measuring, begin or end it, as the pass that begins demands."""
+        planned = self._fitted is not None and self._tape is None
+        self.measured.num_passes += planned
+        number = self.measured.num_passes
+        device = next(module.parameters()).device
+        wanted = device.type == "cuda" or not planned or self._is_due(number) or self._is_due(number + 1)
+        if self._meter is not None and (not wanted or len(self._windows) >= MOST_WINDOWS):
+            self._end_measuring()
+        if self._meter is None and wanted:
+            meter = Meter(device)
+            self._meter = meter if meter.start() else None
+        if self._meter is not None:
+            self._windows.append(number if planned else None)
+            self._meter.begin_window(alive_bytes(device))
+
+    def _is_due(self, number: int) -> bool:
+        return number <= FIRST_MEASURED or number % self.options.measure_every == 0
+
+    def _end_measuring(self) -> None:
+        meter, self._meter = self._meter, None
+        windows, self._windows = self._windows, []
+        if meter is None:
+            return
+        for position, (number, peak_bytes) in enumerate(zip(windows, meter.stop(), strict=True)):
+            if peak_bytes is None:
+                continue
+            if number is None:
+                self.first_peak_bytes = max(self.first_peak_bytes or 0, peak_bytes)
+            elif position > 0 or meter.device.type == "cuda" or peak_bytes <= self.options.budget_bytes:
+                self._count(number, peak_bytes)  # the first of a recording tells only if it is low enough
+
+    def _count(self, number: int, peak_bytes: int) -> None:
+        found = self.measured
+        found.num_measured += 1
+        found.num_over += peak_bytes > self.options.budget_bytes
+        if found.highest_bytes is None or peak_bytes > found.highest_bytes:
+            found.highest_bytes, found.highest_at = peak_bytes, number
+
+
+def _backward_of_torch(*args: Any, **kwargs: Any) -> Any:
+    """Through the attribute, so that whoever watches backwards is told."""
+    return torch.autograd.backward(*args, **kwargs)
+
+
+def _trains(module: torch.nn.Module) -> bool:
+    return torch.is_grad_enabled() and module.training and any(p.requires_grad for p in module.parameters())
+
+
+def _said_of(fit: Fit) -> str:
+    proof = fit.proof
+    measured = "" if proof is None or proof.measured_peak_bytes is None else format_bytes(proof.measured_peak_bytes)
+    slower = f"{100 * (fit.plan.slowdown - 1):.0f} % slower promised"
+    return f"plan {fit.plan.solver}: {measured} measured in the proof, {slower}"
+
+
+def _run_to_a_sum(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    """A forward, and a backward from everything it returned."""
+    ends = [t for t in tensors_in(module(*args, **kwargs)) if t.requires_grad and t.is_floating_point()]
+    torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+
+
+# ---- the job of a tape ---------------------------------------------------------------------------------------------
+
+
+class Together(torch.nn.Module):
+    """Several modules that one pass calls, as one model."""
+
+    def __init__(self, modules: list[torch.nn.Module]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(modules)
+
+
+def _job_of(tape: Tape, name: str) -> Job:
+    model = tape.modules[0] if len(tape.modules) == 1 else _together(tape.modules)
+    parameters = {id(p) for p in model.parameters()}
+    held = tape.held()
+    outside = [t for t in held if t.requires_grad and t.is_leaf and id(t) not in parameters]
+    outside += [p for other in tape.others for p in other.parameters() if id(p) not in parameters]
+    batch = [t for t in held if id(t) not in parameters]
+    job = Job(model=model, run=lambda: None, optimizer=_optimizer_of([model]), batch=batch, name=name)
+
+    def run() -> Any:
+        gradients = [(tensor, tensor.grad) for tensor in outside]
+        before = [State.now(Watch(other)) for other in tape.others]
+        try:
+            loss = tape.play()
+        finally:
+            for state in before:
+                state.lay()
+            for tensor, gradient in gradients:
+                tensor.grad = gradient
+        if loss is not None:
+            job.seen["loss"] = loss.detach()
+        return job.seen.get("loss")
+
+    job.run = run
+    job.accumulates = any(p.grad is not None for p in model.parameters())
+    job.around_bytes = _bytes_around(job)
+    return job
+
+
+def _together(modules: list[torch.nn.Module]) -> torch.nn.Module:
+    whole = Together(modules)
+    whole.training = True  # not through train(): the parts keep what they have
+    return whole
+
+
+def _optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None:
+    """The optimizer of the program that has most of a model's parameters; a wrapper of another one does not count."""
+    wanted = {id(p) for module in modules for p in module.parameters()}
+    best: tuple[int, Any] = (0, None)
+    kinds = _with_subclasses(torch.optim.Optimizer)
+    for each in gc.get_objects():
+        if type(each) in kinds and not hasattr(each, "optimizer"):
+            count = sum(id(p) in wanted for group in each.param_groups for p in group["params"])
+            best = max(best, (count, each), key=lambda pair: pair[0])
+    return best[1]
+
+
+def _tensors_alive() -> list[torch.Tensor]:
+    kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
+    return [each for each in gc.get_objects() if type(each) in kinds]
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    return {kind}.union(*(_with_subclasses(each) for each in type.__subclasses__(kind)))
+
+
+def alive_bytes(device: torch.device) -> int:
+    """What all tensors of the program on a kind of device take."""
+    return sum(_storages(_tensors_alive(), device).values())
+
+
+def _storages(tensors: list[torch.Tensor], device: torch.device) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor.device.type == device.type and tensor.layout == torch.strided and not isinstance(tensor, FakeTensor):
+            try:
+                storage = tensor.untyped_storage()
+            except (RuntimeError, NotImplementedError):  # a tensor without a storage
+                continue
+            found[storage._cdata] = storage.nbytes()
+    return found
+
+
+def _bytes_around(job: Job) -> int:
+    """What tensors of the program take that belong neither to the model, nor to its batch, optimizer or gradients."""
+    everything = _storages(_tensors_alive(), job.device)
+    gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
+    state = tensors_of([dict(entry) for entry in job.optimizer.state.values()]) if job.optimizer is not None else []
+    own = _storages(
+        [*job.model.parameters(), *job.model.buffers(), *gradients, *state, *tensors_of(job.batch)], job.device
+    )
+    return sum(size for key, size in everything.items() if key not in own)

@@ -1,0 +1,1 @@
+"""Data sets: catalogue, cache, readers, feeds to a network."""

@@ -1,0 +1,1 @@
+"""One kernel or driver source per file; standard library only."""

@@ -1,0 +1,1 @@
+"""The sampler process; standard library only."""

@@ -1,0 +1,246 @@
+"""Which modules does one step call, in which order and with which tensors, and who else reads what they return?
+
+Hooks on every module give the tree of calls; a dispatch mode sees every operator of the forward and notes which
+call it ran in, which storages it read, and how many bytes it made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from memfit.model.call_sites import Layer, add_layer, outside_compiled
+from memfit.model.step import Job, leaving_no_trace, tensors_of
+from memfit.model.structures import leaves_of, replaced
+
+_SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTensor:
+    """A tensor as it went by; it is not held, so that watching takes no memory."""
+
+    number: int
+    """The same for the same object."""
+    storage: int
+    """The same for tensors on one storage."""
+    storage_bytes: int
+    requires_grad: bool
+
+
+class Numbers:
+    """Numbers tensors and storages; one that has died gives its number to nobody."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def object(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor."""
+        known = self._objects.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            known = self._objects[id(tensor)] = (weakref.ref(tensor), next(self._next))
+        return known[1]
+
+    def storage(self, tensor: torch.Tensor) -> int:
+        """The number of the storage under a tensor."""
+        storage = tensor.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None or known[0].expired():
+            known = self._storages[storage._cdata] = (StorageWeakRef(storage), next(self._next))
+        return known[1]
+
+    def seen(self, value: Any) -> Any:
+        """What is kept of a value: all of it unless it is a tensor."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        size = value.untyped_storage().nbytes()
+        return SeenTensor(self.object(value), self.storage(value), size, value.requires_grad)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One call of one module."""
+
+    name: str
+    module: torch.nn.Module
+    parent: Call | None
+    children: list[Call] = field(default_factory=list)
+    given: list[Any] = field(default_factory=list)
+    """Leaves of the arguments."""
+    shape_of_given: Any = None
+    returned: list[SeenTensor] = field(default_factory=list)
+    mutates_input: bool = False
+    is_checkpointed: bool = False
+    """Whether the user's code makes it within `torch.utils.checkpoint`."""
+    made_bytes: int = 0
+    """By operators within it, calls below it included."""
+    start: int = 0
+    end: int = 0
+    """Numbers of the first operator within, and of the first after it."""
+
+    def tensors_given(self) -> list[SeenTensor]:
+        """The tensors among its arguments."""
+        return [leaf for leaf in self.given if isinstance(leaf, SeenTensor)]
+
+
+@dataclass(slots=True)
+class CallTree:
+    """Everything one forward called."""
+
+    root: Call
+    num_operators: int
+    readers: dict[tuple[str, int], list[int]]
+    """Storage or object, by its number: numbers of the operators that read it."""
+    counts: dict[int, int]
+    """id of a module: how often it was called."""
+
+    def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
+        """Whether an operator from this number on read the tensor, other than through these aliases of it."""
+        if any(alias.number == tensor.number for alias in aliases):
+            return False
+        shared = any(alias.storage == tensor.storage for alias in aliases)
+        key = ("object", tensor.number) if shared else ("storage", tensor.storage)
+        return any(read >= number for read in self.readers.get(key, ()))
+
+
+class _Watch(TorchDispatchMode):
+    """Numbers the operators of the forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.current: Call | None = None
+        self.readers: dict[tuple[str, int], list[int]] = {}
+        self.numbers = Numbers()
+        self.is_open = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
+            self._note(tree_leaves((args, kwargs)), tensors_of(result))
+        return result
+
+    def _note(self, given: list[Any], made: list[torch.Tensor]) -> None:
+        tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
+        for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
+            self.readers.setdefault(key, []).append(self.number)
+        for tensor in made:
+            if ("storage", self.numbers.storage(tensor)) not in read and self.current is not None:
+                self.current.made_bytes += tensor.untyped_storage().nbytes()
+        self.number += 1
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What two tensors on one storage share."""
+    return tensor.untyped_storage()._cdata
+
+
+def watch_calls(job: Job) -> CallTree:
+    """Run the job once and note the calls of its first forward."""
+    watch = _Watch()
+    names = {id(module): name for name, module in job.model.named_modules()}
+    root = Call(name="", module=job.model, parent=None)
+    watch.current = root
+    counts: dict[int, int] = {}
+    with leaving_no_trace(job), _hooks(job.model, watch, names, counts, root), watch, closing_at_backward(watch):
+        job.run()
+    _add_up(root)
+    return CallTree(root, watch.number, watch.readers, counts)
+
+
+@contextlib.contextmanager
+def _hooks(
+    model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int], root: Call
+) -> Iterator[None]:
+    def around(module: torch.nn.Module) -> Layer:
+        def layer(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not watch.is_open:
+                return proceed(*args, **kwargs)
+            counts[id(module)] = counts.get(id(module), 0) + 1
+            tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            versions = [tensor._version for tensor in tensors]
+            call = _begun(watch, names[id(module)], module, (args, kwargs))
+            output = proceed(*args, **kwargs)
+            if watch.is_open:
+                call.returned, call.end = [watch.numbers.seen(tensor) for tensor in tensors_of(output)], watch.number
+                call.mutates_input = [tensor._version for tensor in tensors] != versions
+                watch.current = call.parent
+            return output
+
+        return layer
+
+    with contextlib.ExitStack() as removers:
+        for module in outside_compiled(model):
+            removers.callback(add_layer(module, around(module)))
+        yield
+
+
+def _begun(watch: _Watch, name: str, module: torch.nn.Module, given: Any) -> Call:
+    shape: list[str] = []
+
+    def kept(leaf: Any) -> Any:
+        shape.append("tensor" if isinstance(leaf, torch.Tensor) else "value")
+        return watch.numbers.seen(leaf)
+
+    kept_given = replaced(given, kept)
+    skeleton = repr(replaced(given, lambda _: 0))
+    call = Call(name, module, watch.current, given=leaves_of(kept_given), shape_of_given=(skeleton, tuple(shape)))
+    call.start, call.is_checkpointed = watch.number, _within_torchs_checkpoint()
+    if watch.current is not None:
+        watch.current.children.append(call)
+    watch.current = call
+    return call
+
+
+def _within_torchs_checkpoint() -> bool:
+    """Whether what autograd saves now goes to `torch.utils.checkpoint` (read in torch 2.13)."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # type: ignore[attr-defined]
+    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
+
+
+@contextlib.contextmanager
+def closing_at_backward(watch: Any) -> Iterator[None]:
+    """Set `is_open` to False when the first backward begins."""
+
+    def close() -> None:
+        watch.is_open = False
+
+    with at_backward(close, lambda: None):
+        yield
+
+
+@contextlib.contextmanager
+def at_backward(begin: Any, end: Any) -> Iterator[None]:
+    """Be told when `torch.autograd.backward` begins and ends; `Tensor.backward` goes through it."""
+    plain = torch.autograd.backward
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            end()
+
+    torch.autograd.backward = told
+    try:
+        yield
+    finally:
+        torch.autograd.backward = plain
+
+
+def _add_up(call: Call) -> None:
+    for child in call.children:
+        _add_up(child)
+        call.made_bytes += child.made_bytes

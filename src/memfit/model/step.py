@@ -1,0 +1,250 @@
+"""What is run, again and again, while a plan is made and proven, and how is every trace of it removed?
+
+A job is one forward and backward of the user's own step, without the update. Before each run the random state is
+set, the gradients are put aside; afterwards parameters, buffers, gradients and random state are what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from memfit.errors import RunExists, UsageError
+from memfit.model.call_sites import is_compiled
+from memfit.model.module_state import State, Watch
+
+Run = Callable[[], Any]
+"""One forward and backward; returns the loss, or None where it cannot be had."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A model with everything needed to run its step."""
+
+    model: torch.nn.Module
+    run: Run
+    optimizer: torch.optim.Optimizer | None = None
+    batch: Any = None
+    name: str = ""
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What the last run returned beside gradients; filled by `run`."""
+    limit_bytes: int | None = None
+    """The budget that the step is to keep; None while nobody has named one."""
+    accumulates: bool = False
+    """Whether gradients of earlier batches are there when a step begins: they add up over several."""
+    update_transient_bytes: int = 0
+    """What the optimizer's step holds in passing, as it was measured."""
+    reserved_bytes: int = 0
+    """For blocks that the measured step did not call and another may."""
+    around_bytes: int = 0
+    """Of tensors that belong to the program and neither to the model, nor to its batch or optimizer; they count."""
+    is_exact: bool = True
+    """Whether two runs of the step agree to the last bit."""
+    spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    """What to enter around a run where the plain step is too large for this machine; None where it is not."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        first = next(self.model.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+
+def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: Any, name: str = "") -> Job:
+    """A job from the four things everybody has."""
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
+    if hasattr(model, "_orig_mod") or is_compiled(model):
+        raise UsageError(
+            "a compiled model cannot be planned",
+            found=type(model).__name__,
+            hint="fit the model as it is before torch.compile; blocks compiled one by one can be fitted",
+        )
+    job = Job(model=model, run=lambda: None, optimizer=optimizer, batch=batch, name=name)
+
+    def run() -> Any:
+        value = _loss_of(model, batch, loss)
+        job.seen["loss"] = value.detach()
+        value.backward()
+        return value.detach()
+
+    job.run = run
+    return job
+
+
+def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., Any] | None) -> torch.Tensor:
+    if isinstance(batch, dict) or hasattr(batch, "keys"):
+        outputs = model(**batch)
+        value = outputs.loss if loss is None else loss(outputs, batch)
+    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+        outputs = model(batch[0])
+        value = outputs if loss is None else loss(outputs, batch[1])
+    elif isinstance(batch, torch.Tensor):
+        outputs = model(batch)
+        value = outputs if loss is None else loss(outputs)
+    else:
+        raise UsageError(
+            "this batch cannot be given to a model",
+            found=type(batch).__name__,
+            hint="give inputs, (inputs, targets), or a dictionary of keyword arguments",
+        )
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise UsageError("the loss is not one number", found=type(value).__name__, hint="return a tensor of one value")
+    return value
+
+
+def job_of_step(training: Any, name: str = "") -> Job:
+    """A job from a training with a step of its own: the step runs, its update does not."""
+    job = Job(model=training.model, run=lambda: None, optimizer=training.optimizer, batch=training.batch, name=name)
+
+    def note(value: Any) -> None:
+        job.seen["loss"] = value.detach()
+
+    def run() -> Any:
+        before, training.on_loss = training.on_loss, note
+        try:
+            with _without_update(training.optimizer):
+                training.step()
+        finally:
+            training.on_loss = before
+        return job.seen.get("loss")
+
+    job.run = run
+    return job
+
+
+@contextlib.contextmanager
+def _without_update(optimizer: Any) -> Iterator[None]:
+    """Let `step` and `zero_grad` of one optimizer do nothing; a scheduler may have set its own `step` on it."""
+    before = {name: optimizer.__dict__[name] for name in ("step", "zero_grad") if name in optimizer.__dict__}
+    optimizer.step = lambda *_, **__: None
+    optimizer.zero_grad = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del optimizer.step, optimizer.zero_grad
+        optimizer.__dict__.update(before)
+
+
+# ---- state -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RandomState:
+    """All random generators a model may use."""
+
+    cpu: torch.Tensor
+    devices: list[torch.Tensor]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> RandomState:
+        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return cls(torch.get_rng_state(), devices, random.getstate(), _numpy_random().get_state())
+
+    def put_back(self) -> None:
+        """Make it the current state."""
+        torch.set_rng_state(self.cpu)
+        if self.devices:
+            torch.cuda.set_rng_state_all(self.devices)
+        random.setstate(self.python)
+        _numpy_random().set_state(self.numpy)
+
+    def same_as(self, other: RandomState) -> bool:
+        """Whether both would draw the same numbers."""
+        tensors = zip([self.cpu, *self.devices], [other.cpu, *other.devices], strict=True)
+        mine, theirs = self.numpy, other.numpy
+        return (
+            all(torch.equal(a, b) for a, b in tensors)
+            and self.python == other.python
+            and bool((mine[1] == theirs[1]).all())
+            and mine[2:] == theirs[2:]
+        )
+
+
+def _numpy_random() -> Any:
+    from numpy import random as numpy_random
+
+    return numpy_random
+
+
+@contextlib.contextmanager
+def leaving_no_trace(job: Job) -> Iterator[None]:
+    """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
+
+    That is the random state, buffers, counters and other attributes of modules, what hangs on them, and hooks.
+    """
+    random_state, before = RandomState.now(), State.now(Watch(job.model))
+    gradients = [(p, p.grad) for p in job.model.parameters()]
+    try:
+        for parameter, _ in gradients:
+            there = job.accumulates and parameter.requires_grad
+            parameter.grad = torch.zeros_like(parameter) if there else None
+        torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        before.hooks.remember_added()
+        before.lay()
+        random_state.put_back()
+
+
+def gradient_bytes_there(job: Job) -> int:
+    """Bytes of the gradients that are there when a step begins."""
+    return storage_bytes([p for p in job.model.parameters() if p.requires_grad]) if job.accumulates else 0
+
+
+def gradient_bytes_in_passing(job: Job) -> int:
+    """The most that new gradients of one module take before they are added to those that are there."""
+    if not job.accumulates:
+        return 0
+    return max((storage_bytes(list(module.parameters(recurse=False))) for module in job.model.modules()), default=0)
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a nest of containers."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages under some tensors, each counted once."""
+    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(found.values())
+
+
+# How does what a user's function built become a job, and is everything in order before the slow part?
+
+def build_job(training: Any, name: str) -> Job:
+    """A job from a training: its own step where it has one, else forward, loss and backward."""
+    if training.model is None or training.optimizer is None:
+        raise UsageError(
+            f"{name} builds a step, but no model to change",
+            hint="return (model, optimizer, loss, batch), or a Training with a model",
+        )
+    if training.step is None:
+        return job_of(training.model, training.batch, training.loss, training.optimizer, name)
+    return job_of_step(training, name)
+
+
+def check_output(path: str, force: bool) -> None:
+    """Refuse to replace a file before anything slow is done."""
+    if Path(path).exists() and not force:
+        raise RunExists(f"{path} is there already", hint="--force replaces it, -o chooses another name")
+    if not Path(path).absolute().parent.is_dir():
+        raise UsageError(f"{path} cannot be written", found="no such folder", hint="choose another path")
+
+
+def set_threads(num_threads: int | None) -> None:
+    """Fix the number of threads, where one was given."""
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)

@@ -1,0 +1,1 @@
+"""Planners that move bytes, alone or beside recomputing."""

@@ -1,0 +1,1 @@
+"""The planning problem and its arbiter: sizes, operations, transfers, simulated time and memory."""

@@ -1,0 +1,1 @@
+"""PyTorch's CUDA caching allocator, event by event. Pure."""

@@ -1,0 +1,106 @@
+"""What do the two sides of a prediction say to each other: the process that asks and the child that traces? Plain data
+only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from memfit.job.description import JobDescription
+from memfit.predict.gpu_rules.cudnn import Scratch
+from memfit.predict.lengths import Survey
+from memfit.records.prediction import Assumption
+from memfit.records.timeline import Timeline
+
+UNSEEN = "not seen"
+"""The kind of an assumption that says what of the job has no part in the figures."""
+TRANSLATED = "fake cpu, translated to cuda"
+"""The route of a job that was traced on fake CPU tensors for a GPU."""
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Trace this job on fake tensors."""
+
+    job: JobDescription
+    device: Literal["cpu", "cuda"]
+    num_steps: int = 2
+    with_probes: bool = True
+    allow_real: tuple[str, ...] = ()
+    """Operators that may run for real, as 'aten::name' or 'aten::name.overload'."""
+    truth: bool = True
+    """The answer to a boolean that is not known."""
+    answers: dict[str, float] = {}
+    """What reading an unknown value gives, by place: 'train.py:33'."""
+    scratch_folder: str = ""
+    gpu_name: str = ""
+    gpu_bytes: int = 0
+    capability: tuple[int, int] = (8, 0)
+    num_processors: int = 108
+    threads_per_processor: int = 2048
+    gemm_workspace_bytes: int = 0
+    num_ranks: int = 1
+    """The size of the process group a script finds when it asks for one; it is rank 0."""
+    translate: bool = False
+    """Trace on fake cpu tensors and translate to cuda, because fake cuda tensors do not work here."""
+    choose_batches: bool = False
+    """Let the script's data loader give batches of typical and of great lengths."""
+    most_probe_seconds: float = 15.0
+    num_threads: int | None = None
+    """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
+    writable_folder: str = ""
+    """The only folder the child may write to; empty leaves that open."""
+    environment: dict[str, str] = {}
+    """What the children of this prediction get beside our own environment."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The trace did not come to an end."""
+
+    kind: Literal["usage", "script", "data", "operator", "no step", "processes", "route", "missing"]
+    what: str
+    found: str = ""
+    hint: str = ""
+    traceback: str = ""
+    signal: str = ""
+
+
+class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A traced job."""
+
+    timeline: Timeline
+    route: str
+    torch_version: str
+    num_steps: int
+    num_operators: int
+    trace_seconds: float
+    probe_seconds: float
+    host_peak_bytes: int
+    assumptions: tuple[Assumption, ...]
+    optimizer: str = ""
+    baseline_bytes: int | None = None
+    data_bytes: int = 0
+    """What the job's data set will hold in memory of the host."""
+    untouched_bytes: int = 0
+    """How far resident memory stays below the tensors' peak, since kernels asked for memory they do not write to."""
+    num_probed: int = 0
+    num_unprobed: int = 0
+    probe_signal: str = ""
+    """The signal that ended the probe process, 'SIGILL'; empty where none did."""
+    probe_end: str = ""
+    """How the probe process ended before it had answered everything, for a person."""
+    half_flops: float = 0.0
+    single_flops: float = 0.0
+    moved_bytes: float = 0.0
+    num_calls: int = 0
+    """Work of the last whole step."""
+    flops_per_second: float | None = None
+    bytes_per_second: float | None = None
+    """Rates timed on this machine, for the CPU."""
+    scratches: tuple[Scratch, ...] = ()
+    """Calls of cuDNN, with what each could take."""
+    survey: Survey | None = None
+    """The batches of an epoch, where they were chosen."""
+
+
+Reply = Failure | TraceReply

@@ -1,0 +1,208 @@
+"""How is a prediction's child process started, and how does its reply (or its crash) come back?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
+from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
+from memfit.predict.child.progress import DEFAULT_SECONDS, last_report
+
+OUTPUT_TAIL_CHARACTERS = 1500
+CHILD = [sys.executable, "-m", "memfit.predict.fake.child_main"]
+
+
+def trace_in_child(
+    request: TraceRequest, *, show_output: bool = False, most_seconds: float | None = None
+) -> TraceReply:
+    """Run the request in a process of its own and return what it found."""
+    with _work_folder() as folder:
+        request_path, reply_path = _prepare(folder, request)
+        limit = DEFAULT_SECONDS if most_seconds is None else most_seconds
+        with open(folder / "output.txt", "w+b") as output, _saying_where_it_was(folder):
+            command, shown = [*CHILD, request_path, reply_path], None if show_output else output
+            code = run_to_the_end(command, shown, limit, {**os.environ, **request.environment})
+        return _read_reply(folder, code)
+
+
+class Nursery:
+    """One process that has torch loaded and answers request after request, each in a forked copy of itself."""
+
+    def __init__(self, most_seconds: float | None = None) -> None:
+        self._most_seconds = most_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process is not None:
+            _end(self._process)
+
+    def trace(self, request: TraceRequest) -> TraceReply:
+        """As `trace_in_child`, without waiting for the imports."""
+        with _work_folder() as folder:
+            request_path, reply_path = _prepare(folder, request)
+            line = msgspec.json.encode([request_path, reply_path, str(folder / "output.txt")])
+            code = self._ask(line + b"\n")
+            return _read_reply(folder, code)
+
+    def _ask(self, line: bytes) -> int:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(line)
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], self._most_seconds)
+        if not ready:
+            _end(process)
+            self._process = None
+            raise _too_late(self._most_seconds)
+        return int(process.stdout.readline() or process.wait())
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=die_with_the_parent,
+            )  # fmt: skip
+        return self._process
+
+
+def _prepare(folder: Path, request: TraceRequest) -> tuple[str, str]:
+    """Write the request down; the names of its file and of the reply's."""
+    (folder / "scratch").mkdir()
+    request = msgspec.structs.replace(
+        request, scratch_folder=str(folder / "scratch"), writable_folder=str(folder.resolve())
+    )
+    (folder / "request.json").write_bytes(msgspec.json.encode(request))
+    return str(folder / "request.json"), str(folder / "reply.msgpack")
+
+
+def _read_reply(folder: Path, code: int) -> TraceReply:
+    output = folder / "output.txt"
+    tail = output.read_bytes()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace") if output.exists() else ""
+    if not (folder / "reply.msgpack").exists():
+        raise _crashed(code, tail)
+    reply: Reply = msgspec.msgpack.decode((folder / "reply.msgpack").read_bytes(), type=Reply)
+    return reply_or_raise(reply, tail)
+
+
+def reply_or_raise(reply: Reply, output_tail: str = "") -> TraceReply:
+    """A reply, or the error that a failure stands for."""
+    if isinstance(reply, Failure):
+        raise error_of(reply, output_tail)
+    return reply
+
+
+@contextlib.contextmanager
+def _saying_where_it_was(folder: Path) -> Iterator[None]:
+    """A prediction that took too long says where the job was."""
+    try:
+        yield
+    except PredictionFailed as error:
+        where = last_report(folder)
+        if error.kind != "time" or not where:
+            raise
+        found = f"{error.found}, at {where}"
+        raise PredictionFailed(error.what, kind="time", found=found, hint=error.hint) from None
+
+
+@contextlib.contextmanager
+def _work_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def run_to_the_end(
+    command: list[str],
+    output: IO[bytes] | None,
+    most_seconds: float | None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run in a process group of its own and return the exit code; nothing of it survives us."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output or 2,
+        stderr=output or 2,
+        start_new_session=True,
+        preexec_fn=die_with_the_parent,
+        env=environment,
+    )
+    try:
+        return process.wait(most_seconds)
+    except subprocess.TimeoutExpired:
+        raise _too_late(most_seconds) from None
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the child and whatever it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    process.wait()
+
+
+def _too_late(most_seconds: float | None) -> PredictionFailed:
+    return PredictionFailed(
+        "the job did not come to its steps in time",
+        kind="time",
+        found=f"stopped after {most_seconds or 0:.0f} s",
+        hint="--timeout",
+    )
+
+
+def name_of_end(code: int) -> str:
+    """'SIGSEGV', or 'exit code 7'."""
+    return signal_of_end(code) or f"exit code {code}"
+
+
+def signal_of_end(code: int) -> str:
+    """'SIGSEGV' for the code of a process that a signal ended; empty for any other."""
+    return signal.Signals(-code).name if code < 0 and -code in signal.valid_signals() else ""
+
+
+def _crashed(code: int, tail: str) -> PredictionFailed:
+    if "No module named 'torch'" in tail:
+        raise MissingExtra("a prediction needs torch", hint="pip install 'memfit[torch]'")
+    return PredictionFailed(
+        "the process that traced the job ended without an answer", kind="crash", found=name_of_end(code),
+        signal=signal_of_end(code), traceback=tail,
+        hint="--show-output shows what it printed",
+    )  # fmt: skip
+
+
+def error_of(failure: Failure, tail: str) -> MemfitError:
+    """The error that a child's failure stands for, with the job's last output where that says more."""
+    if failure.kind == "usage":
+        return UsageError(failure.what, found=failure.found, hint=failure.hint)
+    if failure.kind == "missing":
+        return MissingExtra(failure.what, found=failure.found, hint=failure.hint)
+    printed = (
+        f"--- the job's last output ---\n{tail.rstrip()}\n"
+        if tail.strip() and failure.kind in ("script", "no step")
+        else ""
+    )
+    return PredictionFailed(
+        failure.what, kind=failure.kind, found=failure.found, hint=failure.hint, signal=failure.signal,
+        traceback=printed + failure.traceback,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Devices to predict for: size, rates, and where those figures are from."""

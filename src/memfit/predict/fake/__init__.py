@@ -1,0 +1,1 @@
+"""Engine 1: the job runs on fake tensors; imports torch."""

@@ -1,0 +1,289 @@
+"""The child process of a prediction: reads a request, traces the job on fake tensors, writes a reply. Data in, data
+out.
+
+`python -m memfit.predict.fake.child_main REQUEST REPLY` answers one request. Without arguments it waits for lines
+'REQUEST REPLY OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports
+torch once. Patches of torch, the user's imports and crashes stay in the process that answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from memfit.errors import MemfitError, MissingExtra
+from memfit.job.load import arguments_for, load_function
+from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.imports import Imports, Surroundings
+from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
+from memfit.predict.child.progress import reporting
+from memfit.predict.child.script_ends import hint_for, own_part, script_failure
+from memfit.predict.fake.probe.asking import Probed, ProbeProcess, untouched_bytes
+from memfit.predict.fake.probe.signatures import Signatures
+from memfit.predict.fake.probe.threads import Threads, threads_now
+from memfit.predict.fake.recording import Recording, Trace, trace_training
+from memfit.predict.fake.route import CannotPatch, device_for_job, on_device
+from memfit.predict.fake.script import trace_script
+from memfit.predict.levels.liveness import peak_of
+from memfit.predict.observe.log import scratches_of, timeline_of
+from memfit.predict.real_operators import operator_name
+from memfit.predict.sandbox.processes import guarded
+from memfit.predict.sandbox.read_only import forbid_writing_outside
+from memfit.records.prediction import Assumption
+
+NO_FAKE_RULE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
+"""What an operator made with `torch.library.custom_op` says (torch 2.13)."""
+
+
+def main() -> None:
+    """Answer the request named on the command line, or one after the other."""
+    if len(sys.argv) > 1:
+        _answer_to_file(*sys.argv[1:3])
+    importlib.import_module("torch._dynamo")  # an optimizer's first step would load it in every copy
+
+    for line in sys.stdin:
+        request_path, reply_path, output_path = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            die_with_the_parent()
+            _redirect_output(output_path)
+            _answer_to_file(request_path, reply_path)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _redirect_output(path: str) -> None:
+    """What the job prints goes to a file, or nowhere near the line of replies."""
+    for descriptor in (1, 2):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def _answer_to_file(request_path: str, reply_path: str) -> None:
+    """Answer one request and end this process."""
+    request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
+    unguarded = keep_from_writing(request)
+    reply = with_guard_noted(answer(request), unguarded)
+    draft = Path(reply_path + ".part")
+    draft.write_bytes(msgspec.msgpack.encode(reply))
+    os.replace(draft, reply_path)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # whatever the user's code left running (threads, servers) ends with us
+
+
+def keep_from_writing(request: TraceRequest) -> str:
+    """From now on this process writes only to the request's folder; returns why that is not so, or nothing."""
+    os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder or tempfile.gettempdir()
+    return forbid_writing_outside([request.writable_folder]) if request.writable_folder else ""
+
+
+def with_guard_noted(reply: Reply, unguarded: str) -> Reply:
+    """A reply that says so when compiled code could have written."""
+    if not unguarded or not isinstance(reply, TraceReply):
+        return reply
+    return msgspec.structs.replace(reply, assumptions=(*reply.assumptions, _only_python_guarded(unguarded)))
+
+
+def _only_python_guarded(reason: str) -> Assumption:
+    text = f"the job's compiled code writes no files: only Python's own writing could be kept away, since {reason}"
+    return Assumption(kind="files", text=text)
+
+
+def answer(request: TraceRequest) -> Reply:
+    """Trace the job of a request, or say why not."""
+    return answer_with(request, lambda recording: _trace(request, recording))
+
+
+def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -> Reply:
+    """Trace something for the request's device; a probe process starts up meanwhile."""
+    probe = ProbeProcess(request.environment) if request.device == "cpu" and request.with_probes else None
+    try:
+        return _answer(request, probe, trace_it)
+    finally:
+        if probe is not None:
+            probe.close()
+
+
+def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callable[[Recording], Trace]) -> Reply:
+    signatures = Signatures()
+    sign = signatures.sign if request.with_probes and request.device == "cpu" else None
+    recording = Recording(
+        sign,
+        truth=request.truth,
+        answers=request.answers,
+        allow_real=request.allow_real,
+        gemm_workspace_bytes=request.gemm_workspace_bytes,
+    )
+    before, count_before = Surroundings.now(), torch.get_num_threads()
+    try:
+        doing = partial(_doing, recording)
+        with reporting(request.writable_folder, doing), on_device(request, recording) as route:
+            trace = trace_it(recording)
+        trace.route = route
+    except MemfitError as error:
+        kind = "missing" if isinstance(error, MissingExtra) else "usage"
+        return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
+    except CannotPatch as error:
+        return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
+    except Exception as error:
+        return script_failure(error) or failure_of(error, recording)
+    threads = _threads(request, count_before)
+    probed = _probe(request, probe, signatures, trace, before.imports_since(_folder_of(request)), threads.count)
+    if probe is not None:
+        trace.assumptions.append(threads.assumption())
+    return _reply(trace, signatures, probed)
+
+
+def _threads(request: TraceRequest, count_before: int) -> Threads:
+    """The threads of the real run; a forked copy of the caller's process was told the caller's number."""
+    if request.num_threads is not None:
+        return Threads(request.num_threads, "as in the calling process")
+    return threads_now(count_before)
+
+
+def _doing(recording: Recording) -> str:
+    """Where the job is, for somebody who waits."""
+    made = max(recording.num_updates.values(), default=0)
+    operators = recording.tracker.num_operators
+    return f"{recording.places.line() or 'its start'}, {made} steps and {operators} operators so far"
+
+
+def _trace(request: TraceRequest, recording: Recording) -> Trace:
+    job = request.job
+    if job.kind == "script":
+        return trace_script(request, recording)
+
+    def build() -> Any:
+        function = load_function(job)
+        return function(**arguments_for(function, dict(job.settings), device_for_job(request)))
+
+    with guarded(request.scratch_folder, recording.shadow.note) if request.scratch_folder else contextlib.nullcontext():
+        return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
+
+
+def _probe(
+    request: TraceRequest,
+    probe: ProbeProcess | None,
+    signatures: Signatures,
+    trace: Trace,
+    imports: Imports,
+    num_threads: int,
+) -> Probed:
+    if probe is None:
+        return Probed()
+    return probe.ask(
+        {number: text for text, number in signatures.texts.items()},
+        num_threads=num_threads,
+        most_seconds=request.most_probe_seconds,
+        imports=imports,
+        optimizer=trace.optimizer or "Adam",
+    )
+
+
+def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
+    texts = {number: text for text, number in signatures.texts.items()}
+    timeline = timeline_of(trace.log, trace.root_names, probed.results)
+    peak_bytes, _ = peak_of(timeline, "cpu")
+    return TraceReply(
+        timeline=timeline,
+        route=trace.route,
+        torch_version=str(torch.__version__),
+        num_steps=trace.num_steps,
+        num_operators=trace.num_operators,
+        trace_seconds=trace.seconds,
+        probe_seconds=probed.seconds,
+        host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        assumptions=tuple(trace.assumptions + probed.assumptions(texts)),
+        optimizer=trace.optimizer,
+        baseline_bytes=probed.baseline_bytes,
+        data_bytes=trace.data_bytes,
+        untouched_bytes=untouched_bytes(trace.log, trace.root_names, probed.results, peak_bytes),
+        num_probed=len(probed.results),
+        num_unprobed=len(probed.skipped),
+        probe_signal=probed.signal,
+        probe_end=probed.end,
+        half_flops=trace.half_flops,
+        single_flops=trace.single_flops,
+        moved_bytes=trace.moved_bytes,
+        num_calls=trace.num_calls,
+        flops_per_second=probed.flops_per_second,
+        bytes_per_second=probed.bytes_per_second,
+        scratches=scratches_of(trace.log),
+        survey=trace.survey,
+    )
+
+
+def _folder_of(request: TraceRequest) -> str:
+    """Where the user's own files lie: importing them once more might train."""
+    return os.path.dirname(os.path.abspath(request.job.path)) if request.job.path else os.getcwd()
+
+
+def failure_of(error: BaseException, recording: Recording | None) -> Failure:
+    """Say what a failed trace means to the user."""
+    text = "".join(traceback.format_exception(type(error), error, own_part(error)))
+    where = f" at {last_user_line(error, recording)}" if recording else ""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        operator = str(getattr(error, "func", first))
+        hint = "leave that part out of the step, or give it a fixed size; integers made in the step keep their values"
+        return Failure(kind="data", what=f"{operator}{where} needs values that a prediction does not have", hint=hint)
+    announced = NO_FAKE_RULE.search(first)
+    if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower() or announced:
+        operator = announced["name"] if announced else str(getattr(error, "func", first))
+        hint = f"--allow-real {operator_name(operator)} runs that one operator for real (on zeros)"
+        return Failure(kind="operator", what=f"{operator}{where} has no fake kernel", hint=hint)
+    if isinstance(error, PermissionError) or "ermission denied" in first:
+        what = f"the job wanted to write a file{where}, and a prediction writes none"
+        hint = "leave the writing out for the prediction, for example behind an argument of the script"
+        return Failure(kind="script", what=what, found=f"{type(error).__name__}: {first}", hint=hint, traceback=text)
+    came = f"after {max(recording.num_updates.values(), default=0)} optimizer steps" if recording else ""
+    return Failure(
+        kind="script",
+        what=f"the job failed{where} {came}".rstrip(),
+        found=f"{type(error).__name__}: {first}",
+        hint=hint_for(error) or _hint_of_guesses(last_user_line(error, recording), recording),
+        traceback=text,
+    )
+
+
+def _hint_of_guesses(line: str, recording: Recording | None) -> str:
+    """The guesses that may have led to a failure, each with the option that changes it."""
+    nearest = recording.shadow.guesses.nearest(line) if recording is not None else []
+    if not nearest:
+        return "no value was guessed before it; the traceback above is the job's own"
+    return "this may follow from a guess. " + ". ".join(guess.with_flag() for guess in nearest)
+
+
+def last_user_line(error: BaseException, recording: Recording | None) -> str:
+    """'file.py:12' of the deepest frame of the traceback that is the user's own."""
+    from memfit.predict.observe.places import kind_of_file
+
+    found = "an unknown line"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if kind_of_file(frame.filename) == 0:
+            found = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What does a program see of a GPU that is not there: `torch.cuda`, autocast, gradient scaling? Only within a
+prediction's child."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.cuda.amp.common
+import torch.cuda.memory
+import torch.cuda.nvtx
+import torch.cuda.profiler
+import torch.cuda.random
+
+from memfit.predict.child.messages import TraceRequest
+from memfit.predict.fake.recording import Recording
+from memfit.predict.observe.log import TraceLog
+
+ROOMY_BYTES = 80 * 1024**3
+
+
+class GhostStream:
+    """A stream or event on which nothing waits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.cuda_stream = 0
+
+    def __enter__(self) -> GhostStream:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        return None
+
+    def elapsed_time(self, other: Any) -> float:
+        """Some milliseconds."""
+        return 1.0
+
+    def query(self) -> bool:
+        """Everything is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """No graph is recorded."""
+        return False
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    synchronize = record = wait = wait_stream = wait_event = _nothing
+
+    def record_event(self, *args: Any) -> GhostStream:
+        """An event."""
+        return GhostStream()
+
+
+@contextlib.contextmanager
+def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[None]:
+    """Within, there is one GPU."""
+    total_bytes = request.gpu_bytes or ROOMY_BYTES
+    properties = types.SimpleNamespace(
+        name=request.gpu_name, total_memory=total_bytes, major=request.capability[0], minor=request.capability[1],
+        multi_processor_count=request.num_processors, is_integrated=False, warp_size=32, gcnArchName="", uuid="",
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        functions = _functions(request, properties, recording, total_bytes)
+        for module in (torch.cuda, torch.cuda.memory, torch.cuda.random):
+            for name, function in functions.items():
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, function))
+        for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+            stack.enter_context(patch.object(torch.cuda.nvtx, name, _always(0)))
+        for name in ("start", "stop", "init"):
+            if hasattr(torch.cuda.profiler, name):
+                stack.enter_context(patch.object(torch.cuda.profiler, name, _always(None)))
+        # where FSDP2 makes its default mesh
+        stack.enter_context(patch.object(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")))
+        stack.enter_context(patch.object(torch._C, "_scatter", _scattered, create=True))  # DataParallel, on one GPU
+        for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
+            stack.enter_context(patch.object(torch.cuda, name, GhostStream))
+        for name in ("current_stream", "device_index"):
+            stack.enter_context(patch.object(torch.accelerator, name, GhostStream))
+        for name in ("synchronize", "set_stream", "set_device_index", "set_device_idx"):
+            stack.enter_context(patch.object(torch.accelerator, name, _always(None)))
+        stack.enter_context(patch.object(torch.accelerator, "current_device_index", _always(0)))
+        stack.enter_context(patch.object(torch, "Stream", GhostStream))
+        stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
+        stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
+        stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
+        yield
+
+
+def _functions(
+    request: TraceRequest, properties: Any, recording: Recording, total_bytes: int
+) -> dict[str, Callable[..., Any]]:
+    """What `torch.cuda` answers; what it does not answer here stays as it is."""
+    log = recording.tracker.log
+    answers: dict[str, Any] = {
+        "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
+        "is_bf16_supported": True, "is_tf32_supported": request.capability >= (8, 0),
+        "get_device_name": request.gpu_name, "get_device_capability": request.capability,
+        "get_device_properties": properties, "memory_stats": {}, "memory_stats_as_nested_dict": {},
+        "memory_snapshot": [], "memory_summary": "(no allocator while predicting)", "_snapshot": {},
+        "get_allocator_backend": "native", "get_arch_list": [], "get_sync_debug_mode": 0,
+        "is_current_stream_capturing": False, "can_device_access_peer": False, "utilization": 0, "temperature": 0,
+        "power_draw": 0, "clock_rate": 0, "memory_usage": 0, "list_gpu_processes": "", "initial_seed": 0,
+        "get_gencode_flags": "",
+    }  # fmt: skip
+    nothing = (
+        "synchronize", "empty_cache", "set_device", "init", "_lazy_init", "ipc_collect", "manual_seed", "seed",
+        "seed_all", "manual_seed_all", "set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction",
+        "set_sync_debug_mode",
+        "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "_record_memory_history",
+        "reset_accumulated_memory_stats", "reset_peak_host_memory_stats", "_dump_snapshot", "cudart", "set_stream",
+    )  # fmt: skip
+    allocated = ("memory_allocated", "memory_reserved", "memory_cached")
+    highest = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
+    return {
+        **{name: _always(value) for name, value in answers.items()},
+        **dict.fromkeys(nothing, _always(None)),
+        **dict.fromkeys(allocated, lambda *args, **kwargs: _bytes_on_gpu(log)[0]),
+        **dict.fromkeys(highest, lambda *args, **kwargs: _bytes_on_gpu(log)[1]),
+        "mem_get_info": lambda *args, **kwargs: (total_bytes - _bytes_on_gpu(log)[0], total_bytes),
+        "get_rng_state": lambda *args, **kwargs: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda *args, **kwargs: [torch.zeros(16, dtype=torch.uint8)],
+    }
+
+
+def _bytes_on_gpu(log: TraceLog) -> tuple[int, int]:
+    """Bytes of live tensors on the GPU now, and the most there were so far."""
+    now = most = 0
+    for kind, uid in log.entries:
+        if kind in ("alloc", "free") and log.births[uid].device.startswith("cuda"):
+            now += log.births[uid].num_bytes if kind == "alloc" else -log.births[uid].num_bytes
+            most = max(most, now)
+    return now, most
+
+
+def _always(value: Any) -> Any:
+    return lambda *args, **kwargs: value
+
+
+def _scattered(tensor: Any, devices: list[int], sizes: Any = None, dim: int = 0, streams: Any = None) -> list[Any]:
+    """As torch._C._scatter: a part of the tensor for each device."""
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return [part.to(f"cuda:{device}") for part, device in zip(parts, devices, strict=False)]
+
+
+def _unpinned(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor

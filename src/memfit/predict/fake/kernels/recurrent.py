@@ -1,0 +1,175 @@
+"""How do recurrent layers run on a GPU that is not there: as one call of cuDNN, with its reserve by formula?
+
+Without CUDA, torch takes a recurrent layer apart into one small product per place. Here `lstm`, `gru` and the plain
+ones are registered for fake CUDA tensors as `_cudnn_rnn`, whose derivative torch knows; its fake kernel reports an
+empty reserve and its backward has none (torch 2.13), so both are answered here. The weights' gradients are views of
+one buffer, as cuDNN leaves them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memfit.predict.gpu_rules import recurrent as memory
+from memfit.predict.observe.known_values import integers_of
+
+aten = torch.ops.aten
+FORWARD, BACKWARD = aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default
+_registered: list[Any] = []
+_asked: dict[str, Any] = {}
+
+
+def register_recurrent(note: Callable[[str, str], None]) -> None:
+    """Send recurrent layers on fake CUDA tensors to one operator; `note` is told what is assumed."""
+    _asked["note"] = note
+    if _registered:
+        return
+    library = torch.library.Library("aten", "IMPL")
+    for mode in memory.MODES:
+        for key in ("AutogradCUDA", "CUDA"):
+            library.impl(f"{mode}.input", _padded(mode), key)
+            library.impl(f"{mode}.data", _packed(mode), key)
+    _registered.append(library)
+
+
+def _padded(mode: memory.Mode) -> Callable[..., Any]:
+    """The layer over a padded batch: `hx` is one tensor, for an LSTM a pair."""
+
+    def run(
+        x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+        bidirectional: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        return _run(mode, x, hx, params, (num_layers, batch_first, dropout, train, bidirectional), [])
+
+    return run
+
+
+def _packed(mode: memory.Mode) -> Callable[..., Any]:
+    """The layer over a packed batch, which has a row for every place of every text."""
+
+    def run(
+        x: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+        train: bool, bidirectional: bool,
+    ) -> Any:  # fmt: skip
+        return _run(mode, x, hx, params, (num_layers, False, dropout, train, bidirectional), integers_of(batch_sizes))
+
+    return run
+
+
+def _run(
+    mode: memory.Mode, x: Any, hx: Any, params: Any, how: tuple[int, bool, float, bool, bool], batch_sizes: list[int]
+) -> Any:
+    """One call of cuDNN; `how` is layers, batch first, dropout, training, both directions."""
+    _asked["note"](
+        "kernels", f"the {mode} runs as one call of cuDNN; its workspace is assumed by rule, its reserve by formula"
+    )
+    hidden, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
+    per_layer = len(params) // (how[0] * (2 if how[4] else 1))
+    inner_size = cell.shape[-1] if cell is not None else hidden.shape[-1]
+    projected = hidden.shape[-1] if hidden.shape[-1] != inner_size else 0
+    output, last, last_cell, _, _ = FORWARD(
+        x, params, per_layer, x.new_empty(0), hidden, cell, memory.MODES.index(mode), inner_size, projected, *how,
+        batch_sizes, None,
+    )  # fmt: skip
+    return (output, last, last_cell) if mode == "lstm" else (output, last)
+
+
+def answer_forward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> tuple[Any, ...]:
+    """The fake kernel's results, in the order of the library and with the reserve that it would keep."""
+    output, last, last_cell, reserve, weights = func(*args, **kwargs)
+    output = _places_first(output) if args[10] else output
+    if args[12]:
+        reserve = args[0].new_empty(memory.reserve_bytes(_call(args)), dtype=torch.uint8)
+    return output, last, last_cell, reserve, weights
+
+
+def answer_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> tuple[Any, ...]:
+    """Gradients of input, states and weights, each as large as what it belongs to; only the last are made on demand."""
+    x, weights, hidden, cell, wanted = args[0], args[1], args[4], args[5], args[-1]
+    return (
+        _places_first(x) if args[14] else torch.empty_like(x),
+        torch.empty_like(hidden),
+        torch.empty_like(cell) if cell is not None else None,
+        _views_of_one_buffer(weights) if wanted[3] else [None for _ in weights],
+    )
+
+
+def _places_first(tensor: Any) -> Any:
+    """A tensor like this one whose batch comes first to the eye only, as the library leaves it."""
+    return tensor.new_empty(tensor.transpose(0, 1).shape).transpose(0, 1)
+
+
+def _views_of_one_buffer(weights: list[Any]) -> list[Any]:
+    buffer = weights[0].new_empty(sum(weight.numel() for weight in weights))
+    parts = buffer.split([weight.numel() for weight in weights])
+    return [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
+
+
+def course_of(func: Any, args: tuple[Any, ...]) -> list[int | None]:
+    """What a call allocates in order: None is its next result, n > 0 something else, -1 - k releases the k-th of those.
+
+    The library works on contiguous tensors with the places first, so a batch that comes first is copied.
+    """
+    workspace = library_workspace_bytes(func, args)
+    if func is FORWARD:
+        copied = _copied(args[0], args[10])
+        results = [None] * (3 if args[5] is not None else 2)
+        kept = [None] if args[12] else []
+        return [*copied, *results, workspace, *kept, -1 - len(copied), *_released(copied)]
+    return _backward_course(args, workspace)
+
+
+def library_workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """What the library itself takes for the length of a call, by rule."""
+    return memory.workspace_bytes(_call(args, backward=func is BACKWARD), torch.cuda.get_device_capability())
+
+
+def draws_dropout(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this call needs the generators of dropout."""
+    return func is FORWARD and bool(args[11]) and bool(args[12])
+
+
+def _backward_course(args: tuple[Any, ...], workspace: int) -> list[int | None]:
+    """Zeros for gradients that did not come; one pass for input and states, one for the weights."""
+    x, hidden, cell, output, batch_first = args[0], args[4], args[5], args[6], args[14]
+    given = zip((args[7], args[8], args[9]), (output, hidden, cell), strict=True)
+    zeros = [like.nbytes for gradient, like in given if gradient is None and like is not None]
+    incoming = [] if args[7] is None else _copied(args[7], batch_first)
+    copied, again = [*_copied(x, batch_first), *incoming], _copied(x, batch_first)
+    results = [None] * (3 if cell is not None else 2)
+    first, second = len(zeros), len(zeros) + len(copied) + 1
+    course = [*zeros, *copied, *results, workspace, -1 - (second - 1), *_released(copied, first)]
+    if args[-1][3]:
+        course += [*again, None, workspace, -1 - (second + len(again)), *_released(again, second)]
+    return [*course, *_released(zeros)]
+
+
+def _copied(tensor: Any, batch_first: bool) -> list[int]:
+    placed = tensor.transpose(0, 1) if batch_first else tensor
+    return [] if placed.is_contiguous() else [tensor.nbytes]
+
+
+def _released(requests: list[int], first: int = 0) -> list[int]:
+    return [-1 - (first + number) for number in reversed(range(len(requests)))]
+
+
+def _call(args: tuple[Any, ...], *, backward: bool = False) -> memory.RecurrentCall:
+    shift = 4 if backward else 0
+    x, mode, hidden_size, projected_size, num_layers = args[0], *args[6 + shift : 10 + shift]
+    batch_sizes = args[14 + shift]
+    return memory.RecurrentCall(
+        mode=memory.MODES[mode],
+        places=math.prod(x.shape[:-1]),
+        input_size=x.shape[-1],
+        hidden_size=hidden_size,
+        projected_size=projected_size,
+        num_layers=num_layers,
+        directions=2 if args[13 + shift] else 1,
+        item_bytes=x.element_size(),
+        has_dropout=bool(args[11 + shift]),
+        num_masked=len(batch_sizes) * batch_sizes[0] if batch_sizes else None,
+    )

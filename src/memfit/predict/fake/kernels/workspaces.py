@@ -1,0 +1,152 @@
+"""Where in a trace stands what kernels of a GPU take beside their results: torch's own by rule, cuDNN's as a guess?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from memfit.predict.fake.kernels.recurrent import BACKWARD, FORWARD, course_of, draws_dropout, library_workspace_bytes
+from memfit.predict.fake.kernels.reductions import Card, Inside, insides_of
+from memfit.predict.gpu_rules.cudnn import Pass, Scratch, batch_norm_scratch, convolution_scratch
+from memfit.predict.gpu_rules.embedding import embedding_course
+from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE, dropout_state_bytes
+from memfit.predict.observe.log import Birth, Entry
+from memfit.predict.observe.tracker import Tracker
+
+aten = torch.ops.aten
+CONVOLUTION, CONVOLUTION_BACKWARD = aten.convolution.default, aten.convolution_backward.default
+BATCH_NORMS = {
+    aten.native_batch_norm.default, aten._native_batch_norm_legit.default, aten.cudnn_batch_norm.default,
+    aten._batch_norm_with_update.default, aten.native_batch_norm_backward.default,
+}  # fmt: skip
+CUDNN = {CONVOLUTION, CONVOLUTION_BACKWARD, *BATCH_NORMS}
+EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
+
+
+def scratches_of_call(func: Any, args: tuple[Any, ...], result: Any) -> list[tuple[int, Scratch]]:
+    """What this call of cuDNN could take, each with how many of its results are born before."""
+    if args[0].device.type != "cuda":
+        return []
+    if func in BATCH_NORMS:
+        return _kept(1, _of_batch_norm(args[0]))
+    if func is CONVOLUTION:
+        return _kept(1, _of_convolution("forward", args[0], args[1], result, args[8]))
+    gradient, picture, weight, groups = args[0], args[1], args[2], args[9]
+    num_before = 1 if args[10][0] else 0
+    found = _kept(num_before, _of_convolution("input gradient", picture, weight, gradient, groups))
+    last = _kept(num_before + 1, _of_convolution("weight gradient", picture, weight, gradient, groups))
+    return (found if args[10][0] else []) + (last if args[10][1] else [])
+
+
+def _kept(num_before: int, scratch: Scratch | None) -> list[tuple[int, Scratch]]:
+    return [] if scratch is None else [(num_before, scratch)]
+
+
+def _of_convolution(kind: Pass, picture: Any, weight: Any, result: Any, groups: int) -> Scratch | None:
+    depthwise = groups > 1 and groups == picture.shape[1] and picture.dtype is torch.float32
+    return convolution_scratch(
+        0, kind, picture_bytes=picture.nbytes, weight_bytes=weight.nbytes, result_bytes=result.nbytes,
+        depthwise=depthwise,
+    )  # fmt: skip
+
+
+def _of_batch_norm(picture: Any) -> Scratch | None:
+    """Only in channels-last order is it cuDNN's."""
+    last = picture.dim() == 4 and picture.is_contiguous(memory_format=torch.channels_last)
+    return batch_norm_scratch(0, picture.numel()) if last and not picture.is_contiguous() else None
+
+
+def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
+    """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
+    log = tracker.log
+    for inside in reversed(insides_of(func, args, result, card)):
+        note_inside(tracker, inside, str(func), start, f"cuda:{torch.cuda.current_device()}")
+    if func in (FORWARD, BACKWARD):
+        course = _course_of_layers(card, tracker, func, args)
+        _note_course(tracker, course, str(func), start, by_rule=library_workspace_bytes(func, args))
+    if func is EMBEDDING_BACKWARD and args[0].device.type == "cuda":
+        _note_course(tracker, _course_of_embedding(args), str(func), start)
+    if func not in CUDNN:
+        return
+    for num_before, scratch in reversed(scratches_of_call(func, args, result)):
+        log.scratch(scratch, _after_births(log.entries, start, num_before))
+
+
+def note_inside(tracker: Tracker, inside: Inside, operator: str, start: int, device: str) -> None:
+    """Write requests into the log, and the releases of what they leave, from the last place to the first."""
+    log = tracker.log
+    phase, module, line = tracker.places.here()
+    written: list[Entry] = []
+    held: list[int] = []
+    for request in inside.requests:
+        if request < 0:
+            written.append(("free", held[-1 - request]))
+            continue
+        birth = Birth(request, device, operator, phase, tracker.places.step, module, line, "workspace")
+        held.append(log.born(birth))
+        written.append(("alloc", held[-1]))
+    freed = {uid for kind, uid in written if kind == "free"}
+    left: list[Entry] = [("free", uid) for uid in reversed(held) if uid not in freed]
+    last = _after_births(log.entries, start, inside.num_before if inside.until is None else inside.until)
+    log.entries[last:last] = left
+    place = _after_births(log.entries, start, inside.num_before)
+    log.entries[place:place] = written
+
+
+def _note_course(
+    tracker: Tracker, course: Sequence[int | None], operator: str, start: int, by_rule: int | None = None
+) -> None:
+    """Lay requests and results of one call in the order in which the call makes them; empty results come first.
+
+    A request of `by_rule` bytes carries a name that says so.
+    """
+    log = tracker.log
+    phase, module, line = tracker.places.here()
+    noted = log.entries[start:]
+    results = [entry for entry in noted if entry[0] == "alloc" and log.births[entry[1]].num_bytes]
+    written = [entry for entry in noted if entry not in results]
+    held: list[int] = []
+    coming = iter(results)
+    for step in course:
+        if step is None:
+            written += [entry for entry in (next(coming, None),) if entry is not None]
+        elif step < 0:
+            written.append(("free", held[-1 - step]))
+        else:
+            device = f"cuda:{torch.cuda.current_device()}"
+            name = WORKSPACE_BY_RULE if step == by_rule else operator
+            birth = Birth(step, device, name, phase, tracker.places.step, module, line, "workspace")
+            held.append(log.born(birth))
+            written.append(("alloc", held[-1]))
+    log.entries[start:] = [*written, *coming]
+
+
+def _course_of_layers(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...]) -> Sequence[int | None]:
+    """A recurrent call; the first that drops values also makes the generators' state, which stays."""
+    course = course_of(func, args)
+    if not draws_dropout(func, args) or "dropout state" in tracker.made_once:
+        return course
+    tracker.made_once.add("dropout state")
+    state = dropout_state_bytes(card.processors.count, card.processors.threads)
+    return [state, *(step if step is None or step > 0 else step - 1 for step in course)]
+
+
+def _course_of_embedding(args: tuple[Any, ...]) -> Sequence[int | None]:
+    gradient, indices, num_words = args[:3]
+    sum_bytes = max(4, gradient.element_size())
+    return embedding_course(
+        indices.numel(), num_words, gradient.shape[-1], index_bytes=indices.element_size(), sum_bytes=sum_bytes
+    )
+
+
+def _after_births(entries: list[Entry], start: int, num_births: int) -> int:
+    """The place among the entries after this many births since `start`, and after the phase they lie in."""
+    place = start
+    while place < len(entries) and entries[place][0] == "phase":
+        place += 1
+    while num_births and place < len(entries):
+        num_births -= entries[place][0] == "alloc"
+        place += 1
+    return place

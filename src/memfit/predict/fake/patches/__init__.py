@@ -1,0 +1,1 @@
+"""What of torch is replaced while a job is traced; imports torch."""

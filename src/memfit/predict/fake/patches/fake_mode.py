@@ -1,0 +1,205 @@
+"""Which parts of torch 2.13 have to be changed, for the time of a prediction, so that a training step runs on fake
+tensors?
+
+Everything here is undone on leaving, and runs only in the child process of a prediction. Each cure names what it
+cures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.optim.optimizer as optimizers
+import torch.utils._foreach_utils as foreach
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.fake.kernels.linear import register_linear
+from memfit.predict.fake.values.copies import copied_as_fakes
+from memfit.predict.fake.values.packed_sequences import register_packed
+from memfit.predict.fake.values.values import Shadow
+from memfit.predict.levels.guesses import INTEGERS
+from memfit.predict.observe.known_values import shadow_of
+
+
+@contextlib.contextmanager
+def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """All cures at once."""
+    register_packed()
+    register_linear()
+    with contextlib.ExitStack() as stack:
+        for cure in (
+            _fake_mode_is_lean,
+            _swap_forgets_memo,
+            _foreach_takes_fakes,
+            _scaler_always_steps,
+            _values_out,
+            _initialisers,
+            copied_as_fakes,
+            _lazy_modules,
+            _addresses,
+        ):
+            stack.enter_context(cure(mode, shadow))
+        yield
+
+
+@contextlib.contextmanager
+def _fake_mode_is_lean(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Each operator asks the compiler to stand aside; nothing is compiled here."""
+    original = FakeTensorMode.__torch_dispatch__
+    FakeTensorMode.__torch_dispatch__ = getattr(original, "__wrapped__", original)
+    try:
+        yield
+    finally:
+        FakeTensorMode.__torch_dispatch__ = original
+
+
+@contextlib.contextmanager
+def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`Module.to(...)` swaps tensors and refuses those with weak references: the mode's own memo holds some."""
+    original = torch.utils.swap_tensors
+
+    def swap(left: Any, right: Any) -> None:
+        mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        original(left, right)
+
+    with patch.object(torch.utils, "swap_tensors", swap):
+        yield
+
+
+@contextlib.contextmanager
+def _foreach_takes_fakes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Optimizers and the clipping of gradients choose foreach by the exact type of their tensors."""
+    lists: list[list[Any]] = [optimizers._foreach_supported_types, foreach._foreach_supported_types]
+    for kinds in lists:
+        kinds.append(FakeTensor)
+    try:
+        yield
+    finally:
+        for kinds in lists:
+            kinds.remove(FakeTensor)
+
+
+@contextlib.contextmanager
+def _scaler_always_steps(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """A gradient scaler asks whether a value was infinite and would skip the step."""
+
+    def step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    with patch.object(torch.amp.GradScaler, "_maybe_opt_step", step):
+        yield
+
+
+@contextlib.contextmanager
+def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`.tolist()` and `.numpy()`: the truth where it is known, else ones and zeros, noted."""
+
+    def tolist(self: Any) -> Any:
+        real = shadow_of(self)
+        if real is not None:
+            shadow.note_assumed(self)
+            with _disable_current_modes():
+                return real.tolist()
+        is_float = self.dtype.is_floating_point or self.dtype.is_complex
+        given = shadow.guess("a list of values" if is_float else INTEGERS, 1, "ones")
+        return _nested(_of_type(given, self.dtype), list(self.shape))
+
+    def numpy(self: Any, *, force: bool = False) -> Any:
+        import numpy
+
+        real = shadow_of(self)
+        if real is not None:
+            shadow.note_assumed(self)
+            with _disable_current_modes():
+                return real.resolve_conj().resolve_neg().numpy()  # the same memory, as torch gives it
+        given = shadow.guess("a numpy array", 0, "zeros")
+        name = str(self.dtype).removeprefix("torch.")
+        return numpy.full(tuple(self.shape), given, dtype="float32" if name == "bfloat16" else name)
+
+    def formatted(self: Any, spec: str) -> str:
+        return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    with contextlib.ExitStack() as stack:
+        for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
+            stack.enter_context(patch.object(FakeTensor, name, function, create=True))
+        yield
+
+
+@contextlib.contextmanager
+def _addresses(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Libraries find tensors that share memory by the addresses of their storages: all fake ones lie at 0."""
+    original = torch.UntypedStorage.data_ptr
+
+    def address(storage: Any) -> int:
+        fake = storage.device.type == "meta" and storage.nbytes()
+        return id(storage) if fake else original(storage)
+
+    with patch.object(torch.UntypedStorage, "data_ptr", address):
+        yield
+
+
+def _of_type(number: float, dtype: torch.dtype) -> Any:
+    if dtype is torch.bool:
+        return bool(number)
+    return float(number) if dtype.is_floating_point or dtype.is_complex else int(number)
+
+
+def _nested(value: Any, shape: list[int]) -> Any:
+    return value if not shape else [_nested(value, shape[1:]) for _ in range(shape[0])]
+
+
+@contextlib.contextmanager
+def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """`trunc_normal_` looks at values; on fake tensors filling in is all there is to it."""
+
+    def truncated(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return tensor.normal_()
+
+    with patch.object(torch.nn.init, "trunc_normal_", truncated):
+        yield
+
+
+@contextlib.contextmanager
+def _lazy_modules(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """An uninitialised parameter is an empty real tensor, which becomes a fake one when it gets its shape."""
+
+    def unmade(original: Any) -> Any:
+        def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            with _disable_current_modes():
+                return original(cls, *args, **{**kwargs, "device": None})
+
+        return make
+
+    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        made = torch.empty(shape, device=device, dtype=dtype or self.dtype)
+        is_parameter = isinstance(self, UninitializedParameter)
+        made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made
+        torch.utils.swap_tensors(self, made)
+
+    with contextlib.ExitStack() as stack:
+        for kind in (UninitializedParameter, UninitializedBuffer):
+            stack.enter_context(patch.object(kind, "__new__", unmade(kind.__new__)))
+            stack.enter_context(patch.object(kind, "materialize", materialize))
+        yield
+
+
+def blind_libraries(until: contextlib.ExitStack) -> None:
+    """Hugging Face takes another path (explicit masks, other kernels) when it sees a fake tensor: let it see none
+    until the stack is closed."""
+    for name in ("transformers.utils.import_utils", "transformers.utils.generic", "transformers.masking_utils"):
+        module = sys.modules.get(name)
+        for function in ("is_fake_tensor", "is_tracing", "is_torchdynamo_compiling"):
+            if getattr(module, function, _nothing_to_see) is not _nothing_to_see:
+                until.enter_context(patch.object(module, function, _nothing_to_see))
+
+
+def _nothing_to_see(*args: Any, **kwargs: Any) -> bool:
+    return False

@@ -1,0 +1,213 @@
+"""Checkpoints while a script is predicted: what `torch.save` keeps, and what `torch.load` gives back in the same run.
+
+Nothing is saved but a line that says which checkpoint it was, so that the file exists, can be renamed and listed, and
+is found again. Kept is a pickle with the geometry of every storage (`copies`), and its values where they are known:
+a checkpoint keeps no tensor alive, and loading it makes tensors as loading a real one would. A file that was there
+before is read by torch itself (mapped, not copied, where that works), and turned into fake tensors with the values of
+small ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from memfit.predict.child.messages import UNSEEN
+from memfit.predict.fake.values.compute import small_copy
+from memfit.predict.fake.values.copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
+
+MAPPED = (
+    "tensors of a safetensors file count as tensors, although they lie in the mapped file and not in torch's "
+    "allocator, until something copies them: the peak may be less by their size"
+)
+MARK = b"memfit: a checkpoint that was not written, number "
+
+
+class Checkpoints:
+    """Stands in for `torch.save` and `torch.load`."""
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        self._note = note
+        self._load = torch.load
+        self._saved: list[bytes] = []
+
+    def save(self, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        """Remember geometry, and leave a line in the file."""
+        self._note("script", "a checkpoint was not written")
+        self._saved.append(pickled(value))
+        line = MARK + str(len(self._saved) - 1).encode() + b"\n"
+        if isinstance(file, (str, os.PathLike)):
+            with open(file, "wb") as stream:
+                stream.write(line)
+        else:
+            file.write(line)
+
+    def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Tensors as they were saved, or whatever torch finds in the file."""
+        number = self._number_in(file)
+        if number is None:
+            return self._load_file(file, map_location, *args, **kwargs)
+        with read_to(map_location):
+            return pickle.loads(self._saved[number])
+
+    def _load_file(self, file: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
+        """A checkpoint that was there before, as fake tensors."""
+        locations: dict[int, str] = {}
+
+        def stay(storage: Any, location: str) -> Any:
+            locations[storage.data_ptr()] = location
+            return storage
+
+        with _disable_current_modes():
+            value = self._read(file, stay, *args, **kwargs)
+            if map_location is None:
+                _check_places(locations.values())
+        return _as_fakes(value, locations, map_location)
+
+    def _read(self, file: Any, stay: Callable[[Any, str], Any], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and not kwargs.get("mmap"):
+            with contextlib.suppress(RuntimeError, ValueError, OSError):
+                return self._load(os.fspath(file), stay, *args, **{**kwargs, "mmap": True})
+        return self._load(file, stay, *args, **kwargs)
+
+    def _number_in(self, file: Any) -> int | None:
+        if isinstance(file, (str, os.PathLike)):
+            with open(file, "rb") as stream:
+                line = stream.readline(len(MARK) + 20)
+        else:
+            place = file.tell()
+            line = file.readline(len(MARK) + 20)
+            file.seek(place)
+        return int(line.removeprefix(MARK)) if line.startswith(MARK) else None
+
+
+class SafeOpened:
+    """Stands in for `safetensors.safe_open`: its compiled code makes real tensors, which become fake ones here.
+
+    In a thread without modes (loaders of libraries have such) the tensors stay as they are.
+    """
+
+    open: Any = None
+    """The class of the library."""
+    note: Callable[[str, str], None] | None = None
+    """Told that a file was opened, where that matters: on a GPU its tensors are copied anyway."""
+
+    def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:
+        self._device = device
+        note = type(self).note
+        if note is not None:
+            note(UNSEEN, MAPPED)
+        self._file = self.open(path, framework=framework, device="cpu", **options)
+
+    def __enter__(self) -> SafeOpened:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._file.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def get_tensor(self, name: str) -> Any:
+        """One tensor of the file."""
+        return self._made(lambda: self._file.get_tensor(name))
+
+    def get_tensors(self) -> Any:
+        """All of them, by their names."""
+        return self._made(lambda: self._file.get_tensors())
+
+    def get_slice(self, name: str) -> Any:
+        """One tensor of which parts can be asked for."""
+        return _Slice(self._file.get_slice(name), self._made)
+
+    def _made(self, read: Callable[[], Any]) -> Any:
+        if _get_current_dispatch_mode() is None:
+            return read()
+        with _disable_current_modes():
+            found = read()
+        place = f"cuda:{self._device}" if isinstance(self._device, int) else str(self._device)
+        return _as_fakes(found, {}, place)
+
+
+class _Slice:
+    """Part of a tensor of a file, by its indices."""
+
+    def __init__(self, part: Any, made: Callable[[Callable[[], Any]], Any]) -> None:
+        self._part, self._made = part, made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made(lambda: self._part[index])
+
+
+def _as_fakes(value: Any, locations: dict[int, str], map_location: Any) -> Any:
+    """Real tensors anywhere in a value, as fake ones with the values of small ones."""
+    with _disable_current_modes():
+        stream = io.BytesIO()
+        _RealPickler(stream, locations).dump(value)
+    with read_to(map_location):
+        return pickle.loads(stream.getvalue())
+
+
+class _Pickler(pickle.Pickler):
+    """Describes tensors of every kind, also those that have their own way of being pickled."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tensors are described; anything else goes its own way."""
+        return reduced(value) if isinstance(value, torch.Tensor) else NotImplemented
+
+
+class _RealPickler(pickle.Pickler):
+    """Describes real tensors, with the place they were saved at and the values of small ones."""
+
+    def __init__(self, stream: io.BytesIO, locations: dict[int, str]) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._locations = locations
+        self._stored: dict[int, Stored] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Tensors are described; anything else goes its own way."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.layout is not torch.strided:
+            return NotImplemented
+        shape = value.dtype, tuple(value.size()), tuple(value.stride()), value.storage_offset()
+        return rebuild, (self._storage_of(value), *shape, is_parameter(value), value.requires_grad, {})
+
+    def _storage_of(self, tensor: torch.Tensor) -> Stored:
+        storage = tensor.untyped_storage()
+        pointer = storage.data_ptr()
+        if pointer not in self._stored or not pointer:
+            location = self._locations.get(pointer, str(tensor.device))
+            count = storage.nbytes() // tensor.element_size()
+            values = small_copy(tensor.detach().as_strided((count,), (1,), 0))
+            raw = None if values is None else values.contiguous().view(torch.uint8).numpy().tobytes()
+            self._stored[pointer] = Stored(storage.nbytes(), location, raw, "")
+        return self._stored[pointer]
+
+
+def _check_places(locations: Iterable[str]) -> None:
+    """Without a `map_location`, torch refuses what was saved on a GPU where there is none."""
+    if any(location.startswith("cuda") for location in locations) and not torch.cuda.is_available():
+        raise RuntimeError(
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. "
+            "Please use torch.load with map_location=torch.device('cpu') to map your storages to the CPU."
+        )
+
+
+def pickled(value: Any) -> bytes:
+    """A checkpoint without its tensors' memory."""
+    stream = io.BytesIO()
+    forget_stored()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    forget_stored()
+    return stream.getvalue()

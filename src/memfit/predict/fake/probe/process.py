@@ -1,0 +1,178 @@
+"""What do operators take inside, and what does a bare training process take? Both are asked of a process of their own.
+
+`python -m memfit.predict.fake.probe.process` reads a request on standard input and writes a reply on standard output,
+both JSON. It runs each distinct call once for real under torch.profiler and reads the allocator's events within it. A
+crash in an operator ends only this process; the calls answered until then were already written, one line each, and
+the call that was running was named before it began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+
+from memfit.predict.fake.probe.real_run import memory_events
+from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature
+from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
+from memfit.predict.observe.tracker import storage_of, tensors_in
+
+HALF_IS_SLOWER = 8.0
+
+
+def main() -> None:
+    """Answer one request."""
+    request = json.load(sys.stdin)
+    replies, sys.stdout = sys.stdout, sys.stderr  # whatever imported code prints must not mix with the replies
+    torch.set_num_threads(request["num_threads"])
+    os.environ.update(request["environment"])
+    sys.path += [folder for folder in request["folders"] if folder not in sys.path]
+    base, missing = baseline_bytes(request["imports"], request["optimizer"])
+    pin_mmap_threshold()
+    flops, copied = machine_rates()
+    _write(
+        replies,
+        {"baseline_bytes": base, "not_imported": missing, "flops_per_second": flops, "bytes_per_second": copied},
+    )
+    deadline = time.monotonic() + request["most_seconds"]
+    _end_after(request["most_seconds"])
+    for number, text in sorted(request["signatures"], key=lambda pair: _effort(pair[1])):
+        if time.monotonic() + seconds_of_probe(text, flops) > deadline:
+            _write(replies, {"signature": number, "skipped": "it would take too long here"})
+        elif bytes_of_signature(text) * 4 > request["available_bytes"]:
+            _write(replies, {"signature": number, "skipped": "too large for this machine"})
+        else:
+            _write(replies, {"trying": number})
+            _write(replies, {"signature": number, **attempt(text)})
+
+
+def _end_after(seconds: float) -> None:
+    """A call that takes longer than was thought is left alone; what was answered until then has been written."""
+    watch = threading.Timer(seconds, os._exit, (0,))
+    watch.daemon = True
+    watch.start()
+
+
+def _effort(text: str) -> tuple[float, int]:
+    """Small calls are asked first."""
+    return flops_of_signature(text), bytes_of_signature(text)
+
+
+def seconds_of_probe(text: str, flops_per_second: float) -> float:
+    """How long a call will take, a CPU being slower in half precision by about this factor."""
+    slower = HALF_IS_SLOWER if "float16" in text else 1.0  # also in "bfloat16"
+    return slower * flops_of_signature(text) / flops_per_second
+
+
+def _write(replies: TextIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+def attempt(text: str) -> dict[str, Any]:
+    """Probe one call, or say why it could not be."""
+    try:
+        return probe(text)
+    except Exception as error:  # an operator may refuse made-up values; that is an answer too
+        return {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+
+
+def probe(text: str) -> dict[str, Any]:
+    """Run one call for real: the most it held at once, the true sizes of its results, and what it wrote to."""
+    name, args, kwargs, with_grad = json.loads(text)
+    function = _operator(name)
+    real_args, real_kwargs = decode(args), decode(kwargs)
+    if "mkldnn_rnn_layer_backward" in name:
+        real_args = _with_true_workspace(real_args)
+    given = _storages((real_args, real_kwargs))
+    before = sum(map(_touched, given))
+    watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    with watched as profiler, torch.set_grad_enabled(with_grad):
+        result = function(*real_args, **real_kwargs)
+    known = {id(storage) for storage in given}
+    live = inside = 0
+    for _, change in memory_events(profiler):
+        live += change
+        inside = max(inside, live)
+    made = [storage if id(storage) not in known else None for storage in map(storage_of, tensors_in(result))]
+    return {
+        "inside_bytes": inside,
+        "output_bytes": [0 if storage is None else storage.nbytes() for storage in made],
+        "touched_bytes": [0 if storage is None else _touched(storage) for storage in made],
+        "filled_bytes": max(0, sum(map(_touched, given)) - before),
+    }
+
+
+def _storages(value: Any) -> list[Any]:
+    """The storages of all tensors in a nest, each once."""
+    found = {id(storage): storage for storage in map(storage_of, tensors_in(value)) if storage is not None}
+    return list(found.values())
+
+
+def _touched(storage: Any) -> int:
+    return touched_bytes(storage.data_ptr(), storage.nbytes())
+
+
+def _with_true_workspace(args: list[Any]) -> list[Any]:
+    """Run the forward that belongs to this backward, and hand on the workspace it leaves."""
+    reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first = args[13:22]
+    output, hy, cy, workspace = torch.ops.aten.mkldnn_rnn_layer.default(
+        *args[:7], reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first, train
+    )
+    return [*args[:7], output, hy, cy, *args[10:22], workspace]
+
+
+def _operator(name: str) -> Any:
+    value: Any = torch.ops
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def baseline_bytes(imports: list[str], optimizer: str) -> tuple[int, list[str]]:
+    """Resident bytes of a process with these imports after two steps of a tiny model: what every job has.
+
+    With the names of packages that could not be imported.
+    """
+    missing: dict[str, None] = {}
+    for name in imports:
+        try:
+            importlib.import_module(name)
+        except Exception:  # whatever somebody's package may raise when it is imported
+            missing[name.partition(".")[0]] = None
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    stepper = getattr(torch.optim, optimizer, torch.optim.Adam)(model.parameters(), lr=0.1)
+    for _ in range(2):
+        torch.nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.zeros(2, dtype=torch.long)).backward()
+        with contextlib.suppress(Exception):
+            stepper.step()
+        stepper.zero_grad()
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        return int(stream.read().split()[1]) * 4096, list(missing)
+
+
+def machine_rates() -> tuple[float, float]:
+    """Floating-point operations per second of a matrix product, and bytes per second of a copy, best of three."""
+    matrix, target = torch.ones(768, 768), torch.empty(4 * 1024**2)
+    source = torch.ones(4 * 1024**2)
+    product = min(_seconds(lambda: matrix @ matrix) for _ in range(3))
+    copy = min(_seconds(lambda: target.copy_(source)) for _ in range(3))
+    return 2 * 768**3 / product, 2 * source.nbytes / copy
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Long stretches without gradients: calls of a model whose shapes repeat are answered without being run again.
+
+A call is left out only where it cannot change the answer: the same module was run with arguments of the same geometry
+several times before, each time kept nothing but its result, gave a result of the same geometry, and began with at
+least as many live bytes as now. Its result is then made as before. What is left out is listed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from memfit.predict.observe.known_values import covers_storage, is_known
+from memfit.predict.observe.tracker import Tracker
+
+ALIKE = 3
+"""Calls that are run before the next ones are left out."""
+NEGLIGIBLE = 1e-4
+"""Share of the live bytes by which a later call may begin higher, for numbers that a script collects."""
+PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Seen:
+    """Calls alike: how many, the most live bytes one began with, and their result."""
+
+    count: int
+    most_live_bytes: int
+    result: tuple[tuple[Any, ...], Any]
+    """Leaves, tensors by their geometry, and how they are nested."""
+
+
+class RepeatedCalls:
+    """Runs outermost modules, or answers for them."""
+
+    def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
+        self._tracker, self._note = tracker, note
+        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, Seen]] = weakref.WeakKeyDictionary()
+
+    def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+        """The result of a call, run or made again."""
+        key = None if torch.is_grad_enabled() else _key(module, inputs)
+        if key is None:
+            return call()
+        seen = self._seen.setdefault(module, {})
+        known, live_bytes = seen.get(key), self._tracker.live_bytes()
+        if known and known.count >= ALIKE and live_bytes <= known.most_live_bytes * (1 + NEGLIGIBLE):
+            self._note("script", "calls of a model without gradients were not run again, since their shapes repeat")
+            return _made_again(*known.result)
+        num_births = len(self._tracker.log.births)
+        result = call()
+        shown = _geometry(result) if self._keeps_only(result, num_births) else None
+        if shown is None:
+            seen.pop(key, None)
+        elif known is not None and known.result == shown:
+            known.count, known.most_live_bytes = known.count + 1, max(live_bytes, known.most_live_bytes)
+        else:
+            seen[key] = Seen(1, live_bytes, shown)
+        return result
+
+    def _keeps_only(self, result: Any, num_births: int) -> bool:
+        """Whether all that was made since then and is alive is this result, each tensor with a storage of its own."""
+        tensors = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        uids = [self._tracker.uid_of(tensor) for tensor in tensors]
+        whole = all(covers_storage(tensor) and not is_known(tensor) for tensor in tensors)
+        return whole and len(set(uids)) == len(uids) and set(uids) == self._tracker.living_since(num_births)
+
+
+def _key(module: Any, inputs: Any) -> Key | None:
+    """What a call looks like; None where an argument is neither a tensor nor plain."""
+    looks = _geometry(inputs)
+    if looks is None:
+        return None
+    leaves, nest = looks
+    first = next(module.parameters(), None)
+    kind = (None, None) if first is None else (first.dtype, str(first.device))
+    autocast = tuple((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in ("cpu", "cuda"))
+    return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled()
+
+
+def _geometry(value: Any) -> tuple[tuple[Any, ...], Any] | None:
+    """A nest with tensors described by their geometry; None where it holds anything but tensors and plain values."""
+    leaves, nest = _pytree.tree_flatten(value)
+    found: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided:
+                return None
+            found.append((tuple(leaf.shape), leaf.stride(), leaf.storage_offset(), leaf.dtype, leaf.device))
+        elif type(leaf) in PLAIN:
+            found.append(leaf)
+        else:
+            return None
+    return tuple(found), nest
+
+
+def _made_again(leaves: tuple[Any, ...], nest: Any) -> Any:
+    """New tensors of this geometry."""
+    made = [
+        torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4]) if isinstance(leaf, tuple) else leaf
+        for leaf in leaves
+    ]
+    return _pytree.tree_unflatten(made, nest)

@@ -1,0 +1,191 @@
+"""How is an unmodified training script run on fake tensors, until it has made enough optimizer steps?
+
+The script runs in this (child) process under the recording's modes, as `python script.py arguments` would run it.
+Data loaders load in this process, files go to a scratch folder, `torch.save` saves shapes only, `torch.compile` leaves
+the model as it is. The run ends by an exception that no `except Exception` catches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.utils.data
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memfit.predict.child.messages import UNSEEN, TraceRequest
+from memfit.predict.child.script_ends import NeverStepped, run_as_main
+from memfit.predict.fake.patches.process_group import pretending_ranks
+from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
+from memfit.predict.fake.patches.shared_memory import SharedTensors
+from memfit.predict.fake.probe.threads import variables_heeded
+from memfit.predict.fake.recording import Recording, Trace
+from memfit.predict.fake.steps import StepCounter
+from memfit.predict.fake.values.compute import small_copy
+from memfit.predict.observe.batches import BatchChooser
+from memfit.predict.observe.data_loading import loading_here
+from memfit.predict.observe.known_values import keep_shadow
+from memfit.predict.sandbox.absent_packages import standing_alone
+from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
+from memfit.predict.sandbox.processes import Processes
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_imports import ScratchFinder
+
+SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
+
+
+def trace_script(request: TraceRequest, recording: Recording) -> Trace:
+    """Run the script as a ghost."""
+    started = time.perf_counter()
+    counter = StepCounter(recording, request.num_steps, request.job.path)
+    recording.places.step = 1
+    files = ScratchFiles(request.scratch_folder)
+    note, shared = recording.shadow.note, SharedTensors(recording.tracker)
+    chooser = BatchChooser(lambda: recording.places.step, recording.places.line) if request.choose_batches else None
+    with (
+        recording.running(),
+        _pretending(recording, chooser, request.device == "cuda"),
+        counter.listening(),
+        pretending_ranks(request.num_ranks, note),
+        files.guarding(),
+        ScratchFinder(files).asked_last(),
+        shared.standing_in(),
+        Processes(files, note, shared.in_another_process).standing_in(),
+        opening_for_compiled_code(files, note),
+        standing_alone(note),
+        variables_heeded(),
+    ):
+        was_ended = True
+        try:
+            was_ended = run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
+        except Exception as error:
+            if not counter.is_done:
+                raise
+            recording.shadow.answered[UNSEEN, _failed_later(error), ""] += 1
+    if was_ended:
+        counter.note_unseen()
+    trace = recording.finish(time.perf_counter() - started)
+    trace.data_bytes = recording.tracker.outside.peak_bytes
+    _note_end(recording, trace, counter, request.num_steps)
+    if files.redirected:
+        text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
+        recording.shadow.answered["script", text, ""] += 1
+    if chooser is not None:
+        trace.survey = chooser.found()
+    trace.assumptions = recording.shadow.assumptions()
+    return trace
+
+
+def _failed_later(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0][:120]
+    return f"what the script does after its steps was not followed to the end: {type(error).__name__}: {first}"
+
+
+def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_steps: int) -> None:
+    """How the run ended, where that is not by its steps."""
+    made = counter.num_backwards if counter.by_backwards else counter.num_steps_made or trace.num_steps
+    if not made:
+        raise NeverStepped
+    trace.num_steps = made
+    if counter.by_backwards:
+        text = "the script has no optimizer of torch: a step is counted at each backward"
+        recording.shadow.answered["script", text, ""] += 1
+    if made < num_steps:
+        how = "prediction ended, for time," if counter.is_done else "script ended by itself"
+        text = f"the {how} after {made} of {num_steps} steps"
+        recording.shadow.answered["script", text, ""] += 1
+
+
+# ---- what the script meets instead -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _pretending(recording: Recording, chooser: BatchChooser | None, on_gpu: bool) -> Iterator[None]:
+    shadow = recording.shadow
+
+    def unsaved(*args: Any, **kwargs: Any) -> None:
+        shadow.note("script", "a checkpoint was not written")
+
+    def uncompiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        shadow.note(UNSEEN, "torch.compile was left out: the model is predicted as it runs without it")
+        return model if model is not None else lambda function: function
+
+    checkpoints = Checkpoints(shadow.note)
+    replacements: list[tuple[Any, str, Any]] = [
+        (torch, "save", checkpoints.save),
+        (torch, "load", checkpoints.load),
+        (torch, "compile", uncompiled),
+        (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
+        *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
+        *((module, name, unsaved) for module, name in _savers()),
+        *((module, "safe_open", opened) for module, opened in _openers(None if on_gpu else shadow.note)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, name, function in replacements:
+            stack.enter_context(patch.object(owner, name, function))
+        in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
+        outside = recording.tracker.outside.made_here
+        stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _savers() -> Iterator[tuple[Any, str]]:
+    """Functions of other libraries that write checkpoints in compiled code, where no `open` of Python is seen."""
+    for library, names in {
+        "safetensors.torch": ("save_file", "save_model"),
+        "safetensors.numpy": ("save_file",),
+    }.items():
+        if importlib.util.find_spec(library.partition(".")[0]) is not None:
+            module = importlib.import_module(library)
+            yield from ((module, name) for name in names)
+
+
+def _openers(note: Callable[[str, str], None] | None) -> Iterator[tuple[Any, Any]]:
+    """Where Hugging Face's file format is opened, and what opens it with fake tensors."""
+    told = staticmethod(note) if note is not None else None
+    for library in ("safetensors", "safetensors.torch"):
+        if importlib.util.find_spec("safetensors") is not None:
+            module = importlib.import_module(library)
+            yield module, type("SafeOpened", (SafeOpened,), {"open": module.safe_open, "note": told})
+
+
+def _faked(recording: Recording, original: Any) -> Any:
+    """A maker of real tensors that hands out fake ones, with the values of small integers."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        real = original(*args, **kwargs)
+        if isinstance(real, FakeTensor):
+            return real
+        fake = recording.mode.from_tensor(real)
+        if original.__name__ in SHARE_MEMORY and real.device.type == "cpu":
+            keep_shadow(fake, real)  # whoever changes the array changes the tensor, and the other way round
+        else:
+            keep_shadow(fake, small_copy(real))
+        with recording.tracker.outside.made_here() if _shares(real, args) else contextlib.nullcontext():
+            recording.tracker.see(fake, original.__name__)
+        return fake
+
+    return make
+
+
+def _shares(real: torch.Tensor, args: tuple[Any, ...]) -> bool:
+    """Whether a tensor lies in the memory of the array or buffer that it was made of."""
+    if not args or isinstance(args[0], (torch.Tensor, list, tuple, int, float)):
+        return False
+    try:
+        memory = np.frombuffer(args[0], np.uint8) if not isinstance(args[0], np.ndarray) else args[0]
+        start, end = np.lib.array_utils.byte_bounds(memory)
+    except (TypeError, ValueError, BufferError):
+        return False
+    return start <= real.data_ptr() < end

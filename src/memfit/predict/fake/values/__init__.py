@@ -1,0 +1,1 @@
+"""What a fake tensor answers when its value is read; imports torch."""

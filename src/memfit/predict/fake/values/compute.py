@@ -1,0 +1,226 @@
+"""Runs an operator of a fake run on the known values of its arguments, beside the fake one.
+
+What is computed: any operator all of whose tensors are known, as long as its results are small. What is drawn: small
+results of random operators, which are marked as drawn, and so is all that follows from them. What is forgotten: every
+storage that was written with something unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.levels.guesses import DRAWN
+from memfit.predict.observe.known_values import (
+    FINITE,
+    assume,
+    covers_storage,
+    is_known,
+    keep_shadow,
+    shadow_of,
+    why_assumed,
+)
+from memfit.predict.observe.tracker import tensors_in
+
+aten = torch.ops.aten
+MOST_INTEGERS = 4 * 1024**2
+MOST_FLOATS = 1 << 14
+MOST_DRAWN_FLOATS = 16
+"""Random floats steer decisions one by one; weights are not drawn."""
+MOST_CHECKED = 1 << 26
+LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
+BY_SHAPE = {
+    "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like",
+    "randint_like",
+}  # fmt: skip
+"""What these give depends on the shape of their input only."""
+UNWRITTEN = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize", "resize_",
+    "resize_as", "resize_as_", "_resize_output", "_resize_output_",
+}  # fmt: skip
+"""Memory that nobody has written to, or not all of it: no values."""
+OVERWRITES = {
+    "fill_", "zero_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_",
+    "log_normal_", "cauchy_",
+}  # fmt: skip
+"""In-place operators that do not look at what they write over."""
+UNDECLARED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
+"""Operators that update the running statistics (arguments 3 and 4) without saying so, and where they are told to."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """How an operator would run on known values: its arguments, and why they are an assumption."""
+
+    args: Any
+    kwargs: Any
+    assumed: str
+    ran: bool = False
+    """Whether it ran to its end."""
+
+
+class Properties:
+    """What is asked of an operator at each call, found out once."""
+
+    __slots__ = ("by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "unwritten", "written")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name = schema.name.partition("::")[2]
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+        self.by_shape = self.name in BY_SHAPE
+        self.unwritten = self.name in UNWRITTEN
+        self.is_out = any(a.is_out for a in schema.arguments)
+        self.overwrites = self.name in OVERWRITES or self.is_out
+        self.is_mutable = schema.is_mutable
+        self.written = [
+            (index, a.name)
+            for index, a in enumerate(schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+
+
+_properties: dict[Any, Properties] = {}
+
+
+def properties_of(func: Any) -> Properties:
+    """The same, remembered."""
+    found = _properties.get(func)
+    if found is None:
+        found = _properties[func] = Properties(func)
+    return found
+
+
+def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    """The operator's arguments as known values; None when some are unknown."""
+    of = properties_of(func)
+    if of.unwritten:
+        return None
+    written = list(written_by(func, args, kwargs)) if of.overwrites else []
+    given = list(tensors_in((args, kwargs)))
+    read = [tensor for tensor in given if _is_read(tensor, given, written)]
+    for tensor in given:
+        is_needed = any(tensor is other for other in read) or not covers_storage(tensor)
+        if not is_known(tensor) and not of.by_shape and is_needed:
+            return None
+    reasons = [why for tensor in read if (why := why_assumed(tensor))]
+    assumed = DRAWN if of.random else next(iter(reasons), "")
+    plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
+    with _disable_current_modes(), torch.no_grad():
+        return Plan(_swap(args), _swap(plain), assumed)
+
+
+def _is_read(tensor: torch.Tensor, given: list[torch.Tensor], overwritten: list[torch.Tensor]) -> bool:
+    """Whether an operator looks at a tensor's values: not at what it only writes over, unless given twice."""
+    return not any(tensor is w for w in overwritten) or sum(tensor is other for other in given) > 1
+
+
+def _swap(value: Any) -> Any:
+    """The known values in the place of tensors; where only the shape counts, memory of that shape."""
+    if isinstance(value, torch.Tensor):
+        known = shadow_of(value)
+        if known is None:
+            known = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
+        return known
+    if isinstance(value, (list, tuple)):
+        return type(value)(_swap(item) for item in value)
+    if isinstance(value, dict):
+        return {name: _swap(item) for name, item in value.items()}
+    return value
+
+
+def compute(func: Any, plan: Plan | None) -> Any:
+    """The result on known values; None when there is none."""
+    if plan is None:
+        return None
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            result = func(*plan.args, **plan.kwargs)
+        plan.ran = True
+        return result
+    except Exception:  # whatever goes wrong beside the prediction must not stop it
+        return None
+
+
+def is_small(func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether what the operator makes or changes is worth computing."""
+    of = properties_of(func)
+    most_floats = MOST_DRAWN_FLOATS if of.random else MOST_FLOATS
+    touched = [*tensors_in(result), *written_by(func, args, kwargs)] if of.is_mutable else list(tensors_in(result))
+    if of.random and any(tensor.requires_grad for tensor in touched):
+        return False
+    return all(_is_small(tensor, most_floats) or is_known(tensor) for tensor in touched)
+
+
+def _is_small(tensor: torch.Tensor, most_floats: int = MOST_FLOATS) -> bool:
+    if tensor.layout is not torch.strided:
+        return False
+    is_float = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return tensor.numel() <= (most_floats if is_float else MOST_INTEGERS)
+
+
+def small_copy(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The values of a small real tensor."""
+    if not _is_small(tensor):
+        return None
+    with _disable_current_modes():
+        return tensor.detach().cpu().clone()
+
+
+def attach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, real: Any, plan: Plan) -> None:
+    """Remember what an operator made and changed."""
+    for fake, value in zip(tensors_in(result), tensors_in(real), strict=False):
+        fits = isinstance(fake, FakeTensor) and fake.shape == value.shape and fake.dtype is value.dtype
+        if fits and not is_known(fake):
+            keep_shadow(fake, value, plan.assumed)
+    overwrites = properties_of(func).overwrites
+    written = zip(written_by(func, args, kwargs), written_by(func, plan.args, plan.kwargs), strict=False)
+    for fake, value in written:
+        if isinstance(fake, FakeTensor) and overwrites and fake.shape == value.shape and covers_storage(fake):
+            keep_shadow(fake, value, plan.assumed)
+        elif not is_known(fake):
+            keep_shadow(fake, None)
+        else:
+            assume(fake, plan.assumed)
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    of = properties_of(func)
+    for index, name in of.written:
+        yield from tensors_in(args[index] if index < len(args) else kwargs.get(name))
+    told = UNDECLARED.get(of.name)
+    if told is not None and len(args) > told and args[told]:
+        yield from tensors_in(args[3:5])
+
+
+def forget_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A storage that was written with unknown values has no known values any more."""
+    for tensor in written_by(func, args, kwargs):
+        if isinstance(tensor, FakeTensor):
+            keep_shadow(tensor, None)
+
+
+def finite_answer(func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Unknown numbers are neither infinite nor 'not a number': what asks for that is answered so, as an assumption."""
+    answer = _finite_answer(func, args)
+    if answer is not None and isinstance(result, FakeTensor) and result.numel() <= MOST_CHECKED:
+        with _disable_current_modes():
+            values = torch.full(tuple(result.shape), answer, dtype=torch.bool)
+        keep_shadow(result, values, FINITE)
+
+
+def _finite_answer(func: Any, args: tuple[Any, ...]) -> bool | None:
+    if func in (aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default):
+        return False
+    if func in (aten.eq.Tensor, aten.ne.Tensor) and args[0] is args[1] and args[0].dtype.is_floating_point:
+        return func is aten.eq.Tensor
+    if func in (aten.eq.Scalar, aten.ne.Scalar) and isinstance(args[1], float) and abs(args[1]) == float("inf"):
+        return func is aten.ne.Scalar
+    return None

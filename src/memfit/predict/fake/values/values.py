@@ -1,0 +1,272 @@
+"""The dispatch mode that answers a program's questions for the values of fake tensors.
+
+Small tensors steer control flow (masks, lengths, positions, shuffles, layer widths), so their values are computed
+beside the fake ones as long as all arguments are known (`compute.py`). Such questions are answered with the truth.
+Everything else gets the user's answer for that line, or a fixed one (1.0, 1, or the chosen boolean), and is listed as a
+guess. Where the size of a result depends on values that are not known, the largest possible size is taken and listed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.fake.kernels import attention as attention
+from memfit.predict.fake.kernels import convolution as convolution
+from memfit.predict.fake.kernels import norm as norm
+from memfit.predict.fake.kernels import recurrent as recurrent
+from memfit.predict.fake.values import packed_sequences as packed
+from memfit.predict.fake.values.compute import (
+    LIFTS,
+    Plan,
+    attach,
+    compute,
+    finite_answer,
+    forget_written,
+    is_small,
+    plan_for,
+    properties_of,
+    small_copy,
+)
+from memfit.predict.levels.guesses import AS_TOLD, BOOLEAN, EQUALITY, INTEGER, Guesses
+from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
+from memfit.predict.observe.places import is_for_order
+from memfit.predict.observe.tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
+from memfit.records.prediction import Assumption
+
+aten = torch.ops.aten
+NO_OPERATION = {
+    name
+    for packet in ("_fused_sgd_", "_fused_adagrad_")
+    if hasattr(aten, packet)
+    for name in (getattr(getattr(aten, packet), overload) for overload in getattr(aten, packet).overloads())
+    if name._schema.name.endswith("_")
+}
+"""Update parameters in place and allocate nothing, but have no fake kernel (torch 2.13)."""
+
+
+class Shadow(LeanMode):
+    """Answers questions for values, and keeps the values that can be known."""
+
+    def __init__(self, line: Callable[[], str], truth: bool = True, answers: Mapping[str, float] | None = None) -> None:
+        super().__init__()
+        self._line = line
+        self._truth = truth
+        self.guesses = Guesses(answers or {})
+        self.answered: Counter[tuple[str, str, str]] = Counter()
+        self._bounds = {
+            aten.nonzero.default: self._nonzero,
+            aten.masked_select.default: self._masked_select,
+            aten._unique2.default: self._unique,
+            aten.unique_consecutive.default: self._unique,
+            aten.index.Tensor: self._index,
+            aten.equal.default: self._equal,
+            convolution.FORWARD: convolution.answer_convolution,
+            convolution.BACKWARD: convolution.answer_convolution,
+            aten.add.Tensor: attention.answer_sum,
+            aten._scaled_dot_product_efficient_attention.default: attention.answer_efficient,
+            norm.FORWARD: norm.answer_norm,
+            norm.BACKWARD: norm.answer_backward,
+            recurrent.FORWARD: recurrent.answer_forward,
+            recurrent.BACKWARD: recurrent.answer_backward,
+            packed.PACK: self._pack,
+            **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
+        }
+
+    def assumptions(self) -> list[Assumption]:
+        """One line per kind of question and place."""
+        found = [
+            Assumption(kind=kind, text=text, line=line, count=count)
+            for (kind, text, line), count in self.answered.items()
+        ]
+        return found + [
+            Assumption(kind="scalar answer", text=f"nothing unknown was asked for at {place}: its answer was not used")
+            for place in self.guesses.unused()
+        ]
+
+    def note(self, kind: str, text: str) -> None:
+        """Remember an assumption with the line that needed it."""
+        self.answered[kind, text, self._line()] += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is PRIM_DEVICE:
+            return device_of(args[0])
+        if is_distributed(types):
+            return NotImplemented
+        if func is aten._local_scalar_dense.default:
+            return self.scalar(args[0])
+        if func in NO_OPERATION:
+            return None
+        if func in LIFTS and not isinstance(args[0], FakeTensor):
+            return self._lifted(func, args, kwargs)
+        plan = plan_for(func, args, kwargs)
+        bound = self._bounds.get(func)
+        if properties_of(func).dynamic and (bound is not None or plan is not None):
+            return self._sized_by_values(func, args, kwargs, plan, bound)
+        if plan is None and _only_writes(func, args):
+            forget_written(func, args, kwargs)
+            return args[0] if func._schema.returns else None
+        result = bound(func, args, kwargs, None) if bound is not None else func(*args, **kwargs)
+        self._follow(func, args, kwargs, result, plan)
+        return result
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: Plan | None) -> None:
+        """After the fake operator: compute the values of its results, or forget what it wrote to."""
+        real = compute(func, plan) if plan is not None and is_small(func, result, args, kwargs) else None
+        if plan is not None and (real is not None or (plan.ran and properties_of(func).is_mutable)):
+            attach(func, args, kwargs, result, real, plan)
+            return
+        forget_written(func, args, kwargs)
+        if plan is None:
+            finite_answer(func, args, result)
+
+    def _sized_by_values(self, func: Any, args: Any, kwargs: Any, plan: Plan | None, bound: Any) -> Any:
+        """An operator whose result, or the size of it, depends on values."""
+        real = compute(func, plan)
+        for tensor in tensors_in((args, kwargs)):
+            self.note_assumed(tensor)
+        if bound is not None:
+            result = bound(func, args, kwargs, real)
+        elif real is None:
+            result = func(*args, **kwargs)
+        elif not any(True for _ in tensors_in(real)):
+            return real
+        else:
+            like = next(tensors_in((args, kwargs)))
+            made = [like.new_empty(part.shape, dtype=part.dtype) for part in tensors_in(real)]
+            result = made[0] if isinstance(real, torch.Tensor) else tuple(made)
+        if plan is not None and real is not None and is_small(func, result, args, kwargs):
+            attach(func, args, kwargs, result, real, plan)
+        return result
+
+    def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A real tensor, made of a list or number, becomes a fake one that knows its values."""
+        values = small_copy(args[0])
+        result = func(*args, **kwargs)
+        if values is not None:
+            keep_shadow(result, values)
+        return result
+
+    # ---- single values ---------------------------------------------------------------------------------------
+
+    def scalar(self, tensor: torch.Tensor) -> Any:
+        """The value of a one-element tensor: true where known, else the user's answer or a fixed one."""
+        real = shadow_of(tensor)
+        if real is not None:
+            self.note_assumed(tensor)
+            with _disable_current_modes():
+                return real.item()
+        if tensor.dtype is torch.bool:
+            return bool(self.guess(BOOLEAN, self._truth))
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return float(self.guess("a number", 1.0))
+        return int(self.guess(INTEGER, 1))
+
+    def guess(self, what: str, usual: Any, shown: str = "") -> Any:
+        """The user's answer for the line that asks, else the usual one; both are listed."""
+        line = self._line()
+        given = self.guesses.answer(line)
+        if given is not None:
+            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}{AS_TOLD}", line] += 1
+            return given
+        text = f"{what} was asked for and answered with {shown or usual}"
+        self.answered["scalar answer", text, line] += 1
+        self.guesses.add(line, text)
+        return usual
+
+    def note_assumed(self, tensor: torch.Tensor) -> None:
+        """List that a value was read which is known only by assumption."""
+        why = why_assumed(tensor)
+        if why and not is_for_order():
+            line = self._line()
+            text = f"a value was read that is an assumption: {why}"
+            self.answered["assumed value", text, line] += 1
+            self.guesses.add(line, text)
+
+    def _equal(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> bool:
+        if real is not None:
+            return real
+        if tuple(args[0].shape) != tuple(args[1].shape):
+            return False
+        return bool(self.guess(EQUALITY, self._truth))
+
+    # ---- results whose size depends on values ----------------------------------------------------------------
+
+    def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+        rows = real.shape[0] if real is not None else self._most(args[0], "nonzero")
+        return args[0].new_empty((rows, args[0].dim()), dtype=torch.int64)
+
+    def _masked_select(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+        mask = shadow_of(args[1])
+        if mask is not None:
+            with _disable_current_modes():
+                return args[0].new_empty((int(mask.expand(torch.broadcast_shapes(mask.shape, args[0].shape)).sum()),))
+        return args[0].new_empty((self._most(args[0], "masked_select"),))
+
+    def _unique(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        if real is not None:
+            return tuple(args[0].new_empty(part.shape, dtype=part.dtype) for part in real)
+        rows = self._most(args[0], "unique")
+        index = args[0].new_empty(args[0].shape, dtype=torch.int64)
+        return args[0].new_empty((rows,)), index, args[0].new_empty((rows,), dtype=torch.int64)
+
+    def _index(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+        """Boolean indices become as many rows as they have true elements, or could have."""
+        source, indices = args[0], list(args[1])
+        if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+            return func(*args, **kwargs)
+        expanded: list[Any] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                expanded.append(index)
+                continue
+            mask = shadow_of(index)
+            if mask is not None:
+                with _disable_current_modes():
+                    rows = int(mask.sum())
+            else:
+                rows = self._most(index, "indexing by a boolean mask")
+            expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
+        return func(source, expanded)
+
+    def _pack(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        if shadow_of(args[1]) is None:
+            self.note("upper bound", "the lengths of a packed batch are not known; all were taken as the longest")
+        return packed.pack(*args)
+
+    def _most(self, tensor: torch.Tensor, name: str) -> int:
+        line = self._line()
+        given = self.guesses.answer(line)
+        if given is not None:
+            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}{AS_TOLD}", line] += 1
+            return min(int(given), tensor.numel())
+        text = f"the size of the result of {name} depends on data; the largest possible was taken"
+        self.answered["upper bound", text, line] += 1
+        self.guesses.add(line, text)
+        return tensor.numel()
+
+
+_WRITERS = (
+    "add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "sqrt_", "neg_", "exp_", "zero_", "fill_",
+    "copy_", "normal_", "uniform_", "masked_fill_", "clamp_", "clamp_min_", "clamp_max_", "relu_",
+    "reciprocal_", "bernoulli_", "pow_", "maximum_",
+)  # fmt: skip
+_only_writing: dict[Any, bool] = {}
+
+
+def _only_writes(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the operator writes into its first argument and does nothing else: then there is nothing to fake."""
+    known = _only_writing.get(func)
+    if known is None:
+        name = func._schema.name.removeprefix("aten::")
+        known = _only_writing[func] = name.removeprefix("_foreach_") in _WRITERS
+    if not known:
+        return False
+    first = args[0][0] if isinstance(args[0], (list, tuple)) and args[0] else args[0]
+    return type(first) is FakeTensor and first.constant is None

@@ -1,0 +1,1 @@
+"""Bytes that GPU kernels and libraries take beside their results. Pure."""

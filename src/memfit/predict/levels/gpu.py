@@ -1,0 +1,172 @@
+"""What does a GPU's caching allocator make of a predicted timeline, and what does the whole card need? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, play, simulate
+from memfit.predict.allocator.settings import AllocatorSettings
+from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
+from memfit.predict.gpu_rules.cudnn import STORIES, Scratch, range_of, with_scratches
+from memfit.predict.levels.liveness import mark_at
+from memfit.records.allocator import AllocatorRun
+from memfit.records.figure import Figure
+from memfit.records.prediction import FailedAllocation, Level
+from memfit.records.timeline import Span, Timeline
+
+CUDA = "cuda:0"
+
+
+def run_allocator(
+    timeline: Timeline, settings: AllocatorSettings, device_bytes: int | None = None, *, smallest: bool = False
+) -> AllocatorRun:
+    """Replay the timeline's requests."""
+    events = events_of(timeline, CUDA)
+    return simulate(events, settings, device_bytes, smallest=smallest, max_points=1)
+
+
+def cudnn_range(
+    timeline: Timeline, settings: AllocatorSettings, free_run: AllocatorRun, scratches: Sequence[Scratch]
+) -> tuple[int, int]:
+    """The least and the most reserved bytes: over all stories of what cuDNN takes, and what measured jobs showed."""
+    events = placed_events_of(timeline, CUDA)
+    peaks: list[int] = []
+    for story in STORIES:
+        allocator = make_allocator(settings)
+        peaks.append(
+            play(with_scratches(events, scratches, story), allocator).allocator.stats["reserved_bytes.all.peak"]
+        )
+    return range_of(free_run.peak_reserved_bytes, peaks)
+
+
+def context_figure(context: Context) -> Figure:
+    """What the driver takes beside the allocator: assumed, with its range."""
+    method = f"CUDA context and loaded kernels, not predicted: {context.source}"
+    low, high = context.low_bytes, context.high_bytes
+    return Figure(value=context.usual_bytes, unit="bytes", source="assumed", low=low, high=high, method=method)
+
+
+def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
+    """What workspaces may add to reserved: the point goes without, the most is the upper end of the range."""
+    method = "none in the figures; the most by four stories of what cuDNN could take, and by measured jobs"
+    figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes - reserved_bytes, method=method)
+    return Level(name="cudnn", figure=figure, meaning="what workspaces of cuDNN may add to reserved")
+
+
+def cuda_levels(
+    tensor_peak_bytes: int, free_run: AllocatorRun, beside: Context, reserved_range: tuple[int, int] | None = None
+) -> tuple[Level, ...]:
+    """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning.
+
+    `reserved_range` is that of a job that calls cuDNN, whose workspaces become a level of their own.
+    """
+    low, usual, high = beside.low_bytes, beside.usual_bytes, beside.high_bytes
+    least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
+    context = context_figure(beside)
+    reserved = free_run.peak_reserved_bytes
+    device = Figure(
+        value=reserved + usual, unit="bytes", source="predicted", low=least + low, high=most + high,
+        method="reserved + assumed context" + (" and cuDNN workspaces" if least < most else ""),
+    )  # fmt: skip
+    levels = [
+        Level(
+            name="tensors",
+            figure=_predicted(tensor_peak_bytes, "live tensors and workspaces"),
+            meaning="bytes asked for",
+        ),
+        Level(
+            name="allocated",
+            figure=_predicted(free_run.peak_allocated_bytes, "allocator simulated"),
+            meaning="as torch.cuda.max_memory_allocated() counts",
+        ),
+        Level(
+            name="reserved",
+            figure=_reserved(reserved, least, most),
+            meaning="as torch.cuda.max_memory_reserved() counts",
+        ),
+        *((cudnn_level(reserved, most),) if reserved_range is not None else ()),
+        Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
+        Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
+    ]
+    if free_run.smallest_device_bytes is not None:
+        least = free_run.smallest_device_bytes
+        figure = Figure(
+            value=least + usual,
+            unit="bytes",
+            source="predicted",
+            low=least + low,
+            high=least + high,
+            method="least memory for the simulated allocator, which releases its cache, + assumed context",
+        )
+        levels.append(Level(name="smallest", figure=figure, meaning="the least card it still runs on"))
+    return tuple(levels)
+
+
+def _reserved(value: int, least: int, most: int) -> Figure:
+    method = "allocator simulated, enough memory"
+    if least == most:
+        return _predicted(value, method)
+    method += "; low and high with cuDNN's workspaces: by assumption, and at least the 90 % range of measured jobs"
+    return Figure(value=value, unit="bytes", source="predicted", method=method, low=least, high=most)
+
+
+def _predicted(value: int, method: str) -> Figure:
+    return Figure(value=value, unit="bytes", source="predicted", method=method)
+
+
+def find_failure(timeline: Timeline, settings: AllocatorSettings, device: DeviceSpec) -> FailedAllocation | None:
+    """The first allocation that does not fit on the device beside the usual context."""
+    if device.total_bytes is None:
+        return None
+    run = run_allocator(timeline, settings, usable_bytes(device))
+    if run.failed is None:
+        return None
+    return _failed_allocation(timeline, run, device.total_bytes)
+
+
+def _failed_allocation(timeline: Timeline, run: AllocatorRun, total_bytes: int) -> FailedAllocation:
+    """Find the span behind the event at which the allocator gave up."""
+    report = run.failed
+    assert report is not None
+    events = events_of(timeline, CUDA)
+    number = sum(1 for event in events[: report.event or 0] if event > 0)
+    spans = sorted((s for s in timeline.spans if s.device == CUDA and s.num_bytes > 0), key=lambda s: s.start)
+    span = spans[number]
+    mark = mark_at(timeline.phases, span.start)
+    return FailedAllocation(
+        requested_bytes=report.requested_bytes,
+        limit_bytes=total_bytes,
+        allocated_bytes=report.allocated_bytes,
+        reserved_bytes=report.reserved_bytes,
+        step=mark.step,
+        phase=mark.phase,
+        module=span.module,
+        operator=span.operator,
+        line=span.line,
+        message=msgspec.structs.replace(report, total_bytes=total_bytes).message,
+    )
+
+
+def moved_to_cuda(timeline: Timeline, gemm_workspace_bytes: int) -> Timeline:
+    """A timeline traced on the CPU, as if on a GPU: no CPU workspaces, two of cuBLAS at the start."""
+    shift = 2
+    workspaces = [
+        Span(
+            start=index, end=None, num_bytes=gemm_workspace_bytes, category="workspace", phase="setup",
+            operator="cuBLAS workspace", device=CUDA,
+        )
+        for index in range(shift)
+    ]  # fmt: skip
+    spans = [
+        msgspec.structs.replace(
+            span, device=CUDA, start=span.start + shift, end=None if span.end is None else span.end + shift
+        )
+        for span in timeline.spans
+        if span.category != "workspace"
+    ]
+    marks = tuple(msgspec.structs.replace(mark, start=mark.start + shift) for mark in timeline.phases)
+    return msgspec.structs.replace(
+        timeline, spans=(*workspaces, *spans), num_events=timeline.num_events + shift, phases=marks
+    )

@@ -1,0 +1,257 @@
+"""In which phase, module and source line is the program right now, forward and backward?
+
+Modules: `nn.Module.__call__` is wrapped, so that a stack of paths is always known. In the backward there is no such
+stack: on leaving a module, the autograd nodes behind its results that have no name yet are named after it (on
+entering, those behind its inputs after its caller); the engine says which node is running. Each node is visited
+once. An operator in a backward with a module on the stack belongs to a recomputation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import memfit
+from memfit.records.timeline import Phase
+
+LABEL = "memfit"
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+_DATA_FOLDER = os.path.join(_TORCH_FOLDER, "utils", "data") + os.sep
+_OWN_FOLDER = os.path.dirname(os.path.abspath(memfit.__file__)) + os.sep
+_JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
+_LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
+NOWHERE = (-1, "")
+_EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
+
+
+class Places:
+    """Knows where the program is."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.forced: Phase | None = "setup"
+        self.in_backward = False
+        self._roots: list[tuple[weakref.ref[Any], str, bool]] = []
+        """Outermost modules, their classes, and whether they have parameters; a module is not kept alive by it."""
+        self._stack: list[tuple[Any, tuple[int, str]]] = []
+        self._names: list[dict[int, list[str]]] = []
+        self._kinds: dict[str, int] = {}
+        self._main = threading.main_thread().ident
+        self.saw_forward = False
+        self.run_root: Callable[[Any, Any, Callable[[], Any]], Any] | None = None
+        """Runs an outermost module: given the module, its inputs, and the call itself."""
+
+    # ---- phase -------------------------------------------------------------------------------------------------------
+
+    def here(self) -> tuple[Phase, tuple[int, str], str]:
+        """Phase, module and line of the running operator."""
+        phase = self.phase()
+        module = self._backward_module() if phase == "backward" else self._stack[-1][1] if self._stack else NOWHERE
+        return phase, module, self.line()
+
+    def phase(self) -> Phase:
+        """The phase of the running operator."""
+        return phase_now(in_backward=self.in_backward, in_module=bool(self._stack), forced=self.forced)
+
+    @contextmanager
+    def force(self, phase: Phase | None) -> Iterator[None]:
+        """Within, everything outside a backward belongs to this phase."""
+        before, self.forced = self.forced, phase
+        try:
+            yield
+        finally:
+            self.forced = before
+
+    # ---- modules -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def follow_modules(self, on_root: Any = None) -> Iterator[None]:
+        """Wrap every module call; `on_root(module, inputs)` is told when an outermost module is entered."""
+        original = torch.nn.Module.__call__
+        places = self
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            is_root = not places._stack
+            if is_root and on_root is not None:
+                on_root(module, (args, kwargs))
+            forced = places.forced
+            if is_root and forced == "setup":
+                places.forced = None
+            place = places._enter(module, (args, kwargs))
+            places._stack.append((module, place))
+            try:
+                if is_root and places.run_root is not None:
+                    result = places.run_root(module, (args, kwargs), lambda: original(module, *args, **kwargs))
+                else:
+                    result = original(module, *args, **kwargs)
+                places._label(result, place)
+                return result
+            finally:
+                places._stack.pop()
+
+        torch.nn.Module.__call__ = call
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = original
+
+    def _enter(self, module: Any, inputs: Any) -> tuple[int, str]:
+        if not self._stack:
+            return self.root_of(module), ""
+        (root, parent) = self._stack[-1][1]
+        self._label(inputs, (root, parent))
+        names = self._names[root].get(id(module))
+        if names is None:
+            return root, f"{parent}.{type(module).__name__}".lstrip(".")
+        below = f"{parent}." if parent else ""
+        return root, next((name for name in names if name.startswith(below)), names[0])
+
+    def living_roots(self) -> list[Any]:
+        """The outermost modules that were called and still are there."""
+        return [module for known, _, _ in self._roots if (module := known()) is not None]
+
+    def root_of(self, module: Any) -> int:
+        """The number of an outermost module; a new one is taken up."""
+        for index, (known, _, _) in enumerate(self._roots):
+            if known() is module:
+                return index
+        names: dict[int, list[str]] = {}
+        for name, child in module.named_modules(remove_duplicate=False):
+            names.setdefault(id(child), []).append(name)
+        has_parameters = next(module.parameters(), None) is not None
+        self._roots.append((weakref.ref(module), type(module).__name__, has_parameters))
+        self._names.append(names)
+        return len(self._roots) - 1
+
+    def knows_root(self, module: Any) -> bool:
+        """Whether this module was an outermost one before."""
+        return any(known() is module for known, _, _ in self._roots)
+
+    def root_names(self) -> list[str]:
+        """How each outermost module is called: in brackets when it is the only one with parameters."""
+        is_alone = sum(has_parameters for _, _, has_parameters in self._roots) == 1
+        return [f"({name})" if is_alone and has_parameters else name for _, name, has_parameters in self._roots]
+
+    def _label(self, values: Any, place: tuple[int, str]) -> None:
+        """Name the autograd nodes behind these values that have no name yet."""
+        waiting = [tensor.grad_fn for tensor in tensors_anywhere(values) if tensor.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            metadata: Any = node.metadata
+            if LABEL in metadata:
+                continue
+            metadata[LABEL] = place
+            waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+
+    def _backward_module(self) -> tuple[int, str]:
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return NOWHERE
+        metadata: Any = node.metadata
+        return metadata.get(LABEL, NOWHERE)
+
+    # ---- source lines ------------------------------------------------------------------------------------------------
+
+    def line(self) -> str:
+        """'file.py:12' of the innermost frame that is the user's own."""
+        frame: Any = sys._getframe(1)
+        if threading.get_ident() != self._main and self._main is not None:
+            frame = sys._current_frames().get(self._main, frame)
+        fallback = ""
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            kind = self._kinds.get(filename)
+            if kind is None:
+                kind = self._kinds[filename] = kind_of_file(filename)
+            if kind == 0:
+                return f"{os.path.basename(filename)}:{frame.f_lineno}"
+            if kind == 1 and not fallback:
+                fallback = f"{os.path.basename(filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return fallback
+
+
+def is_for_order() -> bool:
+    """Whether a data loader or its sampler is asking, for a seed or the order of the data; not somebody they call."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename.startswith(_DATA_FOLDER):
+            return True
+        if not filename.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def kind_of_file(filename: str) -> int:
+    """0 the user's own, 1 some other library, 2 torch, memfit or Python itself."""
+    if filename.startswith(_JOB_FOLDER) and os.path.basename(filename) != "load.py":
+        return 0
+    if filename.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")):
+        return 2
+    if "site-packages" in filename or "dist-packages" in filename:
+        return 1
+    return 2 if filename.startswith(_LIBRARY_FOLDERS) else 0
+
+
+def tensors_anywhere(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors in containers and in the fields of plain objects, a few levels down."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 5:
+        if isinstance(value, Mapping):
+            value = value.values()
+        elif hasattr(value, "__dataclass_fields__") or type(value).__name__ == "SimpleNamespace":
+            value = vars(value).values() if hasattr(value, "__dict__") else ()
+        elif not isinstance(value, (list, tuple)):
+            return
+        for item in value:
+            yield from tensors_anywhere(item, depth + 1)
+
+
+def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Phase:
+    """The phase of a program that is here; within a backward a module runs only to be recomputed."""
+    if in_backward:
+        return "recompute" if in_module else "backward"
+    if forced is not None:
+        return forced
+    if not torch.is_grad_enabled():
+        return "evaluation" if in_module else "other"
+    return "forward"
+
+
+def is_called_by_library() -> bool:
+    """Whether the code that called torch is a library's: of a loop there, no file of the user's says what follows."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        kind = kind_of_file(frame.f_code.co_filename)
+        if kind < 2:
+            return kind == 1
+        frame = frame.f_back
+    return False
+
+
+def speaks_of_evaluation(script: str, modules_before: set[str]) -> bool:
+    """Whether the files of a job, its script and its own modules, speak of running a model without gradients."""
+    new = [module for name, module in list(sys.modules.items()) if name not in modules_before]
+    files = {getattr(module, "__file__", None) for module in new}
+    own = {script, *(name for name in files if name and name.endswith(".py") and kind_of_file(name) == 0)}
+    return any(_EVALUATES.search(_text_of(name)) for name in own if name)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

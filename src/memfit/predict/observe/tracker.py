@@ -1,0 +1,377 @@
+"""Which operator made which storage, when did it die, and in which phase, module and line? A log written by a dispatch
+mode.
+
+Works the same on fake and on real tensors. Births are results whose `untyped_storage()` was not seen before; deaths
+are weak reference callbacks of that storage (storage objects keep their Python identity, read in torch 2.13).
+
+An active dispatch mode changes autograd itself: where the engine would add a gradient into an existing buffer, it
+makes a new one. The log undoes this: when such an operator runs in a backward, its result has the size of the old
+buffer, and the old buffer dies before the next operator, the result takes the old one's place.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memfit.predict.observe.known_values import storage_of
+from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
+from memfit.predict.observe.places import Places
+from memfit.predict.observe.python_scalars import NumberRule
+from memfit.predict.observe.work import WorkCounter
+from memfit.records.timeline import Category
+
+aten = torch.ops.aten
+PRIM_DEVICE = torch.ops.prim.device.default
+ENGINE_ACCUMULATES = {
+    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
+    aten.index_add.default,
+}  # fmt: skip
+BORN_IN_ORDER = {
+    aten._scaled_dot_product_efficient_attention.default: (2, 3, 0, 1),
+    aten.native_dropout.default: (1, 0),
+    aten._pack_padded_sequence.default: (1, 0),
+}
+"""Results that are not made in the order they are returned in: random state, masks and numbers of texts come first."""
+CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
+"""Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
+RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
+
+MULTIPLIES = {
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.mv.default, aten.addmv.default,
+    aten.dot.default, aten.addbmm.default, aten._addmm_activation.default,
+}  # fmt: skip
+
+Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nest of lists, tuples and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value if type(value).__name__ != "DTensor" else value._local_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def device_of(tensor: Any) -> torch.device:
+    """What C++ asks of every fake tensor, several times per operator; an exception here would end the interpreter."""
+    fake_device = getattr(tensor, "fake_device", None)
+    if fake_device is not None and not tensor.fake_mode.in_kernel_invocation:
+        return fake_device
+    return PRIM_DEVICE(tensor)
+
+
+def is_distributed(types: tuple[type, ...]) -> bool:
+    """Whether a sharded tensor is among the arguments: it turns the call into calls on its local part, seen then."""
+    return any(kind.__name__ == "DTensor" for kind in types)
+
+
+def _changes_in_place(func: Any) -> bool:
+    """Whether this step of a backward is taken in place where there are no fake tensors."""
+    if not any(func in steps for steps in CHANGED_IN_PLACE.values()):
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and func in CHANGED_IN_PLACE.get(node.name(), ())
+
+
+class LeanMode(TorchDispatchMode):
+    """A dispatch mode that does not ask the compiler to stand aside at each operator (nothing is compiled here)."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class OutsideMemory:
+    """Memory behind tensors that torch's allocator never hands out: numpy arrays, batches from worker processes."""
+
+    def __init__(self) -> None:
+        self.is_here = False
+        self.peak_bytes = 0
+        self._live_bytes = 0
+
+    @contextmanager
+    def made_here(self) -> Iterator[None]:
+        """Within, every new storage lies outside."""
+        before, self.is_here = self.is_here, True
+        try:
+            yield
+        finally:
+            self.is_here = before
+
+    def allocated(self, storage: Any, device: torch.device) -> int:
+        """The bytes that the allocator gives for a new storage: none, where it lies outside."""
+        if not self.is_here or device.type != "cpu":
+            return storage.nbytes()
+        self._live_bytes += storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+        weakref.finalize(storage, self._gone, storage.nbytes()).atexit = False
+        return 0
+
+    def _gone(self, num_bytes: int) -> None:
+        self._live_bytes -= num_bytes
+
+
+class Tracker(LeanMode):
+    """Writes the log; `sign` names calls that are to be probed later."""
+
+    def __init__(self, places: Places, sign: Signer | None = None, gemm_workspace_bytes: int = 0) -> None:
+        super().__init__()
+        self._gemm_workspace_bytes = gemm_workspace_bytes
+        self._gemm_threads: set[int] = set()
+        self.log = TraceLog()
+        self.places = places
+        self.num_operators = 0
+        self.work = WorkCounter()
+        self._sign = sign
+        self.insides: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
+        """Told of every operator, its results, and where their entries begin: they add what kernels take inside."""
+        self.made_once: set[str] = set()
+        """What libraries make at their first call and keep."""
+        self.outside = OutsideMemory()
+        self._uid_of: dict[int, int] = {}
+        self._keep: dict[int, Any] = {}
+        self._forward_born: set[int] = set()
+        self._takeover: tuple[int, int, int] | None = None
+        self._task = -1
+        self._allocates: dict[Any, bool] = {}
+        self._number_rules: dict[Any, NumberRule] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is PRIM_DEVICE:
+            return device_of(args[0])
+        if is_distributed(types):
+            return NotImplemented
+        self.num_operators += 1
+        self._takeover = None
+        self._notice_backward()
+        signature = self._sign(func, args, kwargs) if self._sign else None
+        if self._gemm_workspace_bytes and func in MULTIPLIES:
+            self._note_gemm(args)
+        position = len(self.log.entries)
+        scalar_uid = self._note_wrapped_numbers(func, args)
+        result = func(*args, **kwargs)
+        num_entries = len(self.log.entries)
+        uids = self._note_results(func, args, result)
+        for note in self.insides:
+            note(self, func, args, result, num_entries)
+        made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
+        self.work.note(func, args, kwargs, result, made_bytes)
+        if signature is not None:
+            self._note_call(signature, uids, position)
+        if scalar_uid is not None:
+            self.log.free(scalar_uid)
+        return result
+
+    # ---- births and deaths -------------------------------------------------------------------------------------------
+
+    def _note_results(self, func: Any, args: tuple[Any, ...], result: Any) -> list[int]:
+        if not self._makes_storage(func):
+            if func in RESIZES:
+                self._note_resize(args[0])
+            return []
+        old = self._accumulated_into(func, args)
+        uids = []
+        for tensor in tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result):
+            uid, is_new = self.see(tensor, str(func))
+            uids.append(uid if is_new else -1)
+            if is_new and old is not None and self.log.births[old].num_bytes == self.log.births[uid].num_bytes:
+                self._takeover = (uid, old, id(storage_of(tensor)))
+        return uids
+
+    def _makes_storage(self, func: Any) -> bool:
+        """Whether some result is not declared as an alias of an argument; asked once per operator."""
+        known = self._allocates.get(func)
+        if known is None:
+            returns = func._schema.returns
+            known = not returns or any(r.alias_info is None for r in returns)
+            self._allocates[func] = known
+        return known
+
+    def see(self, tensor: torch.Tensor, operator: str, category: Category | None = None) -> tuple[int, bool]:
+        """The number of the tensor's storage, and whether it was new; -1 for layouts without a storage."""
+        storage = storage_of(tensor if type(tensor).__name__ != "DTensor" else next(tensors_in(tensor)))
+        if storage is None:
+            return -1, False
+        key = id(storage)
+        uid = self._uid_of.get(key)
+        is_new = uid is None
+        if uid is None:
+            phase, module, line = self.places.here()
+            self.log.phase(self.places.step, phase)
+            num_bytes = self.outside.allocated(storage, tensor.device)
+            birth = Birth(
+                num_bytes, str(tensor.device), operator, phase, self.places.step, module, line,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+            )  # fmt: skip
+            uid = self.log.alloc(birth)
+            self._uid_of[key] = uid
+            self._keep[key] = weakref.ref(storage, partial(self._die, key))
+            if phase == "forward":
+                self._forward_born.add(uid)
+            elif phase == "recompute":
+                self.log.claim(uid, "activation")
+        if category is not None:
+            self.log.claim(uid, category)
+        return uid, is_new
+
+    def claim_all(
+        self,
+        tensors: Any,
+        category: Category,
+        *,
+        place: tuple[int, str] | None = None,
+        beside: torch.Tensor | None = None,
+    ) -> None:
+        """Say what the storages of these tensors are, and optionally whose; those never seen are taken up."""
+        if beside is not None:
+            owner = self.uid_of(beside) if isinstance(beside, torch.Tensor) else None
+            place = self.log.births[owner].module if owner is not None else None
+        for tensor in tensors_in(tensors):
+            uid, _ = self.see(tensor, "given", category)
+            if place is not None and uid >= 0 and self.log.births[uid].module[0] < 0:
+                self.log.births[uid].module = place
+
+    def uid_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage, where it is known."""
+        storage = storage_of(tensor)
+        return None if storage is None else self._uid_of.get(id(storage))
+
+    def live_bytes(self) -> int:
+        """Bytes of all storages that are alive now."""
+        return sum(self.log.births[uid].num_bytes for uid in self._uid_of.values())
+
+    def living_since(self, num_births: int) -> set[int]:
+        """The numbers of storages made after so many births that are still alive."""
+        return {uid for uid in self._uid_of.values() if uid >= num_births}
+
+    def _die(self, key: int, _reference: Any) -> None:
+        uid = self._uid_of.pop(key, None)
+        self._keep.pop(key, None)
+        if uid is None:
+            return
+        self._forward_born.discard(uid)
+        if self._takeover is not None and self._takeover[1] == uid:
+            self._inherit(*self._takeover)
+        else:
+            self.log.free(uid)
+
+    def let_go(self) -> None:
+        """The run is over: what dies from now on dies because the job is taken down."""
+        self._keep.clear()
+
+    def _inherit(self, new: int, old: int, key: int) -> None:
+        """The new storage is the old buffer, added to in place: forget the birth, keep the old number."""
+        self._takeover = None
+        if self.log.entries and self.log.entries[-1] == ("alloc", new):
+            self.log.entries.pop()
+        else:
+            self.log.entries.remove(("alloc", new))
+        self._uid_of[key] = old
+
+    def _accumulated_into(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""
+        if self._task == -1 or not isinstance(args[0], torch.Tensor):
+            return None
+        if func not in ENGINE_ACCUMULATES and not _changes_in_place(func):
+            return None
+        return None if args[0]._is_view() else self.uid_of(args[0])
+
+    def _note_resize(self, tensor: torch.Tensor) -> None:
+        """A storage that changed its size dies and is born again."""
+        uid, is_new = self.see(tensor, "resize")
+        storage = storage_of(tensor)
+        if is_new or storage is None or self.log.births[uid].num_bytes == storage.nbytes():
+            return
+        self.log.free(uid)
+        self._uid_of.pop(id(storage))
+        new_uid, _ = self.see(tensor, "resize")
+        self.log.claim(new_uid, self.log.births[uid].category)
+
+    def moves_outside(self, tensor: torch.Tensor) -> None:
+        """What a tensor holds is copied to memory that the allocator does not hand out, and its own is freed."""
+        storage, uid = storage_of(tensor), self.uid_of(tensor)
+        if storage is not None and uid is not None:
+            self.log.free(uid)
+            self._uid_of.pop(id(storage))
+            with self.outside.made_here():
+                self.see(tensor, "share_memory_", self.log.births[uid].category)
+
+    def note_storage_size(self, storage: Any) -> None:
+        """A storage was resized by its own method, as FSDP does to let go of gathered parameters."""
+        key = id(storage)
+        uid = self._uid_of.get(key)
+        if uid is None or self.log.births[uid].num_bytes == storage.nbytes():
+            return
+        old = self.log.births[uid]
+        self.log.free(uid)
+        phase, module, line = self.places.here()
+        self.log.phase(self.places.step, phase)
+        birth = Birth(
+            storage.nbytes(), old.device, "resize", phase, self.places.step, module, line, old.category
+        )  # fmt: skip
+        self._uid_of[key] = self.log.alloc(birth)
+
+    # ---- calls and phases --------------------------------------------------------------------------------------------
+
+    def _note_call(self, signature: int, uids: list[int], position: int) -> None:
+        phase, module, line = self.places.here()
+        self.log.calls.append(ProbedCall(signature, tuple(uids), phase, module, line))
+        self.log.entries.insert(position, ("call", len(self.log.calls) - 1))
+
+    def _note_gemm(self, args: tuple[Any, ...]) -> None:
+        """The first matrix product of every thread makes cuBLAS a workspace, which stays."""
+        thread = threading.get_ident()
+        tensor = args[0]
+        if thread in self._gemm_threads or tensor.device.type != "cuda":
+            return
+        self._gemm_threads.add(thread)
+        phase, module, line = self.places.here()
+        self.log.phase(self.places.step, phase)
+        self.log.alloc(
+            Birth(
+                self._gemm_workspace_bytes,
+                str(tensor.device),
+                "cuBLAS workspace",
+                phase,
+                self.places.step,
+                module,
+                line,
+                "workspace",
+            )
+        )
+
+    def _note_wrapped_numbers(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        """A Python number in place of a CPU tensor becomes a tensor, and is cast to the result's type, for one call."""
+        rule = self._number_rules.get(func)
+        if rule is None:
+            rule = self._number_rules[func] = NumberRule.of(func)
+        num_bytes = rule.num_bytes(args)
+        if not num_bytes:
+            return None
+        phase, module, line = self.places.here()
+        return self.log.alloc(Birth(num_bytes, "cpu", str(func), phase, self.places.step, module, line, "workspace"))
+
+    def _notice_backward(self) -> None:
+        """When a backward begins, whatever the forward made and is still alive was kept for it."""
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return
+        self._task = task
+        self.places.in_backward = task != -1
+        if task != -1:
+            for uid in self._forward_born:
+                self.log.claim(uid, "activation")
+            self._forward_born.clear()

@@ -1,0 +1,1 @@
+"""What runs beside the user's code on the phantom GPU; imports torch."""

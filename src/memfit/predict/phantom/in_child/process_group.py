@@ -1,0 +1,82 @@
+"""What does a script meet on the phantom GPU when it asks for a process group: rank 0 of N, with nobody else there?
+
+torch's own fake process group (`torch.testing._internal.distributed.fake_pg`, read in torch 2.10 to 2.15): collectives
+are over at once and allocate what they would. FSDP2 and DDP run their own code, DDP with its real reducer and buckets.
+Two things of DDP need another rank's values and are left out: the comparison of shapes at the start, and the result of
+the sum, for which each bucket's own memory stands. What NCCL holds lies outside of torch's allocator and is not
+counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as distributed
+from torch.nn.parallel import distributed as data_parallel
+
+from memfit.predict.sandbox.processes import variables_set
+
+ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+Note = Callable[[str, str], None]
+
+
+def environment_of(num_ranks: int) -> dict[str, str]:
+    """What `torchrun` would have set for the first of N ranks; nothing for a job that runs alone."""
+    if num_ranks == 1:
+        return {}
+    return {**ENVIRONMENT, "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+
+
+@contextlib.contextmanager
+def one_of_ranks(num_ranks: int, note: Note) -> Iterator[None]:
+    """Within, `init_process_group` joins a group of N ranks of which only this one exists."""
+    if not distributed.is_available():
+        yield
+        return
+    original = distributed.init_process_group
+
+    def join(*args: Any, **kwargs: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        note(
+            "ranks", f"the process group is rank 0 of {num_ranks}, without the others; NCCL's own memory is not counted"
+        )
+        original("fake", rank=0, world_size=num_ranks, store=FakeStore())
+
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(variables_set(environment_of(num_ranks)))
+            for module in (distributed, distributed.distributed_c10d, torch.distributed.device_mesh):
+                if hasattr(module, "init_process_group"):
+                    stack.enter_context(patch.object(module, "init_process_group", join))
+            stack.enter_context(patch.object(data_parallel, "_verify_param_shape_across_processes", _agreed))
+            stack.enter_context(patch.object(data_parallel.DistributedDataParallel, "__init__", _with_own_sums()))
+            yield
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _agreed(*args: Any, **kwargs: Any) -> None:
+    """All ranks have the same model."""
+
+
+def _with_own_sums() -> Any:
+    """DDP whose reducer takes each bucket itself as the sum over all ranks."""
+    original = data_parallel.DistributedDataParallel.__init__
+
+    def take_itself(state, bucket):  # DDP checks annotations, and knows only its own as objects
+        summed: Any = torch.futures.Future(devices=[bucket.buffer().device])
+        summed.set_result(bucket.buffer())
+        return summed
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.register_comm_hook(None, take_itself)
+
+    return make

@@ -1,0 +1,257 @@
+"""In which phase and module is the program, and what are its storages, without changing one allocation?
+
+No dispatch mode is active, because one changes how autograd adds gradients. Modules are followed by wrapping their
+call; in the backward, hooks on the tensors that cross a module's edge say whose part begins (they return nothing, so
+the engine goes on with the gradient it had). Where the program is, is handed to the allocator as a number which it
+keeps with each event (`torch._C._cuda_setMemoryMetadata`, read in torch 2.14).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from memfit.predict.observe.places import kind_of_file, phase_now, tensors_anywhere
+from memfit.predict.phantom.snapshot_timeline import Claim, Place
+from memfit.records.timeline import Category, Phase
+
+_set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+can_note_places = _set_metadata is not None
+
+
+class Watch:
+    """Follows one run."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.claims: list[Claim] = []
+        self.num_updates: dict[int, int] = {}
+        self.step_seconds: list[float] = []
+        self.step_processor_seconds: list[float] = []
+        self.on_update: Callable[[Optimizer], None] | None = None
+        self.step = 0
+        self._forced: Phase | None = "setup"
+        self._backward_line: str | None = None
+        self._stack: list[str] = []
+        self._roots: list[Any] = []
+        self._names: list[dict[int, str]] = []
+        self._kinds: dict[str, int] = {}
+        self._frames: dict[int, tuple[int, str, Any]] = {}
+        self._owners: dict[int, str] = {}
+        self._since = time.perf_counter(), time.process_time()
+        self._unfollowed: Any = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the run is followed."""
+        with contextlib.ExitStack() as stack:
+            before = register_optimizer_step_pre_hook(self._before_update)
+            stack.callback(before.remove)
+            after = register_optimizer_step_post_hook(self._after_update)
+            stack.callback(after.remove)
+            stack.enter_context(patch.object(torch.nn.Module, "__call__", self._wrapped_call(torch.nn.Module.__call__)))
+            for name in ("backward", "grad"):
+                original = getattr(torch.autograd, name)
+                stack.enter_context(patch.object(torch.autograd, name, self._wrapped_backward(original)))
+            self.move()
+            yield
+
+    # ---- where the program is ----------------------------------------------------------------------------------
+
+    def phase(self) -> Phase:
+        """The phase of what happens now."""
+        return phase_now(in_backward=self._backward_line is not None, in_module=bool(self._stack), forced=self._forced)
+
+    def move(self, module: str | None = None) -> None:
+        """The program went somewhere else: a new place."""
+        name = module if module is not None else self._stack[-1] if self._stack else ""
+        self.places.append(Place(self.step, self.phase(), name, self._backward_line or ""))
+        if _set_metadata is not None:
+            _set_metadata(str(len(self.places) - 1))
+
+    @contextlib.contextmanager
+    def force(self, phase: Phase | None) -> Iterator[None]:
+        """Within, everything outside a backward belongs to this phase."""
+        before, self._forced = self._forced, phase
+        self.move()
+        try:
+            yield
+        finally:
+            self._forced = before
+            self.move()
+
+    def begin_step(self, step: int) -> None:
+        """The next step begins."""
+        self.step, self._forced = step, None
+        self.move()
+
+    def line(self) -> str:
+        """'file.py:12' of the innermost frame that is the user's own."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if self._kind(frame.f_code.co_filename) == 0:
+                return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
+    def where(self) -> tuple[str, str]:
+        """The line outside torch that is running, and the user's own line behind it."""
+        frame: Any = sys._getframe(1)
+        asked_in = ""
+        while frame is not None:
+            kind = self._kind(frame.f_code.co_filename)
+            if kind < 2:
+                place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                asked_in = asked_in or place
+                if kind == 0:
+                    return asked_in, place
+            frame = frame.f_back
+        return asked_in, ""
+
+    def line_of_frames(self, frames: Any) -> str:
+        """The same for the frames of an event; a library's line when none is the user's own."""
+        fallback = ""
+        for frame in frames:
+            known = self._frames.get(id(frame))  # one object stands for a line in all stacks of a record
+            if known is None:
+                known = (*self._place_of_frame(frame), frame)
+                self._frames[id(frame)] = known  # with the frame, so that its identity stays its own
+            kind, line, _ = known
+            if line and kind == 0:
+                return line
+            fallback = fallback or line
+        return fallback
+
+    def _place_of_frame(self, frame: Any) -> tuple[int, str]:
+        """Whose file it is and, unless it is torch's, 'file.py:12'."""
+        name, kind = frame["filename"], self._kind(frame["filename"])
+        has_line = kind == 1 or (kind == 0 and name.endswith(".py"))
+        return kind, f"{os.path.basename(name)}:{frame['line']}" if has_line else ""
+
+    def _kind(self, filename: str) -> int:
+        kind = self._kinds.get(filename)
+        if kind is None:
+            kind = self._kinds[filename] = kind_of_file(filename)
+        return kind
+
+    # ---- modules -----------------------------------------------------------------------------------------------
+
+    def _wrapped_call(self, original: Any) -> Any:
+        watch = self
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            name = watch._enter(module, args, kwargs)
+            watch._stack.append(name)
+            watch.move()
+            try:
+                result = original(module, *args, **kwargs)
+                watch._hook(result, name)
+                return result
+            finally:
+                watch._stack.pop()
+                watch.move()
+
+        return call
+
+    def _enter(self, module: Any, args: Any, kwargs: Any) -> str:
+        if self._stack:
+            self._hook(args, self._stack[-1])
+            names = self._names[-1] if self._names else {}
+            return names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
+        if self._forced == "setup":
+            self._forced = None
+        if not any(known is module for known in self._roots):
+            self._take_up(module)
+        for tensor in tensors_anywhere((args, kwargs)):
+            if not tensor.requires_grad:
+                self.claim(tensor, "input")
+        self._names.append(self._names.pop(next(i for i, known in enumerate(self._roots) if known is module)))
+        self._roots.append(self._roots.pop(next(i for i, known in enumerate(self._roots) if known is module)))
+        return type(module).__name__
+
+    def _take_up(self, root: Any) -> None:
+        """An outermost module is called for the first time: its parameters and buffers say what they are."""
+        self._roots.append(root)
+        self._names.append({id(child): path for path, child in root.named_modules() if path})
+        for path, child in root.named_modules():
+            name = path or type(root).__name__
+            for parameter in child.parameters(recurse=False):
+                self._owners.setdefault(id(parameter), name)
+                self.claim(parameter, "parameter", name)
+            for buffer in child.buffers(recurse=False):
+                self.claim(buffer, "buffer", name)
+
+    def _hook(self, values: Any, name: str) -> None:
+        """When the gradient of one of these is there, the backward is in this module."""
+        with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is nobody's business
+            for tensor in tensors_anywhere(values):
+                if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
+                    tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]
+                    tensor.register_hook(lambda gradient, name=name: self.move(name) if self._backward_line else None)
+
+    # ---- backward and update -----------------------------------------------------------------------------------
+
+    def _wrapped_backward(self, original: Any) -> Any:
+        watch = self
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            before, watch._backward_line = watch._backward_line, watch.line() or "?"
+            watch.move("")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch._backward_line = before
+                watch.move()
+
+        return backward
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    owner = self._owners.get(id(parameter), "")
+                    self.claim(parameter, "parameter", owner)
+                    if parameter.grad is not None:
+                        self.claim(parameter.grad, "gradient", owner)
+        self._forced = "update"
+        self.move()
+        if len(args) < 2 and kwargs.get("closure") is None:
+            # an update reads no small integers on the GPU: following its many small calls would only take time
+            self._unfollowed = torch._C.DisableTorchFunction()
+            self._unfollowed.__enter__()
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._unfollowed is not None:
+            self._unfollowed.__exit__(None, None, None)
+            self._unfollowed = None
+        self._forced = None
+        self.move()
+        with torch._C.DisableTorchFunction():
+            for parameter, state in optimizer.state.items():
+                for tensor in tensors_anywhere(state):
+                    self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
+        self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
+        now, before = (time.perf_counter(), time.process_time()), self._since
+        self.step_seconds.append(now[0] - before[0])
+        self.step_processor_seconds.append(now[1] - before[1])
+        self._since = now
+        if self.on_update is not None:
+            self.on_update(optimizer)
+        self.move()
+
+    def claim(self, tensor: torch.Tensor, category: Category, module: str = "") -> None:
+        """Say what a tensor's storage is."""
+        part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded tensor, what this rank holds
+        if part.is_cuda and part.layout is torch.strided and type(part) in (torch.Tensor, torch.nn.Parameter):
+            address = part.untyped_storage().data_ptr()
+            self.claims.append(Claim(len(self.places), address, category, module))

@@ -1,0 +1,102 @@
+"""Files that compiled code opens by their names: SQLite, Arrow, safetensors. It is told where the scratch files lie.
+
+Python's own functions are replaced by the scratch files; a library that opens a path in C++ or Rust would look for it
+where it is not. Libraries are taken care of when they are imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from memfit.predict.sandbox.in_process_pool import InProcessPool
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+
+READ, WRITE = "read", "write"
+OPENERS: dict[str, dict[str, str]] = {
+    "pyarrow": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
+    "pyarrow.lib": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
+    "safetensors": {"safe_open": READ},
+    "h5py": {"File": READ},
+}
+"""Functions whose first argument is a path; a mode that writes is seen in the other arguments."""
+POOLS = {"multiprocess": ("Pool",), "multiprocess.pool": ("Pool",)}
+Note = Callable[[str, str], None]
+
+
+@contextlib.contextmanager
+def opening_for_compiled_code(files: ScratchFiles, note: Note) -> Iterator[None]:
+    """Within, the libraries named above find what the script wrote."""
+    finder = _Afterwards(files, note)
+    connect = sqlite3.connect
+
+    def connected(database: Any, *args: Any, **kwargs: Any) -> Any:
+        is_file = not kwargs.get("uri") and not str(database).startswith(":") and str(database)
+        return connect(files.for_writing(database, keep=True) if is_file else database, *args, **kwargs)
+
+    for name in finder.names:
+        if name in sys.modules:
+            finder.change(sys.modules[name])
+    with patch.object(sqlite3, "connect", connected), patch.object(sys, "meta_path", [finder, *sys.meta_path]):
+        yield
+
+
+class _Afterwards(importlib.abc.MetaPathFinder):
+    """Changes a module right after it was imported."""
+
+    names = frozenset({*OPENERS, *POOLS})
+
+    def __init__(self, files: ScratchFiles, note: Note) -> None:
+        self._files, self._note = files, note
+        self._looking: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The module's own specification, with our change behind its execution."""
+        if name not in self.names or name in self._looking:
+            return None
+        self._looking.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.discard(name)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def executed(module: Any) -> None:
+            execute(module)
+            self.change(module)
+
+        with contextlib.suppress(AttributeError):
+            loader.exec_module = executed
+        return spec
+
+    def change(self, module: Any) -> None:
+        """Send the module's functions that open files to the scratch files."""
+        for name, how in OPENERS.get(module.__name__, {}).items():
+            if hasattr(module, name):
+                setattr(module, name, self._sent(getattr(module, name), how))
+        for name in POOLS.get(module.__name__, ()):
+            setattr(module, name, self._pool)
+
+    def _pool(self, *args: Any, **kwargs: Any) -> InProcessPool:
+        self._note("processes", "a pool of processes did its work in this one")
+        return InProcessPool(*args, **kwargs)
+
+    def _sent(self, original: Callable[..., Any], how: str) -> Callable[..., Any]:
+        def opened(path: Any, *args: Any, **kwargs: Any) -> Any:
+            mode = next((value for value in (kwargs.get("mode"), *args) if isinstance(value, str)), "r")
+            writes = how == WRITE or any(letter in mode for letter in "wax+")
+            with contextlib.suppress(TypeError):
+                path = self._files.for_writing(path, keep="w" not in mode) if writes else self._files.seen(path)
+            return original(path, *args, **kwargs)
+
+        return opened

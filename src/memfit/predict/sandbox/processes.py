@@ -1,0 +1,210 @@
+"""Processes that a predicted script starts: questions are asked, pools and workers run in this process.
+
+A prediction follows one process. Programs that only tell something (`git rev-parse`, `nvidia-smi`) run without the
+right to write any file; a terminal's size is answered. Pools, executors and workers of `multiprocessing` do their
+work here, one call after the other. Everything else is refused by the audit hook of the scratch files.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures.process
+import contextlib
+import multiprocessing
+import multiprocessing.context
+import multiprocessing.managers
+import multiprocessing.pool
+import multiprocessing.process
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest.mock import patch
+
+from memfit.predict.sandbox.in_process_pool import InProcessExecutor, InProcessManager, InProcessPool
+from memfit.predict.sandbox.read_only import can_forbid_writing, forbid_writing_outside
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+
+TELLERS = {
+    "nvidia-smi", "rocm-smi", "uname", "hostname", "whoami", "lscpu", "nproc", "free", "df", "which", "cat", "ls",
+    "echo", "pwd", "date", "id", "true", "lsb_release", "tput",
+}  # fmt: skip
+GIT_TELLS = {
+    "rev-parse",
+    "describe",
+    "log",
+    "status",
+    "diff",
+    "show",
+    "ls-files",
+    "symbolic-ref",
+    "--version",
+    "branch",
+}
+TERMINAL = {("stty", "size"): "24 80", ("tput", "cols"): "80", ("tput", "lines"): "24"}
+QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
+Note = Callable[[str, str], None]
+
+
+def told_words(command: Any, in_shell: bool) -> list[str] | None:
+    """The command as a list of words when it only tells something; None for any other."""
+    if isinstance(command, (str, bytes)):
+        text = os.fsdecode(command)
+        for quiet in QUIETLY:
+            text = text.replace(quiet, " ").replace(quiet.replace(">", "> "), " ")
+        if in_shell and any(sign in text for sign in "|;&<>$`()\n*?"):
+            return None
+        try:
+            words = shlex.split(text) if in_shell else [text]
+        except ValueError:
+            return None
+    else:
+        words = [os.fsdecode(word) for word in command]
+    return words if words and _only_tells(words) else None
+
+
+def _only_tells(words: list[str]) -> bool:
+    program = os.path.basename(words[0])
+    if program == "git":
+        rest = [word for word in words[1:] if not word.startswith("-") or word == "--version"]
+        if "-C" in words:
+            rest = rest[1:]
+        return bool(rest) and (rest[0] in GIT_TELLS or "--get" in words)
+    return program in TELLERS or tuple(words[:2]) in TERMINAL
+
+
+class Processes:
+    """Stands in for what starts processes, for the time of a script."""
+
+    def __init__(
+        self,
+        files: ScratchFiles,
+        note: Note,
+        in_another: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
+        self._files, self._note, self._in_another = files, note, in_another
+        self._start, self._system = subprocess.Popen.__init__, os.system
+
+    @contextlib.contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Within, no process is left running and none can write."""
+        processes, pool, executor = self, self._noted(InProcessPool), self._noted(InProcessExecutor)
+
+        def start(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
+            processes.popen(popen, args, rest, options)
+
+        def run(process: Any) -> None:
+            processes.run_here(process)
+
+        context, managers = multiprocessing.context.BaseContext, multiprocessing.managers
+        replacements: list[tuple[Any, str, Any]] = [
+            (subprocess.Popen, "__init__", start), (os, "system", self.system),
+            (multiprocessing.process.BaseProcess, "start", run),
+            (multiprocessing, "Pool", pool), (multiprocessing.pool, "Pool", pool),
+            (context, "Pool", lambda self, *args, **kwargs: pool(*args, **kwargs)),
+            (multiprocessing, "Manager", self.manager), (managers, "SyncManager", InProcessManager),
+            (context, "Manager", lambda self: processes.manager()),
+            (concurrent.futures, "ProcessPoolExecutor", executor),
+            (concurrent.futures.process, "ProcessPoolExecutor", executor),
+        ]  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(variables_set({"JOBLIB_MULTIPROCESSING": "0"}))
+            for owner, name, function in replacements:
+                stack.enter_context(patch.object(owner, name, function))
+            yield
+
+    # ---- programs --------------------------------------------------------------------------------------------------
+
+    def popen(self, popen: Any, args: Any, rest: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """subprocess.Popen(): only for what tells something, and without write access."""
+        words = told_words(args, bool(options.get("shell")))
+        if words is None:
+            self._start(popen, args, *rest, **options)  # let through or refused by the guard
+            return
+        if tuple(words[:2]) in TERMINAL:
+            words = ["echo", TERMINAL[words[0], words[1]]]
+        if not can_forbid_writing():
+            raise FileNotFoundError(
+                2, "memfit predict cannot keep a program from writing here, so it runs none", words[0]
+            )
+        self._note("processes", f"{' '.join(words[:2])} was asked, without write access")
+        options |= {"shell": False, "preexec_fn": self._without_writing}
+        if options.get("cwd") is not None:
+            options["cwd"] = self._files.seen(options["cwd"])
+        with self._files.starting():
+            self._start(popen, words, *rest, **options)
+
+    def _without_writing(self) -> None:
+        if forbid_writing_outside([]):
+            os._exit(127)
+
+    def system(self, command: Any) -> int:
+        """os.system(), likewise."""
+        return self._system(command) if told_words(command, True) is None else subprocess.call(command, shell=True)
+
+    # ---- workers ---------------------------------------------------------------------------------------------------
+
+    def run_here(self, process: Any) -> None:
+        """Process.start(): what it would do is done here, and then it is over."""
+        self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
+        process._popen = Finished()
+        process._identity = process._identity or (1,)
+        with self._in_another():
+            process.run()
+        sys.stdout.flush()
+
+    def _noted(self, base: type) -> type:
+        """A pool that works here and says so: a class, because other classes derive from it."""
+        note = self._note
+
+        def begin(pool: Any, *args: Any, **kwargs: Any) -> None:
+            note("processes", "a pool of processes did its work in this one")
+            base.__init__(pool, *args, **kwargs)
+
+        return type(base.__name__, (base,), {"__init__": begin})
+
+    def manager(self, *args: Any, **kwargs: Any) -> InProcessManager:
+        """Shared objects that are not shared."""
+        return InProcessManager()
+
+
+@contextlib.contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set some environment variables for a while; others that a script sets meanwhile stay."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def guarded(folder: str, note: Note) -> Iterator[None]:
+    """Within, files go to the folder, and processes are answered, run here or refused."""
+    files = ScratchFiles(folder)
+    with files.guarding(), Processes(files, note).standing_in():
+        yield
+
+
+class Finished:
+    """As the handle of a process that ended well."""
+
+    pid, returncode, sentinel = 0, 0, -1
+
+    def poll(self, *args: Any) -> int:
+        """The exit code."""
+        return 0
+
+    wait = poll
+
+    def terminate(self) -> None:
+        """It is over."""
+
+    kill = close = terminate

@@ -1,0 +1,42 @@
+"""Code that a predicted script writes and then imports: found in the scratch folder, where Python's own finder, which
+is compiled, does not look. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+
+
+class ScratchFinder:
+    """A finder of modules, asked after all others."""
+
+    def __init__(self, files: ScratchFiles) -> None:
+        self._files = files
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+        """The module in the files that the script has written."""
+        for folder in sys.path if path is None else path:
+            place = self._files.written(folder or ".")
+            loader = (importlib.machinery.SourceFileLoader, importlib.machinery.SOURCE_SUFFIXES)
+            spec = importlib.machinery.FileFinder(place, loader).find_spec(name)
+            if spec is not None and (spec.loader is not None or spec.submodule_search_locations):
+                return spec
+        return None
+
+    def invalidate_caches(self) -> None:
+        """Nothing is kept."""
+
+    @contextlib.contextmanager
+    def asked_last(self) -> Iterator[None]:
+        """Within, imports find what was written."""
+        sys.meta_path.append(self)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Allocator events of one step -> bytes per stage."""

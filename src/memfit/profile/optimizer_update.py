@@ -1,0 +1,133 @@
+"""Measures the optimizer's step: state that stays, bytes in passing, seconds.
+
+The user's optimizer is never stepped. A shadow of it, without its hooks and with a state of its own, updates stand-ins
+for one parameter of each shape, so that at most one parameter's worth of everything is alive beside the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memfit.errors import UsageError
+from memfit.model.step import Job, RandomState, storage_bytes, tensors_of
+from memfit.profile.meter.meter import record_events
+
+ADDS_UP = 0.9
+"""Parameters that together take this share of what each takes alone are updated together."""
+MOST_TRIED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One optimizer step in numbers."""
+
+    state_bytes: int = 0
+    transient_bytes: int = 0
+    seconds: float = 0.0
+
+
+def refuse_closures(optimizer: Any) -> None:
+    """Refuse an optimizer that runs the step itself, as LBFGS does: what it does is not one step."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure") if optimizer is not None else None
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UsageError(
+            f"{type(optimizer).__name__} runs the forward and the backward itself, several times in one step",
+            found="its step must be given a closure",
+            hint="fit without the optimizer and leave room for its state, or take one that steps once",
+        )
+
+
+def measure_update(job: Job) -> Update:
+    """Measure the update of one parameter of each shape, and add up."""
+    optimizer = job.optimizer
+    if optimizer is None:
+        return Update()
+    before = RandomState.now()
+    try:
+        return _sum_of(job, optimizer)
+    except (KeyError, AttributeError, TypeError, ValueError, AssertionError) as error:
+        raise UsageError(
+            f"the step of {type(optimizer).__name__} could not be measured",
+            found=f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
+            hint="fit without the optimizer and leave room for its state",
+        ) from error
+    finally:
+        before.put_back()
+
+
+def _sum_of(job: Job, optimizer: Any) -> Update:
+    found: dict[Any, Update] = {}
+    state_bytes, seconds, transients = 0, 0.0, []
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            key = (number, tuple(parameter.shape), parameter.dtype, parameter.device)
+            if key not in found:
+                found[key] = _of_some(job, optimizer, group, [parameter])
+            state_bytes += found[key].state_bytes
+            seconds += found[key].seconds
+            transients.append(found[key].transient_bytes)
+    return Update(state_bytes, _in_passing(job, optimizer, transients), seconds)
+
+
+def _in_passing(job: Job, optimizer: Any, transients: list[int]) -> int:
+    """What updating all parameters takes, tried with the smallest of a size that counts.
+
+    Updated together, they take the sum. Updated one after the other, each takes its own beside what is left of the one
+    before: a variable of the loop holds that until it is assigned again.
+    """
+    for group in optimizer.param_groups:
+        wanted = sorted((p for p in group["params"] if p.requires_grad and p.numel() >= 64), key=lambda p: p.numel())
+        if len(wanted) > 1:
+            tried = wanted[:MOST_TRIED]
+            alone = [_of_some(job, optimizer, group, [p]).transient_bytes for p in tried]
+            all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
+            if all_of_them > ADDS_UP * sum(alone):
+                return sum(transients)
+            left = max(0.0, all_of_them / max(1, *alone) - 1.0)
+            return max(own + round(left * before) for own, before in zip(transients, [0, *transients], strict=False))
+    return max(transients, default=0)
+
+
+def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequence[torch.Tensor]) -> Update:
+    stand_ins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
+    for stand_in in stand_ins:
+        stand_in.grad = torch.zeros_like(stand_in)
+    shadow = _shadow(optimizer, group, dict(zip(parameters, stand_ins, strict=True)))
+    shadow.step()  # the first step makes the state
+    seconds = min(_time_of(shadow) for _ in range(2))
+    record = record_events(shadow.step, job.device)
+    state = storage_bytes(tensors_of([dict(entry) for entry in shadow.state.values()]))
+    return Update(state_bytes=state, transient_bytes=record.peak_bytes, seconds=seconds)
+
+
+def _shadow(optimizer: Any, group: dict[str, Any], stand_ins: dict[torch.Tensor, torch.nn.Parameter]) -> Any:
+    """The same optimizer for other parameters, with a state of its own and nobody's hooks."""
+    shadow = object.__new__(type(optimizer))
+    shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n != "step"})
+    for name, value in optimizer.__dict__.items():
+        if isinstance(value, torch.optim.Optimizer):
+            shadow.__dict__[name] = _shadow(value, group, stand_ins)
+        elif name.endswith("_hooks"):
+            shadow.__dict__[name] = OrderedDict()
+    shadow.state = defaultdict(dict)
+    for parameter, stand_in in stand_ins.items():
+        if optimizer.state.get(parameter):
+            shadow.state[stand_in] = copy.deepcopy(optimizer.state[parameter])
+    shadow.param_groups = [{**group, "params": list(stand_ins.values())}]
+    return shadow
+
+
+def _time_of(optimizer: Any) -> float:
+    start = time.perf_counter()
+    optimizer.step()
+    return time.perf_counter() - start

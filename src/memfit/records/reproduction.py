@@ -1,0 +1,217 @@
+"""What came out of comparing planners on standard networks: every answer at every budget and link, and how they rank.
+
+All seconds and bytes are those of the event simulator, on chains that were predicted: nothing of it was run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from memfit.records.figure import Figure
+from memfit.records.plan import Candidate, Link
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One network of a comparison, as it would train with everything kept."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+    num_examples: int
+    """In one step."""
+    num_stages: int
+    plain_peak_bytes: int
+    plain_seconds: float
+    smallest_budget_bytes: int
+    """The least that a plan which recomputes and moves needs."""
+    notes: tuple[str, ...] = ()
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """All planners under one budget, fastest first."""
+
+    budget_bytes: int
+    candidates: tuple[Candidate, ...]
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
+    """One network behind one link, budgets from the smallest to the plain peak."""
+
+    network: str
+    link: Link
+    cells: tuple[Cell, ...]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one planner did over all panels and budgets."""
+
+    planner: str
+    family: str
+    num_cells: int
+    num_fits: int
+    num_best: int
+    """Where no other planner was faster by more than a thousandth."""
+    mean_over_best: float | None = None
+    """Its seconds over those of the fastest planner, averaged where it fits; None where it never does."""
+    worst_over_best: float | None = None
+
+
+class OffloadingExperiment(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole comparison."""
+
+    device: str
+    networks: tuple[Network, ...]
+    panels: tuple[Panel, ...]
+    standings: tuple[Standing, ...]
+    """Best first: by how often it fits, then by the mean."""
+    remarks: tuple[str, ...] = ()
+    """What the answers say about the claims that are published, in sentences with figures."""
+    took_seconds: float
+
+    def network(self, name: str) -> Network:
+        """The network of a panel."""
+        return next(network for network in self.networks if network.name == name)
+
+
+# What does training take on a small device: memory by batch and image size, the price of fitting, hours and energy?
+#
+# Bytes are computed from shapes on fake tensors, seconds are counted in arithmetic operations; nothing was run.
+
+class MemoryCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one network: parameters, gradients and activations, without optimizer state."""
+
+    network: str
+    image_size: int
+    batch_size: int
+    plain_bytes: int
+    """With everything kept."""
+    smallest_bytes: int
+    """Of the plan that takes least."""
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of a step within a budget, over that of the plain step; None where it does not fit."""
+
+    network: str
+    image_size: int
+    batch_size: int
+    budget_bytes: int
+    plain_bytes: int
+    smallest_bytes: int
+    sequential: float | None
+    """Equal segments, the best number of them, on the network as it is."""
+    revolve: float | None
+    nested: float | None
+    """The optimal nested plan."""
+    linear_slots: int
+    """Layers that fit when all are taken as equally large; the edge work's way to count."""
+    linear_sequential: float | None
+    """By the published formula for equal layers."""
+    linear_revolve: float | None
+
+
+class PublishedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of somebody else's, and ours for the same question."""
+
+    what: str
+    published: str
+    ours: str
+    source: str
+
+
+class LinkSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Sending a day's images over one link."""
+
+    mbit_per_second: float
+    send_hours: float
+    send_watt_hours: float
+    verdict: str
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """Training on a day's images where they are, against sending them."""
+
+    network: str
+    image_size: int
+    images_per_day: int
+    image_bytes: int
+    num_epochs: int
+    gflop_per_image: float
+    """One forward."""
+    device_gflops: float
+    device_watts: float
+    link_watts: float
+    slowdown: float
+    """Of the plan that fits into the budget."""
+    train_hours: float
+    train_watt_hours: float
+    links: tuple[LinkSpeed, ...]
+    """The one that was asked for first."""
+    most_images_per_day: int
+    """As many as the device trains on in a day."""
+    equal_mbit_per_second: float
+    """The speed at which sending takes as long as training."""
+
+
+class EdgeTables(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    budget_bytes: int
+    by_batch: tuple[MemoryCell, ...]
+    by_size_alone: tuple[MemoryCell, ...]
+    """By image size at batch 1."""
+    by_size: tuple[MemoryCell, ...]
+    """By image size at batch 8."""
+    prices: tuple[Price, ...]
+    curves: tuple[Price, ...]
+    """The price over budgets, for the networks that are drawn."""
+    published: tuple[PublishedFigure, ...]
+    worth: Worth | None
+    not_worth_because: str = ""
+    """Why there is no answer about worth."""
+
+
+# What came of running published trials again: their numbers beside ours, and whether capped trials say enough?
+
+class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One published trial, and its replicates here."""
+
+    row: int
+    """From 1, as in the published table."""
+    parameters: dict[str, Any]
+    published: Figure
+    """The system's used memory, as published."""
+    peak: Figure
+    """Of the job alone: the mean over the replicates, the smallest and largest as low and high."""
+    average: Figure
+    background: Figure
+    system: Figure
+    """Job and background together, the quantity that was published."""
+    num_done: int
+    num_trials: int
+
+
+class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether memory changes after the second step: the exact peaks of later steps against the second one's."""
+
+    num_trials: int
+    """Trials with at least three steps."""
+    num_steps: int
+    """The fewest steps of any of them."""
+    growth: Figure
+    """The largest growth of any trial after its second step, in bytes."""
+    share: Figure
+    """The same as a part of that trial's peak."""
+
+
+class Rerun(msgspec.Struct, frozen=True, kw_only=True):
+    """A published table and its re-run."""
+
+    title: str
+    source: str
+    rows: tuple[RerunRow, ...]
+    evidence: StepEvidence
+    steps: int | None = None
+    """The cap, when there was one."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""PNG and SVG figures; imports matplotlib."""

@@ -1,0 +1,128 @@
+"""How does a comparison of planners look as curves: throughput against memory, a panel for each network and link?
+
+Where a planner has no plan, its curve has a gap. Colours are from the Okabe-Ito set; planners of one colour differ in
+line style and marker, and what was published before is drawn thin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memfit.errors import MissingExtra
+from memfit.records.reproduction import Network, OffloadingExperiment, Panel
+from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from memfit.show.new_file import write_bytes
+from memfit.show.terminal.reproduction import find_candidate
+from memfit.units import GIB
+
+STYLES: dict[str, tuple[str, str, float, str]] = {
+    "combined": (BLUE, "-", 2.6, "combined: both, searched"),
+    "POFO": (BLUE, ":", 1.4, "POFO: both, fluid"),
+    "nested": (GREEN, "-", 2.2, "nested: best recomputing"),
+    "equal segments": (GREEN, "--", 1.1, "equal segments"),
+    "revolve": (GREEN, ":", 1.4, "revolve"),
+    "offload": (RED, "-", 2.2, "offload: moves, searched"),
+    "offload prefix": (RED, "--", 1.2, "prefix heuristic"),
+    "offload fluid": (RED, ":", 1.4, "fluid heuristic"),
+    "AutoSwap": (ORANGE, "-", 1.1, "AutoSwap"),
+    "TFLMS": (ORANGE, "--", 1.1, "TFLMS"),
+    "SuperNeurons": (PURPLE, "-", 1.1, "SuperNeurons"),
+    "vDNN conv": (SKY, "--", 1.1, "vDNN conv"),
+    "vDNN++": (SKY, "-", 1.1, "vDNN++"),
+    "vDNN all": (GREY, "--", 1.1, "vDNN all"),
+    "offload all": (GREY, "-", 1.1, "offload all"),
+}
+"""Planner: colour, line, width, words of the legend; those not named here are in the tables only."""
+MARKERS = "os^Dv<>pP*Xhd8H"
+_INK = "#20262e"
+SETTINGS = {
+    "font.size": 10, "font.family": "DejaVu Sans", "axes.edgecolor": "#8a929c", "text.color": _INK,
+    "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "svg.hashsalt": "memfit", "svg.fonttype": "path",
+}  # fmt: skip
+
+
+def draw_experiment(experiment: OffloadingExperiment, folder: str | Path, name: str = "offloading") -> tuple[Path, ...]:
+    """Write the curves as PNG and SVG; returns both paths."""
+    matplotlib = require_matplotlib()
+    with matplotlib.rc_context(SETTINGS):
+        return save_both(_draw(experiment), Path(folder), name)
+
+
+def require_matplotlib() -> Any:
+    """The module, or how to get it."""
+    try:
+        import matplotlib
+    except ImportError:
+        hint = 'pip install "memfit[plot]"'
+        raise MissingExtra("a picture needs matplotlib", found="it is not installed", hint=hint) from None
+    return matplotlib
+
+
+def save_both(picture: Any, folder: Path, name: str) -> tuple[Path, ...]:
+    """One picture as PNG and SVG, the same bytes whenever it is drawn."""
+    import io
+
+    paths = []
+    for kind, metadata in (("png", None), ("svg", {"Date": None})):
+        image = io.BytesIO()
+        picture.savefig(image, format=kind, metadata=metadata)
+        paths.append(write_bytes(folder / f"{name}.{kind}", image.getvalue()))
+    return tuple(paths)
+
+
+def _draw(experiment: OffloadingExperiment) -> Any:
+    from matplotlib.figure import Figure
+
+    rows = experiment.networks
+    columns = list(dict.fromkeys(panel.link.out_bytes_per_second for panel in experiment.panels))
+    size = (3.9 * len(columns) + 0.6, 2.6 * len(rows) + 1.9)
+    picture = Figure(figsize=size, dpi=110, facecolor="white", layout="constrained")
+    panels = picture.subplots(len(rows), len(columns), squeeze=False, sharey="row", sharex="row")
+    for panel in experiment.panels:
+        row = [network.name for network in rows].index(panel.network)
+        place = panels[row][columns.index(panel.link.out_bytes_per_second)]
+        _curves(place, panel, rows[row], first=place is panels[row][0], last=row == len(rows) - 1)
+    for row, network in enumerate(rows):
+        own = [panel for panel in experiment.panels if panel.network == network.name]
+        panels[row][0].set_ylim(_lowest(own, network), 1.03 * network.num_examples / network.plain_seconds)
+    _legend(picture, panels[0][0])
+    picture.suptitle(f"Throughput against memory, {experiment.device} (predicted times, simulated transfers)", size=12)
+    return picture
+
+
+def _curves(place: Any, panel: Panel, network: Network, *, first: bool, last: bool) -> None:
+    memory = [cell.budget_bytes / GIB for cell in panel.cells]
+    for index, (planner, (color, line, width, words)) in enumerate(STYLES.items()):
+        place.plot(
+            memory, _throughputs(panel, planner, network), color=color, linestyle=line, linewidth=width, label=words,
+            marker=MARKERS[index], markersize=3.2, zorder=width,
+        )  # fmt: skip
+    place.axhline(network.num_examples / network.plain_seconds, color=_INK, linewidth=0.7, linestyle=(0, (1, 3)))
+    place.set_title(f"{network.name}, link {panel.link.out_bytes_per_second / 1e9:g} GB/s", size=10, loc="left")
+    place.grid(color="#e3e6ea", linewidth=0.6)
+    place.spines[["top", "right"]].set_visible(False)
+    if first:
+        place.set_ylabel("examples per second")
+    if last:
+        place.set_xlabel("memory, GiB")
+
+
+def _lowest(panels: Sequence[Panel], network: Network) -> float:
+    """Where the axis begins: at zero, or below the lowest curve where all of them lie high up."""
+    plain = network.num_examples / network.plain_seconds
+    drawn = [value for panel in panels for name in STYLES for value in _throughputs(panel, name, network)]
+    lowest = min((value for value in drawn if not math.isnan(value)), default=0.0)
+    return 0.0 if lowest < plain / 2 else 0.9 * lowest
+
+
+def _throughputs(panel: Panel, planner: str, network: Network) -> Sequence[float]:
+    found = [find_candidate(cell, planner) for cell in panel.cells]
+    return [math.nan if c is None or c.seconds is None else network.num_examples / c.seconds for c in found]
+
+
+def _legend(picture: Any, place: Any) -> None:
+    handles, words = place.get_legend_handles_labels()
+    picture.legend(handles, words, loc="outside lower center", ncols=5, frameon=False, fontsize=9)

@@ -1,0 +1,1 @@
+"""HTML: one self-contained file per record."""

@@ -1,0 +1,60 @@
+"""How does a run become one HTML file that works offline, anywhere, for years?
+
+Everything is inside the file: data, style and script. A content security policy with the hashes of exactly that
+style and script forbids everything else, the network included, so a hostile command line or module name stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from memfit.records.difference import Comparison
+from memfit.show.new_file import write_bytes
+from memfit.show.page.data import page_json
+from memfit.show.views.run import RunView
+
+SCRIPTS = ("numbers.js", "chart.js", "timeline.js", "steps.js", "ledger.js", "tables.js", "main.js")
+STYLE = "page.css"
+FRAME = "page.html"
+
+
+def page_html(view: RunView, *, other: RunView | None = None, comparison: Comparison | None = None) -> str:
+    """The whole page as text."""
+    style = _asset(STYLE)
+    script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Template(_asset(FRAME)).substitute(
+        policy=policy,
+        title=_escaped(f"{view.headline.title} - memfit"),
+        style=style,
+        data=page_json(view, other, comparison),
+        script=script,
+    )
+
+
+def write_page(
+    view: RunView, path: str | Path, *, other: RunView | None = None, comparison: Comparison | None = None
+) -> Path:
+    """Write the page to a file."""
+    return write_bytes(Path(path), page_html(view, other=other, comparison=comparison).encode("utf-8", "replace"))
+
+
+def _asset(name: str) -> str:
+    return files("memfit.show.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _escaped(text: str) -> str:
+    for letter, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
+        text = text.replace(letter, escape)
+    return text

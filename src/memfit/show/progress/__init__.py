@@ -1,0 +1,1 @@
+"""Progress lines of long work."""

@@ -1,0 +1,1 @@
+"""Text for the terminal, one file per record."""

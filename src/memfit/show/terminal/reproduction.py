@@ -1,0 +1,198 @@
+"""How is a comparison of planners written to a terminal: the ranking, then every network at three budgets?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from memfit.records.plan import Candidate
+from memfit.records.reproduction import (
+    Cell,
+    EdgeTables,
+    MemoryCell,
+    Network,
+    OffloadingExperiment,
+    Panel,
+    Price,
+    PublishedFigure,
+    Worth,
+)
+from memfit.show.paper import render, table
+from memfit.units import GIB, format_bytes, format_seconds
+
+SHARES = (0.25, 0.5, 0.75)
+"""Budgets that are shown, as shares of the way from the smallest to the plain peak."""
+DOES_NOT_FIT = "-"
+
+
+def experiment_text(experiment: OffloadingExperiment, *, width: int, color: bool) -> str:
+    """The whole comparison."""
+    parts: list[RenderableType] = [Text(_headline(experiment)), Text(""), _standings(experiment)]
+    if experiment.remarks:
+        parts.append(Text("\n" + "\n".join(f"- {remark}" for remark in experiment.remarks)))
+    for network in experiment.networks:
+        panels = [panel for panel in experiment.panels if panel.network == network.name]
+        parts += [Text(""), Text(_network_line(network)), Text(""), _slowdowns(network, panels, experiment)]
+    return render(Group(*parts), width, color)
+
+
+def _headline(experiment: OffloadingExperiment) -> str:
+    num_cells = sum(len(panel.cells) for panel in experiment.panels)
+    return (
+        f"{len(experiment.standings)} planners on {len(experiment.networks)} networks of {experiment.device}: "
+        f"{num_cells} cases, every answer replayed in the simulator, in {format_seconds(experiment.took_seconds)}.\n"
+        "Sizes and times are predicted; nothing was run."
+    )
+
+
+def _standings(experiment: OffloadingExperiment) -> Table:
+    made = table("planner", "may", ">fits", ">fastest", ">time over the fastest", ">at worst")
+    for standing in experiment.standings:
+        made.add_row(
+            standing.planner,
+            {"checkpoint": "recompute", "offload": "move", "combined": "both"}[standing.family],
+            f"{standing.num_fits} of {standing.num_cells}",
+            str(standing.num_best),
+            _ratio(standing.mean_over_best),
+            _ratio(standing.worst_over_best),
+        )
+    return made
+
+
+def _ratio(value: float | None) -> str:
+    return DOES_NOT_FIT if value is None else f"x{value:.3f}"
+
+
+def _network_line(network: Network) -> str:
+    return (
+        f"{network.name} ({', '.join(network.settings)}): {network.num_stages} stages, "
+        f"{format_bytes(network.plain_peak_bytes)} and {format_seconds(network.plain_seconds)} with everything kept, "
+        f"{format_bytes(network.smallest_budget_bytes)} at least."
+        + "".join(f" Note: {note}." for note in network.notes)
+        + " Time over that of keeping everything:"
+    )
+
+
+def _slowdowns(network: Network, panels: Sequence[Panel], experiment: OffloadingExperiment) -> Table:
+    columns = [(panel, cell) for panel in panels for cell in shown_cells(panel)]
+    made = table("", *(f">{panel.link.out_bytes_per_second / 1e9:g} GB/s" for panel, _ in columns))
+    made.columns[0].no_wrap = True
+    made.add_row("", *(format_bytes(cell.budget_bytes) for _, cell in columns))
+    for standing in experiment.standings:
+        made.add_row(standing.planner, *(_slowdown(standing.planner, cell, network) for _, cell in columns))
+    return made
+
+
+def shown_cells(panel: Panel) -> list[Cell]:
+    """The cells nearest to the shares that are shown, each once."""
+    last = len(panel.cells) - 1
+    return [panel.cells[index] for index in sorted({round(share * last) for share in SHARES})]
+
+
+def _slowdown(planner: str, cell: Cell, network: Network) -> str:
+    found = find_candidate(cell, planner)
+    if found is None or found.seconds is None or not network.plain_seconds:
+        return DOES_NOT_FIT
+    return f"{found.seconds / network.plain_seconds:.2f}"
+
+
+def find_candidate(cell: Cell, planner: str) -> Candidate | None:
+    """The answer of one planner, where it was asked."""
+    return next((candidate for candidate in cell.candidates if candidate.solver == planner), None)
+
+
+# How are the tables of training at the edge written? As Markdown, which a terminal and a page of docs both show.
+
+def edge_text(tables: EdgeTables) -> str:
+    """Everything, in the order of the questions."""
+    sizes = format_bytes(tables.budget_bytes)
+    parts = [
+        "Memory of one step in GiB, everything kept (in brackets: the least that any nested plan takes); parameters,\n"
+        "gradients and activations, computed from shapes, no optimizer state",
+        _memory("by batch at 224x224", tables.by_batch, by_batch=True),
+        _memory("by image size at batch 1", tables.by_size_alone, by_batch=False),
+        _memory("by image size at batch 8", tables.by_size, by_batch=False),
+        f"Time of a step within {sizes} over the plain step, batch 8. Equal layers: the published formulas, with as\n"
+        "many layers as the name says; otherwise the network as it is",
+        _prices(tables.prices),
+        "Published figures beside ours",
+        _published(tables.published),
+        _worth(tables.worth) if tables.worth is not None else f"Is it worth it? {tables.not_worth_because}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _memory(title: str, cells: Sequence[MemoryCell], *, by_batch: bool) -> str:
+    columns = list(dict.fromkeys(cell.batch_size if by_batch else cell.image_size for cell in cells))
+    rows = []
+    for network in dict.fromkeys(cell.network for cell in cells):
+        own = [cell for cell in cells if cell.network == network]
+        rows.append([network, *(f"{_gib(cell.plain_bytes)} ({_gib(cell.smallest_bytes)})" for cell in own)])
+    return markdown([title, *map(str, columns)], rows)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f}"
+
+
+def _prices(prices: Sequence[Price]) -> str:
+    heads = [
+        "network", "image", "plain", "equal layers: slots", "sequential", "Revolve", "as it is: sequential", "Revolve",
+        "optimal nested",
+    ]  # fmt: skip
+    return markdown(heads, (_price_row(price) for price in prices))
+
+
+def _price_row(price: Price) -> list[str]:
+    return [
+        price.network, str(price.image_size), f"{_gib(price.plain_bytes)} GiB", str(price.linear_slots),
+        *map(_times, (price.linear_sequential, price.linear_revolve, price.sequential, price.revolve, price.nested)),
+    ]  # fmt: skip
+
+
+def _times(ratio: float | None) -> str:
+    return "does not fit" if ratio is None else f"x{ratio:.2f}"
+
+
+def _published(figures: Sequence[PublishedFigure]) -> str:
+    return markdown(["what", "published", "ours", "source"], ([f.what, f.published, f.ours, f.source] for f in figures))
+
+
+def _worth(worth: Worth) -> str:
+    asked = worth.links[0]
+    lines = [
+        "Is it worth it?",
+        "",
+        f"{worth.images_per_day} images a day of {worth.image_bytes / 1e3:.0f} kB, seen {worth.num_epochs} time(s) by "
+        f"{worth.network} at {worth.image_size}x{worth.image_size}, {worth.gflop_per_image:.1f} GFLOP for one forward "
+        "of one image:",
+        "",
+        f"- training at {worth.device_gflops:g} GFLOP/s with the plan (x{worth.slowdown:.2f}): "
+        f"{_hours(worth.train_hours)}, {worth.train_watt_hours:.1f} Wh at {worth.device_watts:g} W; "
+        f"at most {worth.most_images_per_day} images in a day",
+        f"- sending over {asked.mbit_per_second:g} Mbit/s: {_hours(asked.send_hours)}, "
+        f"{asked.send_watt_hours:.1f} Wh at {worth.link_watts:g} W; {asked.verdict}",
+        f"- sending takes as long as training at {worth.equal_mbit_per_second:.2g} Mbit/s",
+        "",
+        markdown(
+            ["link", "sending a day's images", "energy", "so"],
+            (
+                [f"{s.mbit_per_second:g} Mbit/s", _hours(s.send_hours), f"{s.send_watt_hours:.1f} Wh", s.verdict]
+                for s in sorted(worth.links, key=lambda speed: speed.mbit_per_second)
+            ),
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 60:.1f} min"

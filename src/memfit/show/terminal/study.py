@@ -1,0 +1,178 @@
+"""What does a person see of a study in the terminal? How it went, the best and the largest trials, then every trial.
+
+Columns are laid out by hand: a thousand rows are a listing, and come in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from memfit.records.figure import Figure
+from memfit.records.reproduction import Rerun
+from memfit.records.study import Study, StudySettings, TrialRecord
+from memfit.show.wording import cut
+from memfit.units import format_bytes, format_ratio, format_seconds
+
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
+"""Parameters and messages are the user's: they must not steer the reader's terminal."""
+HEADS = ("#", "outcome", "peak", "average", "background", "time", "per epoch", "metric", "parameters")
+_LEFT = {"outcome", "parameters"}
+
+
+def study_text(study: Study, *, width: int = 80) -> str:
+    """The whole study as text."""
+    parts = [_title(study), _counts(study), *_best(study), "", *_table(study, width), *_notes(study)]
+    return "\n".join(parts).translate(_CONTROLS).rstrip() + "\n"
+
+
+def _title(study: Study) -> str:
+    settings = study.settings
+    what = settings.command or settings.workload
+    tuner = settings.tuner.name or settings.tuner.class_name
+    return f"{settings.name or study.study_id}: {cut(what, 60)}, tuner {tuner}"
+
+
+def _counts(study: Study) -> str:
+    counts = Counter(trial.kind for trial in study.trials)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.most_common()) or "no trials yet"
+
+
+def _best(study: Study) -> list[str]:
+    lines = []
+    front = front_of(study)
+    if study.settings.memory.use == "objective" and front:
+        lines.append(f"On the front of metric and memory: trials {', '.join(str(t.number) for t in front)}")
+    elif front:
+        best = front[0]
+        lines.append(f"Best: trial {best.number}, metric {best.metric:.6g}, peak {_bytes(best.peak)}")
+    sized = [trial for trial in study.trials if trial.kind == "done" and trial.peak.value is not None]
+    if len(sized) > 1:
+        sized.sort(key=lambda trial: trial.peak.value or 0)
+        ends = [f"{_bytes(trial.peak)} (trial {trial.number})" for trial in (sized[0], sized[-1])]
+        lines.append(f"Peak memory: from {ends[0]} to {ends[1]}")
+    return lines
+
+
+def front_of(study: Study) -> list[TrialRecord]:
+    """The best trial; with memory as an objective, all that no other trial beats in both."""
+    sign = -1.0 if study.settings.goal.direction == "maximize" else 1.0
+    done = [trial for trial in study.trials if trial.kind == "done" and trial.metric is not None]
+    if study.settings.memory.use != "objective":
+        return sorted(done, key=lambda trial: sign * (trial.metric or 0.0))[:1]
+    points = [(sign * (t.metric or 0.0), t.peak.value, t) for t in done if t.peak.value is not None]
+    points.sort(key=lambda point: point[:2])
+    front: list[TrialRecord] = []
+    least = float("inf")
+    for _, peak_bytes, trial in points:
+        if peak_bytes < least:
+            least = peak_bytes
+            front.append(trial)
+    return front
+
+
+def _table(study: Study, width: int) -> list[str]:
+    rows = [_row(trial) for trial in study.trials]
+    return columns(HEADS, rows, max(width, 80)) if rows else []
+
+
+def _row(trial: TrialRecord) -> tuple[str, ...]:
+    return (
+        str(trial.number),
+        trial.kind,
+        _bytes(trial.peak),
+        _bytes(trial.average),
+        _bytes(trial.background),
+        _seconds(trial.duration),
+        _seconds(trial.epoch_time),
+        "-" if trial.metric is None else f"{trial.metric:.6g}",
+        " ".join(f"{name}={_value(value)}" for name, value in trial.flat_parameters.items()),
+    )
+
+
+def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Rows under their heads; the last column gets what is left of the width, and is cut there."""
+    widths = [max(len(row[index]) for row in (heads, *rows)) for index in range(len(heads))]
+    room = max(20, width - sum(widths[:-1]) - 2 * (len(heads) - 1))
+    lines = []
+    for row in (heads, *rows):
+        cells = [
+            cell.ljust(size) if head in _LEFT else cell.rjust(size)
+            for head, cell, size in zip(heads[:-1], row, widths, strict=False)
+        ]
+        lines.append("  ".join([*cells, cut(row[-1], room)]).rstrip())
+    return lines
+
+
+def _notes(study: Study) -> list[str]:
+    """What went wrong, counted; and why trials have no metric."""
+    counted = Counter(note for trial in study.trials for note in trial.notes)
+    reasons = Counter(t.metric_reason for t in study.trials if t.kind == "done" and t.metric is None)
+    failures = Counter(t.outcome.message for t in study.trials if t.kind == "failed")
+    lines = [f"{count} x {text}" for text, count in (reasons + failures).most_common(5)]
+    lines += [f"{count} x {text}" for text, count in counted.most_common(5)]
+    return ["", *lines, *study.settings.notes] if lines or study.settings.notes else []
+
+
+def _bytes(figure: Figure) -> str:
+    return "-" if figure.value is None else format_bytes(figure.value)
+
+
+def _seconds(figure: Figure) -> str:
+    return "-" if figure.value is None else format_seconds(figure.value)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def best_first(trials: Sequence[TrialRecord], settings: StudySettings) -> list[TrialRecord]:
+    """The trials with a metric, best first."""
+    sign = -1.0 if settings.goal.direction == "maximize" else 1.0
+    done = [trial for trial in trials if trial.kind == "done" and trial.metric is not None]
+    return sorted(done, key=lambda trial: sign * (trial.metric or 0.0))
+
+
+# ---- published trials, run again -------------------------------------------------------------------------------------
+
+RERUN_HEADS = ("row", "published", "here: system", "peak of the job", "spread", "average", "background", "parameters")
+
+
+def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
+    """The published table beside the measured one, and the evidence for the cap."""
+    rows = [
+        (
+            str(row.row),
+            _bytes(row.published),
+            _bytes(row.system),
+            _bytes(row.peak),
+            _spread(row.peak),
+            _bytes(row.average),
+            _bytes(row.background),
+            " ".join(f"{name}={value}" for name, value in row.parameters.items()),
+        )
+        for row in rerun.rows
+    ]
+    lines = [f"{rerun.title}: the published trials and this machine", *columns(RERUN_HEADS, rows, max(width, 100))]
+    lines += [
+        "",
+        f"Published: {rerun.source}; average of the system's used memory, other programs included.",
+        *rerun.notes,
+    ]
+    return "\n".join([*lines, evidence_text(rerun)]).translate(_CONTROLS) + "\n"
+
+
+def _spread(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return "-"
+    return f"± {format_bytes((figure.high - figure.low) / 2)}"
+
+
+def evidence_text(rerun: Rerun) -> str:
+    """One sentence: does memory change after the second step?"""
+    evidence = rerun.evidence
+    if evidence.growth.value is None or evidence.share.value is None:
+        return f"Whether memory changes after step 2 is not known: {evidence.growth.reason}."
+    grown, share = format_bytes(evidence.growth.value), format_ratio(evidence.share.value)
+    what = f"{evidence.num_trials} trials of at least {evidence.num_steps} steps"
+    return f"Evidence: after step 2 no step's exact peak is more than {grown} ({share}) above it, in {what}."

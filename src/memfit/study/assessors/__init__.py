@@ -1,0 +1,1 @@
+"""Assessors: stopping hopeless trials."""

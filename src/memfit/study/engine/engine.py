@@ -1,0 +1,116 @@
+"""How does a study decide what to try next and what to stop?
+
+    engine = Engine(settings)
+    engine.restore(stored_trials)          # a resumed study goes on as if it had never stopped
+    proposal = engine.ask()                # None: nothing now; `engine.is_finished` says whether for ever
+    engine.assess(trial_so_far).stop       # while it runs
+    engine.tell(trial)                     # when it has ended, in whatever way
+
+The whole state is the trials: what was asked and how it ended. Whoever stores each proposal before starting it, and
+each record that `tell` gives back, may be killed at any moment and go on from the stored trials alone. A trial that was
+running then stays running in the eyes of the tuner until it is told; run it again with the same parameters, or tell it
+as cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.records.study import Assessment, Proposal, StudySettings, TrialRecord
+from memfit.study.assessors.median_stop import GO_ON
+from memfit.study.engine.history import History
+from memfit.study.engine.registry import make_assessor, make_tuner, tool_notes
+from memfit.study.tuners.base import NoMore, Wait
+
+MOST_REJECTIONS_PER_TRIAL = 50
+"""So many points in a row that cannot fit end the study: then the limit, not the tuner, is what to change."""
+
+
+class AskTell(Protocol):
+    """What the coordinator of a study needs to know of an engine."""
+
+    @property
+    def is_finished(self) -> bool: ...
+    def restore(self, trials: Iterable[TrialRecord]) -> None: ...
+    def ask(self) -> Proposal | None: ...
+    def tell(self, trial: TrialRecord) -> TrialRecord: ...
+    def assess(self, trial: TrialRecord) -> Assessment: ...
+
+
+class Engine:
+    """Tuner, assessor and history of one study."""
+
+    def __init__(self, settings: StudySettings) -> None:
+        self.settings = settings
+        self.tuner = make_tuner(settings)
+        self.assessor = make_assessor(settings)
+        self.history = History(settings)
+        self.notes = (*settings.notes, *tool_notes(settings))
+        self.why_finished = ""
+        """Why nothing will be asked any more; empty while the study goes on."""
+        self.why_waiting = ""
+        """Why the last question had no answer, though later ones may."""
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.why_finished)
+
+    def restore(self, trials: Iterable[TrialRecord]) -> None:
+        """Take in what was stored, running trials included."""
+        for trial in trials:
+            self.history.add(trial)
+
+    def ask(self) -> Proposal | None:
+        """The next point to try; None when there is none now, or, if `is_finished`, never again."""
+        self.why_waiting = ""
+        self.why_finished = self._spent()
+        if self.is_finished:
+            return None
+        answer = self.tuner.propose(self.history, self.history.next_number)
+        if isinstance(answer, NoMore):
+            self.why_finished = answer.reason
+        elif isinstance(answer, Wait):
+            self.why_waiting = answer.reason
+        else:
+            self.history.add(TrialRecord(proposal=answer))
+            return answer
+        return None
+
+    def tell(self, trial: TrialRecord) -> TrialRecord:
+        """Take in how a trial ended; gives it back with its place in the order of endings, which is to be stored."""
+        known = self.history.lessons.get(trial.number)
+        if known is None:
+            raise UsageError("a trial was told that was never asked for", found=f"number {trial.number}")
+        if not trial.is_finished:
+            raise UsageError("a trial was told that has not ended", found=f"number {trial.number}")
+        if trial.end_order is None:
+            before = known.trial.end_order
+            trial = msgspec.structs.replace(trial, end_order=self._num_told() if before is None else before)
+        self.history.add(trial)
+        return trial
+
+    def assess(self, trial: TrialRecord) -> Assessment:
+        """Whether a running trial goes on, by its intermediate results so far."""
+        if self.assessor is None or not trial.intermediates or trial.is_finished:
+            return GO_ON
+        return self.assessor.assess(self.history, trial)
+
+    def _num_told(self) -> int:
+        orders = [lesson.trial.end_order for lesson in self.history if lesson.trial.end_order is not None]
+        return max(orders, default=-1) + 1
+
+    def _spent(self) -> str:
+        """Whether the number of trials, or of points that cannot fit, is used up."""
+        most = self.settings.max_trials
+        if most is not None and self.history.num_started >= most:
+            return f"{most} trials were started, as many as were asked for"
+        last = sorted(self.history.lessons)[-MOST_REJECTIONS_PER_TRIAL:]
+        if len(last) == MOST_REJECTIONS_PER_TRIAL and all(
+            self.history.lessons[number].trial.kind == "rejected by prediction" for number in last
+        ):
+            return f"the last {len(last)} points cannot fit by prediction: raise the memory limit or shrink the space"
+        return ""

@@ -1,0 +1,151 @@
+"""How does a tuner or assessor class that somebody wrote for NNI run here, unchanged?
+
+The class is imported from its folder with `nni` on the path: the installed NNI where there is one (the class may use
+other parts of it), memfit's stand-in where not. It lives in this process and has a state of its own, so after a restart
+it is told its story again: the same questions and results in the same order, with the parameters that were really used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from memfit.errors import UsageError
+from memfit.records.study import Assessment, Intermediate, Proposal, SearchSpace, Tool, TrialRecord
+from memfit.study.assessors.median_stop import GO_ON
+from memfit.study.engine.history import History, Lesson
+from memfit.study.space.nni_space import write_space
+from memfit.study.trials.files import shim_folder
+from memfit.study.tuners.base import Answer, NoMore, Wait
+
+
+def make_custom(tool: Tool) -> Any:
+    """Import the class and make one."""
+    module_name, _, class_name = tool.class_name.rpartition(".")
+    hint = "className: module.Class, and codeDirectory: the folder the module is in"
+    if not module_name:
+        raise UsageError("a custom tuner or assessor needs module.Class", found=tool.class_name, hint=hint)
+    _have_nni()
+    if tool.code_folder not in ("", *sys.path[:1]):
+        sys.path.insert(0, tool.code_folder)
+    _forget_another(module_name, tool.code_folder)
+    try:
+        made = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(f"{tool.class_name} cannot be imported", found=str(error), hint=hint) from error
+    try:
+        return made(**tool.arguments)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{tool.class_name} does not take its arguments", found=found, hint="see classArgs") from error
+
+
+def _forget_another(module_name: str, folder: str) -> None:
+    """A module of the same name from another study's folder must not answer for this one."""
+    own = Path(folder) / f"{module_name.replace('.', '/')}.py"
+    loaded = getattr(sys.modules.get(module_name), "__file__", None)
+    if folder and loaded and own.is_file() and Path(loaded).resolve() != own.resolve():
+        del sys.modules[module_name]
+
+
+def _have_nni() -> None:
+    """Let `import nni` succeed in this process."""
+    if "nni" not in sys.modules and importlib.util.find_spec("nni") is None:
+        sys.path.append(str(shim_folder()))
+
+
+def as_reported(value: float | None, others: dict[str, Any], metric: str) -> Any:
+    """The result as the trial reported it: a number, or a dict."""
+    return {metric: value, **others} if others else value
+
+
+class CustomTuner:
+    """A tuner class behind memfit's seam."""
+
+    def __init__(self, tool: Tool, space: SearchSpace, metric: str) -> None:
+        self.tuner = make_custom(tool)
+        self.metric = metric
+        self.tuner.update_search_space(write_space(space))
+        self._asked: set[int] = set()
+        self._num_told = 0
+        self._late: deque[tuple[int, dict[str, Any]]] = deque()
+        """Parameters the tuner sent by its callback, after it had none when it was asked."""
+
+    def propose(self, history: History, number: int) -> Answer:
+        self._catch_up(history)
+        parameters = self._generate(number)
+        if parameters is None:
+            reason = "the tuner has no more parameters"
+            return Wait(reason) if history.num_running else NoMore(reason)
+        self._asked.add(number)
+        return Proposal(number=number, parameters=parameters, memo={"num_told": self._num_told})
+
+    def _catch_up(self, history: History) -> None:
+        """Tell what the tuner does not know yet, in the order it happened."""
+        finished = history.finished_in_order()
+        for lesson in history:
+            if lesson.number not in self._asked:
+                self._tell(finished[self._num_told : lesson.trial.proposal.memo.get("num_told", 0)])
+                self._generate(lesson.number)
+                self._asked.add(lesson.number)
+        self._tell(finished[self._num_told :])
+
+    def _generate(self, number: int) -> dict[str, Any] | None:
+        """Ask for one set; sets that come late by the callback go to the next question."""
+        found = self.tuner.generate_multiple_parameters([number], st_callback=self._send_late)
+        if found:
+            return found[0]
+        return self._late.popleft()[1] if self._late else None
+
+    def _send_late(self, parameter_id: int, parameters: dict[str, Any]) -> None:
+        self._late.append((parameter_id, parameters))
+
+    def _tell(self, lessons: list[Lesson]) -> None:
+        for lesson in lessons:
+            self._tell_one(lesson)
+            self._num_told += 1
+
+    def _tell_one(self, lesson: Lesson) -> None:
+        trial = lesson.trial
+        if trial.metric is not None and not lesson.is_infeasible and trial.kind != "stopped early":
+            value = as_reported(trial.metric, trial.others, self.metric)
+            self.tuner.receive_trial_result(
+                trial.number, trial.parameters, value, customized=False, trial_job_id=trial.trial_id
+            )
+        # A class that knows of memory may say so by having this method; NNI's own interface has no word for it.
+        if lesson.is_infeasible and hasattr(self.tuner, "receive_infeasible"):
+            self.tuner.receive_infeasible(trial.number, trial.parameters, lesson.violation)
+        self.tuner.trial_end(trial.number, trial.kind == "done", trial_job_id=trial.trial_id)
+
+
+class CustomAssessor:
+    """An assessor class behind memfit's seam."""
+
+    def __init__(self, tool: Tool, metric: str) -> None:
+        self.assessor = make_custom(tool)
+        self.metric = metric
+        self._assessed: set[int] = set()
+        self._ended: set[int] = set()
+
+    def assess(self, history: History, trial: TrialRecord) -> Assessment:
+        for lesson in history.finished_in_order():
+            self._end(lesson.trial)
+        self._assessed.add(trial.number)
+        result = self.assessor.assess_trial(trial.trial_id, self._reports(trial.intermediates))
+        is_good = result.value if hasattr(result, "value") else bool(result)
+        return GO_ON if is_good else Assessment(stop=True, reason=f"{type(self.assessor).__name__} found it bad")
+
+    def _end(self, trial: TrialRecord) -> None:
+        if trial.number in self._ended or not trial.intermediates:
+            return
+        if trial.number not in self._assessed:
+            self.assessor.assess_trial(trial.trial_id, self._reports(trial.intermediates))
+        self.assessor.trial_end(trial.trial_id, trial.kind == "done")
+        self._ended.add(trial.number)
+
+    def _reports(self, intermediates: tuple[Intermediate, ...]) -> list[Any]:
+        return [as_reported(report.value, report.others, self.metric) for report in intermediates]

@@ -1,0 +1,1 @@
+"""Study files: memfit's own, and NNI's configurations."""

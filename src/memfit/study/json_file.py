@@ -1,0 +1,39 @@
+"""How is a whole study kept in one JSON file, for another program or another day?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from memfit.errors import DamagedRecord, NewerFormat, NotARun
+from memfit.records.study import STUDY_FORMAT, STUDY_VERSION, Study
+from memfit.regular_file import describe_error, read_regular
+from memfit.study.published import TABLES
+
+STUDY_BYTES = 1024**3
+"""A study of many thousand trials, each with its reports."""
+
+
+def read_study_json(path: str | Path) -> Study:
+    """The study in a JSON file."""
+    try:
+        content = read_regular(path, most_bytes=STUDY_BYTES)
+    except OSError as error:
+        names = ", ".join(f"paper-{name}" for name in TABLES)
+        found = describe_error(error)
+        raise NotARun(f"{path} is no study", found=found, hint=f"give a study's JSON file, or one of {names}") from None
+    try:
+        study = msgspec.json.decode(content, type=Study)
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecord(f"{path} is no study's record", found=str(error)) from None
+    settings = study.settings
+    if settings.format != STUDY_FORMAT or settings.format_version > STUDY_VERSION:
+        found = f"{settings.format} version {settings.format_version}"
+        raise NewerFormat(f"{path} cannot be read", found=found, hint="a newer memfit")
+    return study
+
+
+def write_study_json(study: Study, path: str | Path) -> None:
+    """Write a study to a JSON file."""
+    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=1))

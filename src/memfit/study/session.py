@@ -1,0 +1,157 @@
+"""How is a study opened, run for one session, and closed?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from pathlib import Path
+
+import msgspec
+
+from memfit.errors import MissingExtra, StorageError, UsageError
+from memfit.records.study import GpuWish, Standing, Study, StudySettings
+from memfit.study import folder as study_folder
+from memfit.study.coordinator import Coordinator, RunOptions, Watcher, extent_of
+from memfit.study.json_file import write_study_json
+from memfit.study.storage.facts import DATABASE_FILE, study_of
+from memfit.study.storage.log import StudyLog
+from memfit.study.trials.gpus import GpuPool, make_pool
+from memfit.study.trials.runner import LocalRunner, Runner
+
+STUDY_JSON = "study.json"
+
+
+class Session:
+    """A study that is open for running: nobody else runs it meanwhile."""
+
+    def __init__(self, folder: Path, log: StudyLog, settings: StudySettings, *, is_new: bool) -> None:
+        self.folder = folder
+        self.log = log
+        self.settings = settings
+        self.is_new = is_new
+        self.why_stopped = ""
+        self.was_interrupted = False
+
+    def run(self, watcher: Watcher, options: RunOptions, cluster: str = "") -> Study:
+        """Run until nothing is left to do, and leave the whole study in study.json as well."""
+        runner = self._runner(cluster)
+        # On a cluster a worker has its own GPU, and the scheduler counts them.
+        gpus = GpuPool(GpuWish(), ()) if cluster else make_pool(self.settings.gpus)
+        coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options)
+        try:
+            coordinator.run()
+        finally:
+            self.why_stopped, self.was_interrupted = coordinator.why_stopped, coordinator.was_interrupted
+            runner.close()
+        study = self.read()
+        write_study_json(study, self.folder / STUDY_JSON)
+        return study
+
+    def _runner(self, cluster: str) -> Runner:
+        if not cluster:
+            return LocalRunner(self.settings.concurrency)
+        _require_distributed()
+        from memfit.study.trials.distributed_runner import DaskRunner
+
+        return DaskRunner(cluster, self.settings, self.log.tell)
+
+    def read(self) -> Study:
+        """The study as it stands."""
+        return study_of(self.log.study_id, self.log.facts, str(self.folder))
+
+    def close(self) -> None:
+        self.log.storage.close()
+
+
+def open_session(
+    settings: StudySettings | None,
+    folder: str | Path | None,
+    watcher: Watcher,
+    *,
+    storage: str = "",
+    overwrite: bool = False,
+    max_trials: int | None = None,
+    concurrency: int | None = None,
+) -> Session:
+    """Begin a study, or go on with the one in the folder; `settings` None means: as it is stored."""
+    if settings is None and folder is None:
+        raise UsageError("there is nothing to run", hint="memfit study FILE, or memfit study resume FOLDER")
+    path = Path(folder) if folder is not None else study_folder.default_folder(settings)  # pyright: ignore[reportArgumentType]
+    if overwrite:
+        study_folder.remove(path)
+    where = study_folder.find(path)
+    is_new = where is None
+    if where is None:
+        if settings is None:
+            raise UsageError(f"{path} is not a study", hint="give the folder that `memfit study` wrote")
+        where = study_folder.create(path, storage)
+    log = StudyLog(study_folder.storage_of(path, where, storage), where.study_id, path, watcher.note)
+    try:
+        _hold(log, path)
+        settings = _begin(log, settings) if is_new and settings else _go_on(log, settings, path)
+        settings = _extended(log, settings, max_trials, concurrency)
+    except BaseException:
+        log.storage.close()
+        raise
+    return Session(path, log, settings, is_new=is_new)
+
+
+def _require_distributed() -> None:
+    if importlib.util.find_spec("distributed") is None:
+        raise MissingExtra("a cluster needs dask.distributed", hint="pip install 'memfit[cluster]'")
+
+
+def _hold(log: StudyLog, path: Path) -> None:
+    if not log.storage.hold(log.study_id):
+        raise UsageError(f"the study in {path} is running already", hint=f"memfit study show {path}")
+
+
+def _begin(log: StudyLog, settings: StudySettings) -> StudySettings:
+    log.begin(settings)
+    return settings
+
+
+def _go_on(log: StudyLog, asked: StudySettings | None, path: Path) -> StudySettings:
+    """The stored settings, with what a new session may change of them."""
+    if asked is not None and not (path / "trials").exists() and not (path / DATABASE_FILE).exists():
+        facts = []  # the first session may have ended before it could store anything
+        with contextlib.suppress(StorageError):
+            facts = log.open()
+        if not facts:
+            return _begin(log, asked)
+    facts = log.open()
+    stored = study_of(log.study_id, facts).settings
+    if asked is None:
+        return stored
+    study_folder.check_same(stored, asked, path)
+    changed = {name: getattr(asked, name) for name in ("max_trials", "max_seconds", "concurrency")}
+    wanted = msgspec.structs.replace(stored, **changed)
+    return _stored_extent(log, stored, wanted)
+
+
+def _extended(log: StudyLog, settings: StudySettings, max_trials: int | None, concurrency: int | None) -> StudySettings:
+    wanted = msgspec.structs.replace(
+        settings,
+        max_trials=settings.max_trials if max_trials is None else max_trials,
+        concurrency=settings.concurrency if concurrency is None else concurrency,
+    )
+    return _stored_extent(log, settings, wanted)
+
+
+def _stored_extent(log: StudyLog, stored: StudySettings, wanted: StudySettings) -> StudySettings:
+    if extent_of(stored) != extent_of(wanted):
+        log.add(f"x{len(log.facts)}", "settings", extent_of(wanted))
+    return wanted
+
+
+class Silent:
+    """A watcher that keeps the notes and says nothing."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def ended(self, trial: object, standing: Standing) -> None: ...
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def tick(self, standing: Standing) -> None: ...

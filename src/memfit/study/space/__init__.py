@@ -1,0 +1,1 @@
+"""What can be drawn, and how search spaces are written."""

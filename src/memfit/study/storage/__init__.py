@@ -1,0 +1,1 @@
+"""Facts that are only added: SQLite, PostgreSQL, and what survives their failure."""

@@ -1,0 +1,1 @@
+"""One trial: order, process, reports, result; on this machine or on Dask."""

@@ -1,0 +1,214 @@
+"""How do the trials of a study run on a Dask cluster? The far side of the seam in `trial_runner`.
+
+A trial asks for its predicted peak as the resource `memory` and for its GPUs as the resource `GPU`, where the
+workers offer them (`dask worker --resources "memory=16e9,GPU=1"`), so that the scheduler packs by bytes. A worker
+that is lost loses nothing: the scheduler gives the same order to another one. The limit that a nanny puts on its
+worker's memory has to be off (`--memory-limit 0`): it would end trials by a rule of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import platform
+import queue
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from distributed import Client, Event, Future
+
+from memfit.errors import UsageError
+from memfit.records.study import StudySettings, TrialOutcome
+from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
+from memfit.study.trials.order import TrialOrder
+from memfit.study.trials.result import Ending
+from memfit.study.trials.runner import News
+from memfit.version import VERSION
+
+CONNECT_SECONDS = 20
+CLOCK_SECONDS = 5.0
+"""A worker whose clock is further off than this is named."""
+
+
+class DaskRunner:
+    """Sends orders to a scheduler and takes in what comes back; Dask's threads only fill the queue."""
+
+    def __init__(self, address: str, settings: StudySettings, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+        self.settings = settings
+        self.client = _connected(address)
+        self.orders: dict[int, TrialOrder] = {}
+        self._futures: dict[int, Future] = {}
+        self._queue: queue.Queue[News] = queue.Queue()
+        self._told: set[str] = set()
+        self._begun: dict[int, list[str]] = {}
+        self._endings: dict[int, Ending] = {}
+        self._check_workers()
+
+    def has_room(self, order: TrialOrder | None = None) -> bool:
+        return len(self.orders) < self.settings.concurrency
+
+    def start(self, order: TrialOrder) -> None:
+        if not self.orders:
+            self.client.subscribe_topic(topic(order.study_id), self._heard)
+        future = self.client.submit(
+            run_on_worker,
+            msgspec.json.encode(order),
+            key=f"memfit-{order.study_id}-{order.number}-{order.attempt}",
+            pure=False,
+            retries=0,
+            resources=self._wishes(order) or None,
+        )
+        self.orders[order.number], self._futures[order.number] = order, future
+        future.add_done_callback(lambda done, number=order.number: self._queue.put(self._answer(number, done)))
+
+    def adopt(self, order: TrialOrder) -> bool:
+        """A cluster forgets the trials of a session that is gone: they are run again."""
+        return False
+
+    def wait(self, timeout_seconds: float) -> list[News]:
+        news = []
+        try:
+            news.append(self._queue.get(timeout=timeout_seconds))
+            while True:
+                news.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        for each in news:
+            if each.record is not None or each.is_lost:
+                self.orders.pop(each.number, None)
+                self._futures.pop(each.number, None)
+        return news
+
+    def end(self, number: int, ending: Ending, *, at_once: bool = False) -> None:
+        order = self.orders.get(number)
+        if order is None:
+            return
+        self._endings[number] = ending
+        Event(ending_name(order.study_id, number, order.attempt), client=self.client).set()
+        if ending.kind == "cancelled":
+            self._futures[number].cancel()
+
+    def live(self) -> list[dict[str, Any]]:
+        return [{"number": number} for number in self.orders]
+
+    def close(self) -> None:
+        for number in list(self.orders):
+            self.end(number, Ending(kind="cancelled", reason="the study was ended"))
+        self.client.close()
+
+    # ---- what a trial needs, and what workers offer ------------------------------------------------------------------
+
+    def _wishes(self, order: TrialOrder) -> dict[str, float]:
+        """What to ask for, of what is offered now: a wish that nobody can grant would wait for ever."""
+        wishes, offered = dict[str, float](), _resources(self.client)
+        foreseen = order.predicted_peak
+        peak = None if foreseen is None else foreseen.value if foreseen.value is not None else foreseen.high
+        if peak is not None and "memory" in offered:
+            wishes["memory"] = min(peak, offered["memory"])
+        if order.num_gpus and "GPU" in offered:
+            wishes["GPU"] = min(float(order.num_gpus), offered["GPU"])
+        return wishes
+
+    def _check_workers(self) -> None:
+        """Say what would make trials wait for ever, or falsify what is measured."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        if not workers:
+            self.tell("the cluster has no workers yet; trials start when one joins")
+        limited = [address for address, facts in workers.items() if facts.get("memory_limit")]
+        if limited:
+            what = f"{len(limited)} workers have a memory limit of their own (the first: {limited[0]})"
+            self.tell(f"{what}; start workers with --memory-limit 0, or theirs may end trials")
+        if self.settings.gpus.num_gpus and workers and "GPU" not in _resources(self.client):
+            self.tell("no worker offers GPUs; start one worker per GPU with --resources GPU=1")
+
+    # ---- hearing -----------------------------------------------------------------------------------------------------
+
+    def _heard(self, event: Any) -> None:
+        """One event of a worker; runs in a thread of Dask."""
+        try:
+            news = msgspec.json.decode(event[1], type=WorkerNews)
+        except (msgspec.DecodeError, TypeError, IndexError):
+            return
+        problem = self._difference(news)
+        if not news.reports:
+            self._begun.setdefault(news.number, []).append(news.worker)
+        self._queue.put(News(number=news.number, reports=news.reports, worker=news.worker, problem=problem))
+
+    def _difference(self, news: WorkerNews) -> str:
+        """What is odd about a worker, told once."""
+        home = platform.python_version()
+        off_seconds = abs(time.time() - news.unix_seconds)
+        problems = []
+        if news.python.split(".")[:2] != home.split(".")[:2]:
+            problems.append(f"runs Python {news.python}, the coordinator {home}")
+        if news.memfit != VERSION:
+            problems.append(f"has memfit {news.memfit}, the coordinator {VERSION}")
+        if off_seconds > CLOCK_SECONDS:
+            problems.append(f"has a clock that is {off_seconds:.0f} s off; times of its trials are by its own clock")
+        if not problems or news.worker in self._told:
+            return ""
+        self._told.add(news.worker)
+        return f"the worker {news.worker} {', '.join(problems)}"
+
+    def _answer(self, number: int, future: Future) -> News:
+        """What came of a trial: its record with its files brought home, or why there is none."""
+        order = self.orders.get(number)
+        if order is None or future.status == "cancelled":
+            return News(number=number, is_lost=True)
+        try:
+            answer = msgspec.msgpack.decode(future.result(), type=Answer)
+            return self._brought_home(order, answer)
+        except Exception as error:  # whatever a worker or the cluster raises is the result of this trial
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            outcome = TrialOutcome(kind="failed", message=f"the cluster could not run it: {text[:300]}")
+            return News(number=number, record=msgspec.structs.replace(order.blank_record(), outcome=outcome))
+
+    def _brought_home(self, order: TrialOrder, answer: Answer) -> News:
+        if answer.files:
+            folder = Path(order.folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tarfile.open(fileobj=io.BytesIO(answer.files)) as archive:
+                archive.extractall(folder, filter="data")
+        record = answer.record
+        if record is None:
+            return News(number=order.number, is_lost=True)
+        begun, ending = len(self._begun.get(order.number, ())), self._endings.get(order.number)
+        outcome = record.outcome
+        if ending is not None and outcome.kind == ending.kind:
+            outcome = msgspec.structs.replace(outcome, message=ending.reason)
+        record = msgspec.structs.replace(
+            record,
+            outcome=outcome,
+            run_folder=order.run_folder,
+            worker=answer.worker,
+            num_attempts=max(order.attempt, begun),
+            notes=(*record.notes, *_loss_note(begun)),
+        )
+        return News(number=order.number, record=record, worker=answer.worker)
+
+
+def _loss_note(num_begun: int) -> tuple[str, ...]:
+    if num_begun < 2:
+        return ()
+    return (f"{num_begun - 1} workers were lost while they ran it; it was run again with the same parameters",)
+
+
+def _connected(address: str) -> Client:
+    try:
+        return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        hint = "start one with `dask scheduler`, and give its address: tcp://HOST:8786"
+        raise UsageError(f"there is no Dask scheduler at {address}", found=str(error)[:200], hint=hint) from None
+
+
+def _resources(client: Client) -> dict[str, float]:
+    """The most that any worker offers of each resource."""
+    most: dict[str, float] = {}
+    for facts in client.scheduler_info(n_workers=-1)["workers"].values():
+        for name, amount in (facts.get("resources") or {}).items():
+            most[name] = max(most.get(name, 0.0), amount)
+    return most

@@ -1,0 +1,65 @@
+"""Which GPUs does a trial see?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from memfit.errors import UsageError
+from memfit.records.study import GpuWish
+
+
+@dataclass(slots=True)
+class GpuPool:
+    """Hands out GPUs to trials, each to so many trials at a time."""
+
+    wish: GpuWish
+    indices: tuple[int, ...]
+    _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take(self, number: int) -> tuple[int, ...] | None:
+        """The GPUs of one trial: None leaves them as they are, () hides them all."""
+        if self.wish.num_gpus is None:
+            return None
+        uses = self._uses()
+        free = [index for index in self.indices if uses[index] < self.wish.trials_per_gpu]
+        chosen = tuple(sorted(free, key=lambda index: (uses[index], index))[: self.wish.num_gpus])
+        self._taken[number] = chosen
+        return chosen
+
+    def has_room(self) -> bool:
+        """Whether another trial gets all the GPUs it wants."""
+        uses = self._uses()
+        free = sum(uses[index] < self.wish.trials_per_gpu for index in self.indices)
+        return not self.wish.num_gpus or free >= self.wish.num_gpus
+
+    def give_back(self, number: int) -> None:
+        self._taken.pop(number, None)
+
+    def _uses(self) -> Counter[int]:
+        return Counter(index for taken in self._taken.values() for index in taken)
+
+
+def make_pool(wish: GpuWish) -> GpuPool:
+    """The pool of this machine; raises when a trial wants more GPUs than there are."""
+    if not wish.num_gpus:
+        return GpuPool(wish, ())
+    indices = wish.indices if wish.indices is not None else _all_gpus()
+    if len(indices) < wish.num_gpus:
+        raise UsageError(
+            f"each trial wants {wish.num_gpus} GPUs",
+            found=f"{len(indices)} on this machine",
+            hint="lower the number (trialGpuNumber, or per_trial under gpus), or memfit doctor says what is missing",
+        )
+    return GpuPool(wish, indices)
+
+
+def _all_gpus() -> tuple[int, ...]:
+    from memfit.measure.counters.nvml import NvmlReader, open_nvml
+
+    reader = open_nvml()
+    if not isinstance(reader, NvmlReader):
+        return ()
+    indices = tuple(device.index for device in reader.devices)
+    reader.close()
+    return indices

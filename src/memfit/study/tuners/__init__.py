@@ -1,0 +1,1 @@
+"""Tuners: choosing the next point."""
