@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
     from memfit.records.snapshot import Replay
+    from memfit.show.progress.line import ProgressLine
 
 
 def predict_peak(target: str | Callable[..., Any], **options: Any) -> Prediction:
     """Foresee the memory of a training: a script, 'FILE:function', a built-in workload, or a Python callable.
 
     Options: settings, arguments, device ('cpu', 'cuda:a100-40gb', ...), memory ('24GiB'), num_steps, malloc,
-    alloc_conf, probes, allow_real, unknown_is, show_output, most_seconds.
+    alloc_conf, probes, allow_real, unknown_is, show_output, most_seconds; `tell`, a function that is told every
+    second what the prediction is doing.
     """
     from memfit.measure.instruction_sets import ask_processor
     from memfit.predict.predict import foresee
 
     return foresee(target, ask_processor=ask_processor, **options)
+
+
+def prediction_progress() -> ProgressLine:
+    """The line at the bottom of a terminal on which a prediction says what it is doing; nothing elsewhere."""
+    from memfit.show.progress.line import ProgressLine
+
+    return ProgressLine()
 
 
 def show_prediction(prediction: Prediction, *, as_json: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from memfit.predict.child.messages import TraceReply, TraceRequest
 from memfit.predict.child.parent import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
+from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
 from memfit.predict.levels.gpu import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
@@ -52,6 +54,8 @@ class ForecastOptions:
     answers: dict[str, float] | None = None
     num_ranks: int = 1
     sharding: Sharding | None = None
+    tell: Callable[[str], None] | None = None
+    """Told every second, from the second one on, what the prediction is doing."""
     nursery: Nursery | None = None
     """Where to trace, when many predictions are wanted."""
     ask_processor: AskProcessor | None = None
@@ -73,6 +77,7 @@ def _on_phantom(job: JobDescription, device: DeviceSpec, options: ForecastOption
         answers=options.answers,
         num_ranks=options.num_ranks,
         ask_processor=options.ask_processor,
+        tell=options.tell,
     )
 
 
@@ -147,7 +152,9 @@ def trace_by_some_route(
             return reply_or_raise(trace_forked(function, asked))
         if options.nursery is not None:
             return options.nursery.trace(asked)
-        return trace_in_child(asked, show_output=options.show_output, most_seconds=options.most_seconds)
+        return trace_in_child(
+            asked, show_output=options.show_output, most_seconds=options.most_seconds, tell=options.tell
+        )
 
     try:
         return trace(request)
@@ -156,7 +163,9 @@ def trace_by_some_route(
             raise
     request = msgspec.structs.replace(request, translate=True)
     reply = trace(request)
-    return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, request.gemm_workspace_bytes))
+    num_bytes = workspace_bytes(request.gemm_workspace_bytes, os.environ)
+    stays = workspace_stays(reply.torch_version, os.environ)
+    return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, num_bytes, 2 if stays else 1))
 
 
 def assemble(
@@ -264,6 +273,10 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         Assumption(kind="context", text=f"the CUDA context is an assumed range: {context_of(device).source}"),
         Assumption(kind="device", text=said_of(device)),
     ]
+    workspace = next((span for span in reply.timeline.spans if span.operator == CUBLAS_WORKSPACE), None)
+    if workspace is not None:
+        text = said_of_workspaces(workspace.num_bytes, reply.torch_version, os.environ)
+        found.append(Assumption(kind="cublas", text=text))
     if reply.scratches:
         largest = max(scratch.all_bytes for scratch in reply.scratches)
         text = (

@@ -15,7 +15,6 @@ from memfit.predict.devices.parse import DeviceSpec, parse_device
 from memfit.predict.engine import ForecastOptions, forecast
 from memfit.predict.lengths import AUTO, NUM_STEPS
 from memfit.predict.levels.sharding import check_sharding
-from memfit.predict.phantom.library.installed import HOW_TO_GET_PHANTOM
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
@@ -46,9 +45,11 @@ def foresee(
     engine: str = "auto",
     answer: Sequence[str] = (),
     ask_processor: AskProcessor | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits.
 
+    `tell` is told every second what the prediction is doing.
     `ask_processor` knows which instruction sets work here (measure.instruction_sets.ask_processor).
     """
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
@@ -72,6 +73,7 @@ def foresee(
         on_phantom=_choose_phantom(engine, spec, can_run=function is None and shard is None),
         answers=_answers(answer),
         ask_processor=ask_processor,
+        tell=tell,
     )
     asked = parse_sweep(sweep) if sweep else None
     if asked or fit_batch:
@@ -80,8 +82,8 @@ def foresee(
         _check_lengths(function is not None, asked or fit_batch)
         return predict_lengths(lengths, job, spec, options)
     prediction = forecast(job, spec, options, function)
-    if engine == "auto" and spec.kind == "cuda" and not options.on_phantom and function is None and shard is None:
-        prediction = _with_assumption(prediction, _OTHER_ENGINE)
+    if engine == "auto" and spec.kind == "cuda" and not options.on_phantom:
+        prediction = _with_assumption(prediction, _other_engine(shard, is_callable=function is not None))
     if fit_batch:
         return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", job, spec, options))
     if asked:
@@ -89,11 +91,25 @@ def foresee(
     return prediction
 
 
-_OTHER_ENGINE = Assumption(
-    kind="engine",
-    text="foreseen on fake tensors, for this torch has no CUDA in it; the phantom GPU runs torch's own CUDA build and "
-    "is nearer to the truth: in an environment of its own, " + HOW_TO_GET_PHANTOM,
-)
+def _other_engine(shard: str | None, *, is_callable: bool) -> Assumption:
+    """Why fake tensors were taken where the phantom GPU would be nearer to the truth, and how to have it."""
+    from memfit.predict.phantom.library.installed import why_no_phantom
+
+    missing = why_no_phantom()
+    if shard is not None:
+        why, how = "--shard is arithmetic", "a script that shards by itself (FSDP2, DDP), with --ranks alone"
+    elif is_callable:
+        why, how = "a Python callable was given", "the same in a file, as 'FILE:function'"
+    elif missing is not None:
+        why, how = missing.what + (f" ({missing.found})" if missing.found else ""), ""
+    else:
+        why, how = "it was not asked for", "--engine phantom"
+    how = " and ".join(part for part in (how, missing.hint if missing is not None else "") if part)
+    text = (
+        f"foreseen on fake tensors, since {why}; the phantom GPU runs torch's own CUDA build, torch.compile included, "
+        "and is nearer to the truth" + (f": {how}" if how else "")
+    )
+    return Assumption(kind="engine", text=text)
 
 
 def _length_steps(job: JobDescription, num_steps: int | None, others: tuple[Any, ...]) -> int:

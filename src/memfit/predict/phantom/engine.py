@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -46,6 +46,7 @@ def predict_on_phantom(
     answers: Mapping[str, float] | None = None,
     num_ranks: int = 1,
     ask_processor: AskProcessor | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Prediction:
     """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take.
 
@@ -64,11 +65,13 @@ def predict_on_phantom(
 
     def run(environment: Mapping[str, str]) -> tuple[PhantomReply, PhantomReply]:
         """The run on the device itself, and the one that came to its end."""
-        reply = run_in_child(request, show_output=show_output, most_seconds=most_seconds, environment=environment)
+        reply = run_in_child(
+            request, show_output=show_output, most_seconds=most_seconds, environment=environment, tell=tell
+        )
         if reply.failed is None:
             return reply, reply
         roomy = msgspec.structs.replace(request, total_bytes=UNLIMITED_BYTES, snapshot_path="")
-        return reply, run_in_child(roomy, most_seconds=most_seconds, environment=environment)
+        return reply, run_in_child(roomy, most_seconds=most_seconds, environment=environment, tell=tell)
 
     (reply, whole), said = run_cured(run, lambda _: "", ask_processor)
     prediction = _assemble(job, device, reply, whole, started, num_ranks)

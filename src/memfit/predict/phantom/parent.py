@@ -6,14 +6,16 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from memfit.errors import PredictionFailed
+from memfit.predict.child.bytecode import bytecode_environment, keep_spooled
 from memfit.predict.child.messages import Failure
-from memfit.predict.child.parent import error_of, name_of_end, run_to_the_end, signal_of_end
+from memfit.predict.child.parent import error_of, name_of_end, run_to_the_end, saying_where_it_was, signal_of_end
+from memfit.predict.child.progress import DEFAULT_SECONDS, Teller
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
 OUTPUT_TAIL_CHARACTERS = 3000
@@ -26,12 +28,13 @@ def run_in_child(
     show_output: bool = False,
     most_seconds: float | None = None,
     environment: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> PhantomReply:
     """Run the request in a process of its own, with `environment` beside ours, and return what it found."""
     with tempfile.TemporaryDirectory(prefix="memfit-phantom-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
-        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"))
+        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"), report_folder=name)
         (folder / "request.json").write_bytes(msgspec.json.encode(request))
         reply_path = folder / "reply.msgpack"
         command = [
@@ -42,8 +45,11 @@ def run_in_child(
             str(reply_path),
         ]
         with open(folder / "output.txt", "w+b") as output:
-            variables = {**_environment(), **(environment or {})}
-            code = run_to_the_end(command, None if show_output else output, most_seconds, variables)
+            variables = {**_environment(), **bytecode_environment(), **(environment or {})}
+            limit = DEFAULT_SECONDS if most_seconds is None else most_seconds
+            with saying_where_it_was(folder):
+                code = run_to_the_end(command, None if show_output else output, limit, variables, Teller(folder, tell))
+            keep_spooled(folder)
             output.seek(0)
             tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
         if not reply_path.exists():

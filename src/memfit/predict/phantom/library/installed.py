@@ -11,9 +11,15 @@ from pathlib import Path
 
 from memfit.errors import MissingExtra
 
-HOW_TO_GET_PHANTOM = 'pip install "torch==2.14.1" (5 GB, Linux on x86-64, no GPU needed) beside memfit'
+HOW_TO_GET = (
+    'pip install "torch==2.14.1" in an environment of its own, beside memfit and what the job imports (5 GB, Linux on '
+    "x86-64, no GPU needed)"
+)
 """A CUDA build from PyPI that memfit is tested with."""
-HOW_TO_GET = "pip install torch (not the +cpu build) on Linux x86-64; without it, memfit predicts with fake tensors"
+HOW_TO_GET_FAKE = (
+    'fake tensors for a GPU need a CPU build of torch: pip install "torch==2.13.0" from the index of CPU builds, in an '
+    "environment of its own beside memfit"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +73,18 @@ def find_torch() -> InstalledTorch:
 
 def has_cuda_torch() -> bool:
     """Whether the phantom GPU can run here: a CUDA build of torch, and its library in the cache or a compiler."""
-    from memfit.predict.phantom.library.build import is_built_or_can_be
+    return why_no_phantom() is None
+
+
+def why_no_phantom() -> MissingExtra | None:
+    """What is missing for the phantom GPU, and how to get it; None where it can run."""
+    from memfit.predict.phantom.library.build import check_is_or_can_be_built
 
     try:
-        return is_built_or_can_be(find_torch())
-    except MissingExtra:
-        return False
+        check_is_or_can_be_built(find_torch())
+    except MissingExtra as error:
+        return error
+    return None
 
 
 def _assigned(text: str, name: str) -> str | None:
