@@ -52,6 +52,7 @@ from memfit.api.measure import (
 )
 from memfit.api.predict import (
     predict_peak,
+    prediction_progress,
     print_replay,
     read_prediction,
     replay_snapshot,
@@ -92,6 +93,7 @@ __all__ = [
     "measure_command",
     "measure_run",
     "predict_peak",
+    "prediction_progress",
     "print_comparison",
     "print_data_sets",
     "print_experiment",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
     from memfit.records.snapshot import Replay
+    from memfit.show.progress.line import ProgressLine
 
 
 def predict_peak(
@@ -33,11 +34,12 @@ def predict_peak(
     engine: Literal["auto", "fake", "phantom"] = "auto",
     show_output: bool = False,
     most_seconds: float | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Prediction:
     """Predict the memory of a training without running it: a script, 'FILE:function', a built-in workload, a callable.
 
     `settings` go to a function or workload, `arguments` to a script. The other options are those of `memfit predict`
-    and are described in `memfit.predict.options.PredictOptions`.
+    and are described in `memfit.predict.options.PredictOptions`; `tell` is called every second with what is being done.
 
         prediction = memfit.predict_peak("train.py", arguments=["--batch-size", "64"], device="cuda:a100-40gb")
         prediction = memfit.predict_peak("gpt", settings={"layers": 12}, device="cuda", memory="24GiB", fit_batch=True)
@@ -53,7 +55,16 @@ def predict_peak(
         lengths=lengths, ranks=ranks, shard=shard, engine=engine, show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
-    return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor)
+    return predict(
+        target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell
+    )
+
+
+def prediction_progress() -> ProgressLine:
+    """The line at the bottom of a terminal on which a prediction says what it is doing; nothing elsewhere."""
+    from memfit.show.progress.line import ProgressLine
+
+    return ProgressLine()
 
 
 def show_prediction(prediction: Prediction, *, as_json: bool = False) -> None:

@@ -65,11 +65,15 @@ def command(target: str, as_json: bool, **options: Any) -> None:
     """Foresee the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
     from memfit import api
 
+    line = api.prediction_progress()
     try:
-        prediction = api.predict_peak(target, **options)
+        prediction = api.predict_peak(target, tell=line.draw if line.is_drawable else None, **options)
     except MemfitError as error:
+        line.clear()
         click.echo(getattr(error, "traceback", ""), err=True, nl=False)
         raise
+    finally:
+        line.clear()
     api.show_prediction(prediction, as_json=as_json)
     if prediction.failed is not None:
         failed = prediction.failed

@@ -30,6 +30,8 @@ class Question:
     """Also find the least memory in which the job would run."""
     fork_server: ForkServer | None = None
     """Where to trace when many predictions are wanted."""
+    tell: Callable[[str], None] | None = None
+    """Told every second, from the second one on, what the prediction is doing."""
     ask_processor: AskProcessor | None = None
     """Knows which instruction sets work here; None where nobody is to be asked."""
 

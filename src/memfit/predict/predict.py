@@ -20,7 +20,7 @@ from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
 from memfit.predict.levels.sharding import check_sharding
 from memfit.predict.options import PredictOptions
-from memfit.predict.phantom.library.installed import HOW_TO_GET_PHANTOM
+from memfit.predict.phantom.library.build import why_no_phantom
 from memfit.predict.phantom.value_reads import parse_answers
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
@@ -37,18 +37,21 @@ def predict(
     settings: Mapping[str, Any] | tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits.
 
+    `tell` is told every second what the prediction is doing.
     `ask_processor` knows which instruction sets work here (measure.instruction_sets.ask_processor).
     """
-    question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor)
+    question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor, tell=tell)
     engine = choose_engine(question)
     if question.options.lengths and not question.options.choose_batches:
         return predict_lengths(question.options.lengths, question, predict_by(engine))
     prediction = predict_once(engine, question)
     if _would_be_nearer_on_phantom(engine, question):
-        prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, _OTHER_ENGINE))
+        said = _other_engine(question)
+        prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
     if question.options.fit_batch:
         return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", question, predict_by(engine)))
     if question.options.sweep:
@@ -75,6 +78,7 @@ def ask(
     settings: Mapping[str, Any] | tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Question:
     """What a caller wrote as a question; whatever is wrong in it is refused here, before anything slow."""
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
@@ -87,6 +91,7 @@ def ask(
         options=options,
         function=function,
         ask_processor=ask_processor,
+        tell=tell,
     )
     _check(question)
     return question
@@ -129,18 +134,28 @@ def _num_steps(job: JobDescription, options: PredictOptions) -> int:
     return options.num_steps or (NUM_STEPS if options.choose_batches else usual)
 
 
-_OTHER_ENGINE = Assumption(
-    kind="engine",
-    text="foreseen on fake tensors, for this torch has no CUDA in it; the phantom GPU runs torch's own CUDA build and "
-    "is nearer to the truth: in an environment of its own, " + HOW_TO_GET_PHANTOM,
-)
+def _other_engine(question: Question) -> Assumption:
+    """Why fake tensors were taken where the phantom GPU would be nearer to the truth, and how to have it."""
+    missing = why_no_phantom()
+    if question.options.shard is not None:
+        why, how = "--shard is arithmetic", "a script that shards by itself (FSDP2, DDP), with --ranks alone"
+    elif question.function is not None:
+        why, how = "a Python callable was given", "the same in a file, as 'FILE:function'"
+    elif missing is not None:
+        why, how = missing.what + (f" ({missing.found})" if missing.found else ""), ""
+    else:
+        why, how = "it was not asked for", "--engine phantom"
+    how = " and ".join(part for part in (how, missing.hint if missing is not None else "") if part)
+    text = (
+        f"foreseen on fake tensors, since {why}; the phantom GPU runs torch's own CUDA build, torch.compile included, "
+        "and is nearer to the truth" + (f": {how}" if how else "")
+    )
+    return Assumption(kind="engine", text=text)
 
 
 def _would_be_nearer_on_phantom(engine: Engine, question: Question) -> bool:
-    """Whether fake tensors were taken for want of a CUDA build of torch."""
-    options = question.options
-    is_free = options.engine == "auto" and question.device.kind == "cuda"
-    return is_free and engine.name == "fake" and question.function is None and options.shard is None
+    """Whether fake tensors were taken for a GPU though nobody asked for them."""
+    return engine.name == "fake" and question.options.engine == "auto" and question.device.kind == "cuda"
 
 
 def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:

@@ -9,30 +9,33 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
+from memfit.predict.child.bytecode import bytecode_environment, keep_spooled
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
-from memfit.predict.child.progress import DEFAULT_SECONDS, last_report
+from memfit.predict.child.progress import DEFAULT_SECONDS, Teller, last_report
 
 OUTPUT_TAIL_CHARACTERS = 1500
-CHILD = [sys.executable, "-m", "memfit.predict.fake.child_main"]
+CHILD = [sys.executable, "-m", "memfit.predict.fake.trace_main"]
+FORK_SERVER = [sys.executable, "-m", "memfit.predict.fake.child_main"]
 
 
-def trace_in_child(request: TraceRequest) -> TraceReply:
+def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None = None) -> TraceReply:
     """Run the request in a process of its own and return what it found."""
     with _work_folder() as folder:
         request_path, reply_path = _prepare(folder, request)
-        options = request.options
+        options, teller = request.options, Teller(folder, tell)
         limit = DEFAULT_SECONDS if options.most_seconds is None else options.most_seconds
-        with open(folder / "output.txt", "w+b") as output, _saying_where_it_was(folder):
+        with open(folder / "output.txt", "w+b") as output, saying_where_it_was(folder):
             command, shown = [*CHILD, request_path, reply_path], None if options.show_output else output
-            code = run_to_the_end(command, shown, limit, {**os.environ, **request.environment})
+            variables = {**os.environ, **bytecode_environment(), **request.environment}
+            code = run_to_the_end(command, shown, limit, variables, teller)
         return _read_reply(folder, code)
 
 
@@ -75,8 +78,8 @@ class ForkServer:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                preexec_fn=die_with_the_parent,
+                FORK_SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                start_new_session=True, preexec_fn=die_with_the_parent, env={**os.environ, **bytecode_environment()},
             )  # fmt: skip
         return self._process
 
@@ -108,7 +111,7 @@ def reply_or_raise(reply: Reply, output_tail: str = "") -> TraceReply:
 
 
 @contextlib.contextmanager
-def _saying_where_it_was(folder: Path) -> Iterator[None]:
+def saying_where_it_was(folder: Path) -> Iterator[None]:
     """A prediction that took too long says where the job was."""
     try:
         yield
@@ -123,7 +126,10 @@ def _saying_where_it_was(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _work_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
+        try:
+            yield Path(name)
+        finally:
+            keep_spooled(Path(name))
 
 
 def run_to_the_end(
@@ -131,6 +137,7 @@ def run_to_the_end(
     output: IO[bytes] | None,
     most_seconds: float | None,
     environment: Mapping[str, str] | None = None,
+    teller: Teller | None = None,
 ) -> int:
     """Run in a process group of its own and return the exit code; nothing of it survives us."""
     process = subprocess.Popen(
@@ -143,7 +150,7 @@ def run_to_the_end(
         env=environment,
     )
     try:
-        return process.wait(most_seconds)
+        return process.wait(most_seconds) if teller is None else teller.wait(process, most_seconds)
     except subprocess.TimeoutExpired:
         raise _too_late(most_seconds) from None
     finally:

@@ -1,9 +1,9 @@
 """The child process of a prediction: reads a request, traces the job on fake tensors, writes a reply. Data in, data
 out.
 
-`python -m memfit.predict.fake.child_main REQUEST REPLY` answers one request. Without arguments it waits for lines
-'REQUEST REPLY OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports
-torch once. Patches of torch, the user's imports and crashes stay in the process that answers.
+One request is answered for trace_main. `python -m memfit.predict.fake.child_main` waits for lines 'REQUEST REPLY
+OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports torch once. Patches of
+torch, the user's imports and crashes stay in the process that answers.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from torch._subclasses.fake_tensor import (
 
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
+from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.imports import Imports, Surroundings
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import reporting
 from memfit.predict.child.script_ends import hint_for, own_part, script_failure
-from memfit.predict.fake.probe.asking import Probed, ProbeProcess, untouched_bytes
+from memfit.predict.fake.probe.asking import Probed, ProbeProcess, probe_for, untouched_bytes
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.probe.threads import Threads, threads_now
 from memfit.predict.fake.recording import Recording, Trace, trace_training
@@ -55,18 +56,16 @@ NO_FAKE_RULE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[
 
 
 def main() -> None:
-    """Answer the request named on the command line, or one after the other."""
-    if len(sys.argv) > 1:
-        _answer_to_file(*sys.argv[1:3])
-    importlib.import_module("torch._dynamo")  # an optimizer's first step would load it in every copy
-
+    """Answer one request after the other."""
+    importlib.import_module("torch._dynamo")  # a fake mode would load it in every copy
     for line in sys.stdin:
         request_path, reply_path, output_path = json.loads(line)
         pid = os.fork()
         if pid == 0:
             die_with_the_parent()
             _redirect_output(output_path)
-            _answer_to_file(request_path, reply_path)
+            request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
+            answer_to_file(request, reply_path, probe_for(request))
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
@@ -78,11 +77,10 @@ def _redirect_output(path: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
-def _answer_to_file(request_path: str, reply_path: str) -> None:
+def answer_to_file(request: TraceRequest, reply_path: str, probe: ProbeProcess | None) -> None:
     """Answer one request and end this process."""
-    request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
     unguarded = keep_from_writing(request)
-    reply = with_guard_noted(answer(request), unguarded)
+    reply = with_guard_noted(answer(request, probe), unguarded)
     draft = Path(reply_path + ".part")
     draft.write_bytes(msgspec.msgpack.encode(reply))
     os.replace(draft, reply_path)
@@ -94,6 +92,7 @@ def _answer_to_file(request_path: str, reply_path: str) -> None:
 def keep_from_writing(request: TraceRequest) -> str:
     """From now on this process writes only to the request's folder; returns why that is not so, or nothing."""
     os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder or tempfile.gettempdir()
+    spool_bytecode(request.writable_folder)
     return forbid_writing_outside([request.writable_folder]) if request.writable_folder else ""
 
 
@@ -109,14 +108,16 @@ def _only_python_guarded(reason: str) -> Assumption:
     return Assumption(kind="files", text=text)
 
 
-def answer(request: TraceRequest) -> Reply:
-    """Trace the job of a request, or say why not."""
-    return answer_with(request, lambda recording: _trace(request, recording))
+def answer(request: TraceRequest, probe: ProbeProcess | None = None) -> Reply:
+    """Trace the job of a request, or say why not; `probe` is a process that was started for it."""
+    return answer_with(request, lambda recording: _trace(request, recording), probe)
 
 
-def answer_with(request: TraceRequest, trace_it: Callable[[Recording], Trace]) -> Reply:
+def answer_with(
+    request: TraceRequest, trace_it: Callable[[Recording], Trace], probe: ProbeProcess | None = None
+) -> Reply:
     """Trace something for the request's device; a probe process starts up meanwhile."""
-    probe = ProbeProcess(request.environment) if request.device == "cpu" and request.options.probes else None
+    probe = probe or probe_for(request)
     try:
         return _answer(request, probe, trace_it)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
@@ -14,6 +15,7 @@ from memfit.predict.child.parent import reply_or_raise, trace_in_child
 from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
 from memfit.predict.engine import Question, Traced
+from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
 from memfit.predict.levels.gpu import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
@@ -81,7 +83,7 @@ def trace_by_some_route(request: TraceRequest, question: Question) -> TraceReply
             return reply_or_raise(trace_forked(question.function, asked))
         if question.fork_server is not None:
             return question.fork_server.trace(asked)
-        return trace_in_child(asked)
+        return trace_in_child(asked, tell=question.tell)
 
     try:
         return trace(request)
@@ -90,7 +92,9 @@ def trace_by_some_route(request: TraceRequest, question: Question) -> TraceReply
             raise
     request = msgspec.structs.replace(request, translate=True)
     reply = trace(request)
-    return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, request.gemm_workspace_bytes))
+    num_bytes = workspace_bytes(request.gemm_workspace_bytes, os.environ)
+    stays = workspace_stays(reply.torch_version, os.environ)
+    return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, num_bytes, 2 if stays else 1))
 
 
 def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:
@@ -206,6 +210,10 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         Assumption(kind="context", text=f"the CUDA context is an assumed range: {context_of(device).source}"),
         Assumption(kind="device", text=said_of(device)),
     ]
+    workspace = next((span for span in reply.timeline.spans if span.operator == CUBLAS_WORKSPACE), None)
+    if workspace is not None:
+        text = said_of_workspaces(workspace.num_bytes, reply.torch_version, os.environ)
+        found.append(Assumption(kind="cublas", text=text))
     if reply.scratches:
         largest = max(scratch.all_bytes for scratch in reply.scratches)
         text = (

@@ -26,6 +26,7 @@ from memfit.predict.fake.kernels.workspaces import note_scratch
 from memfit.predict.fake.patches.cpu_build import CannotPatch, patch_process, why_not
 from memfit.predict.fake.recording import Recording
 from memfit.predict.gpu_rules.reduction import Processors
+from memfit.predict.phantom.library.installed import HOW_TO_GET_FAKE
 
 
 def device_for_job(request: TraceRequest) -> str:
@@ -62,7 +63,9 @@ def _make_cuda_work() -> str:
         patch_process()
         return "fake cuda on a CPU-only build"
     if not torch.cuda.is_available():
-        raise CannotPatch("a CUDA build of torch that finds no driver; --engine phantom needs none, only a C compiler")
+        raise CannotPatch(
+            f"a CUDA build of torch that finds no driver; --engine phantom needs none. Otherwise: {HOW_TO_GET_FAKE}"
+        )
     torch.zeros(1, device="cuda")  # wakes the engine's device thread before fake tensors reach it
     return "fake cuda"
 

@@ -9,7 +9,6 @@ the shapes of their batches repeat and no batch leaves anything behind; that is 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from memfit.predict.child.script_ends import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
 from memfit.predict.observe.places import is_called_by_library, speaks_of_evaluation
+from memfit.predict.observe.repeating_batches import go_to_smaller_last, grows, num_batches, repeats
 from memfit.predict.observe.tracker import tensors_in
 from memfit.units import format_bytes
 
@@ -34,9 +34,6 @@ LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
 """How long a run goes on where the job's own files say that it evaluates."""
 MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
-NEGLIGIBLE = 1e-3
-MANY = 10**6
-"""Batches of a loader that does not know how many it has."""
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
@@ -139,9 +136,8 @@ class StepCounter:
             return
         shapes = [tuple(tensor.shape) for tensor in tensors_in(inputs)]
         self._evaluated.append((shapes, self._recording.tracker.live_bytes()))
-        alike = _repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
-        grows = alike and _grows([live for _, live in self._evaluated], 1)
-        self._end_if(alike and not grows)
+        alike = repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
+        self._end_if(alike and not grows([live for _, live in self._evaluated], 1))
         if time.perf_counter() > self._until + MOST_KEEPING_SECONDS:
             self._note_cut([live for _, live in self._evaluated], None)
             self._end_if(True)
@@ -156,7 +152,7 @@ class StepCounter:
         if not enough:
             return
         self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
-        if not _go_to_smaller_last(batches, shown[-1]):
+        if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
 
     def _has_shown_enough(self, batches: Any, shown: list[Any]) -> bool:
@@ -164,10 +160,10 @@ class StepCounter:
         live = batches.__dict__.setdefault("_memfit_live", [])
         live.append(self._recording.tracker.live_bytes())
         began = batches.__dict__.setdefault("_memfit_began", time.perf_counter())
-        if not _repeats(shown, BATCHES_ALIKE):
+        if not repeats(shown, BATCHES_ALIKE):
             return False
-        left = _length(batches) - len(shown)
-        if not _grows(live, left):
+        left = num_batches(batches) - len(shown)
+        if not grows(live, left):
             return True
         is_long = time.perf_counter() - began > MOST_KEEPING_SECONDS
         if is_long:
@@ -209,32 +205,3 @@ class StepCounter:
     def _end_if(self, enough: bool) -> None:
         if enough:
             raise EnoughSteps
-
-
-def _repeats(shapes: list[Any], count: int) -> bool:
-    """Whether the last ones are alike."""
-    return len(shapes) >= count and all(shape == shapes[-1] for shape in shapes[-count:])
-
-
-def _grows(live: list[int], num_left: int) -> bool:
-    """Whether the last of these live bytes are more than before, by what matters when it goes on like this."""
-    return len(live) > 1 and (live[-1] - live[-2]) * max(1, num_left) > NEGLIGIBLE * live[-1]
-
-
-def _go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
-    """Let a loader go on with its last batch, where that has another size; False where there is none."""
-    if batches.__dict__.get("_memfit_at_last") or not hasattr(batches, "_sampler_iter") or not shapes:
-        return False
-    rest = list(itertools.islice(batches._sampler_iter, _length(batches))) if _length(batches) < MANY else []
-    if not rest or not isinstance(rest[-1], list) or not shapes[0] or len(rest[-1]) == shapes[0][0]:
-        return False
-    batches._sampler_iter, batches._memfit_at_last = iter(rest[-1:]), True
-    return True
-
-
-def _length(batches: Any) -> int:
-    """The batches of a loader; many where it does not know."""
-    try:
-        return len(batches)
-    except TypeError:
-        return MANY

@@ -9,6 +9,7 @@ import msgspec
 from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, play, simulate
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
+from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
 from memfit.predict.gpu_rules.cudnn import STORIES, Scratch, range_of, with_scratches
 from memfit.predict.levels.liveness import mark_at
 from memfit.records.allocator import AllocatorRun
@@ -149,13 +150,16 @@ def _failed_allocation(timeline: Timeline, run: AllocatorRun, total_bytes: int) 
     )
 
 
-def moved_to_cuda(timeline: Timeline, gemm_workspace_bytes: int) -> Timeline:
-    """A timeline traced on the CPU, as if on a GPU: no CPU workspaces, two of cuBLAS at the start."""
-    shift = 2
+def moved_to_cuda(timeline: Timeline, gemm_workspace_bytes: int, num_workspaces: int = 2) -> Timeline:
+    """A timeline traced on the CPU, as if on a GPU: no CPU workspaces, two of cuBLAS at the start.
+
+    Where torch gives each workspace back after its product, one stands for the one that is in use.
+    """
+    shift = num_workspaces
     workspaces = [
         Span(
             start=index, end=None, num_bytes=gemm_workspace_bytes, category="workspace", phase="setup",
-            operator="cuBLAS workspace", device=CUDA,
+            operator=CUBLAS_WORKSPACE, device=CUDA,
         )
         for index in range(shift)
     ]  # fmt: skip

@@ -11,6 +11,7 @@ buffer, and the old buffer dies before the next operator, the result takes the o
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
 from memfit.predict.observe.known_values import storage_of
 from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
 from memfit.predict.observe.places import Places
@@ -130,6 +132,8 @@ class Tracker(LeanMode):
         super().__init__()
         self._gemm_workspace_bytes = gemm_workspace_bytes
         self._gemm_threads: set[int] = set()
+        self._gemm_stays: bool | None = None
+        """Whether cuBLAS workspaces are kept; unknown until the first product, before which a script may set it."""
         self.log = TraceLog()
         self.places = places
         self.num_operators = 0
@@ -158,13 +162,16 @@ class Tracker(LeanMode):
         self._takeover = None
         self._notice_backward()
         signature = self._sign(func, args, kwargs) if self._sign else None
-        if self._gemm_workspace_bytes and func in MULTIPLIES:
-            self._note_gemm(args)
+        multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and args[0].device.type == "cuda"
+        if multiplies:
+            self._note_gemm(args[0].device)
         position = len(self.log.entries)
         scalar_uid = self._note_wrapped_numbers(func, args)
         result = func(*args, **kwargs)
         num_entries = len(self.log.entries)
         uids = self._note_results(func, args, result)
+        if multiplies and not self._gemm_stays:
+            self.log.free(self._note_workspace(args[0].device))
         for note in self.insides:
             note(self, func, args, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
@@ -331,26 +338,22 @@ class Tracker(LeanMode):
         self.log.calls.append(ProbedCall(signature, tuple(uids), phase, module, line))
         self.log.entries.insert(position, ("call", len(self.log.calls) - 1))
 
-    def _note_gemm(self, args: tuple[Any, ...]) -> None:
-        """The first matrix product of every thread makes cuBLAS a workspace, which stays."""
+    def _note_gemm(self, device: torch.device) -> None:
+        """The first matrix product of every thread makes cuBLAS a workspace, where it stays."""
+        if self._gemm_stays is None:
+            self._gemm_stays = workspace_stays(str(torch.__version__), os.environ)
+            self._gemm_workspace_bytes = workspace_bytes(self._gemm_workspace_bytes, os.environ)
         thread = threading.get_ident()
-        tensor = args[0]
-        if thread in self._gemm_threads or tensor.device.type != "cuda":
-            return
-        self._gemm_threads.add(thread)
+        if self._gemm_stays and thread not in self._gemm_threads:
+            self._gemm_threads.add(thread)
+            self._note_workspace(device)
+
+    def _note_workspace(self, device: torch.device) -> int:
         phase, module, line = self.places.here()
         self.log.phase(self.places.step, phase)
-        self.log.alloc(
-            Birth(
-                self._gemm_workspace_bytes,
-                str(tensor.device),
-                "cuBLAS workspace",
-                phase,
-                self.places.step,
-                module,
-                line,
-                "workspace",
-            )
+        num_bytes, step = self._gemm_workspace_bytes, self.places.step
+        return self.log.alloc(
+            Birth(num_bytes, str(device), CUBLAS_WORKSPACE, phase, step, module, line, "workspace")
         )
 
     def _note_wrapped_numbers(self, func: Any, args: tuple[Any, ...]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -48,13 +48,13 @@ class PhantomEngine:
         """Where to leave the snapshot in torch's own layout; empty for nowhere."""
 
     def run(self, question: Question) -> Traced:
-        """Run a job on a phantom of the device and say what it took; where it does not fit, also what it would take."""
+        """Run a job on a phantom of the device and say what it took; where it does not fit, what it would take."""
         if question.function is not None:
             raise UsageError("the phantom GPU runs scripts, functions and workloads", hint="--engine fake")
         device, request = request_for(question)
         if self._snapshot_path:
             request = msgspec.structs.replace(request, snapshot_path=os.path.abspath(self._snapshot_path))
-        (reply, whole), said = run_cured(partial(_run_whole, request), lambda _: "", question.ask_processor)
+        (reply, whole), said = run_cured(partial(_run_whole, request, question.tell), lambda _: "", question.ask_processor)
         return _traced(question, device, reply, whole, said)
 
 
@@ -63,9 +63,11 @@ def can_run_on_phantom(question: Question) -> bool:
     return question.device.kind == "cuda" and question.function is None
 
 
-def _run_whole(request: PhantomRequest, environment: Mapping[str, str]) -> tuple[PhantomReply, PhantomReply]:
+def _run_whole(
+    request: PhantomRequest, tell: Callable[[str], None] | None, environment: Mapping[str, str]
+) -> tuple[PhantomReply, PhantomReply]:
     """The run on the device itself, and the one that came to its end."""
-    reply = run_in_child(request, environment=environment)
+    reply = run_in_child(request, environment=environment, tell=tell)
     if reply.failed is None:
         return reply, reply
     roomy = msgspec.structs.replace(
@@ -74,7 +76,7 @@ def _run_whole(request: PhantomRequest, environment: Mapping[str, str]) -> tuple
         snapshot_path="",
         options=msgspec.structs.replace(request.options, show_output=False),
     )
-    return reply, run_in_child(roomy, environment=environment)
+    return reply, run_in_child(roomy, environment=environment, tell=tell)
 
 
 def request_for(question: Question) -> tuple[DeviceSpec, PhantomRequest]:

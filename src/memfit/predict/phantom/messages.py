@@ -24,6 +24,8 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     library_folder: str
     cudnn_folder: str = ""
     scratch_folder: str = ""
+    report_folder: str = ""
+    """Where the child writes down every second what it is doing; empty for nowhere."""
     snapshot_path: str = ""
     """Where to leave the snapshot in torch's own layout; empty for nowhere."""
     answers: dict[str, float] = {}

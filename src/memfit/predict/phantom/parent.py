@@ -6,26 +6,33 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from memfit.errors import PredictionFailed
+from memfit.predict.child.bytecode import bytecode_environment, keep_spooled
 from memfit.predict.child.messages import Failure
-from memfit.predict.child.parent import error_of, name_of_end, run_to_the_end, signal_of_end
+from memfit.predict.child.parent import error_of, name_of_end, run_to_the_end, saying_where_it_was, signal_of_end
+from memfit.predict.child.progress import DEFAULT_SECONDS, Teller
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 
 OUTPUT_TAIL_CHARACTERS = 3000
 NOT_THE_JOB = ("<frozen", "site-packages", f"{os.sep}memfit{os.sep}predict{os.sep}", os.path.dirname(os.__file__))
 
 
-def run_in_child(request: PhantomRequest, *, environment: Mapping[str, str] | None = None) -> PhantomReply:
+def run_in_child(
+    request: PhantomRequest,
+    *,
+    environment: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> PhantomReply:
     """Run the request in a process of its own, with `environment` beside ours, and return what it found."""
     with tempfile.TemporaryDirectory(prefix="memfit-phantom-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
-        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"))
+        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"), report_folder=name)
         (folder / "request.json").write_bytes(msgspec.json.encode(request))
         reply_path = folder / "reply.msgpack"
         command = [
@@ -36,8 +43,12 @@ def run_in_child(request: PhantomRequest, *, environment: Mapping[str, str] | No
             str(reply_path),
         ]
         with open(folder / "output.txt", "w+b") as output:
-            variables, options = {**_environment(), **(environment or {})}, request.options
-            code = run_to_the_end(command, None if options.show_output else output, options.most_seconds, variables)
+            variables = {**_environment(), **bytecode_environment(), **(environment or {})}
+            options, teller = request.options, Teller(folder, tell)
+            limit = DEFAULT_SECONDS if options.most_seconds is None else options.most_seconds
+            with saying_where_it_was(folder):
+                code = run_to_the_end(command, None if options.show_output else output, limit, variables, teller)
+            keep_spooled(folder)
             output.seek(0)
             tail = output.read()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace")
         if not reply_path.exists():

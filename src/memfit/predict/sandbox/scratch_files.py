@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from memfit.predict.child.bytecode import is_spooling
 from memfit.predict.sandbox.merged_folders import Entry, Listing
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -71,7 +72,8 @@ class ScratchFiles:
         with contextlib.ExitStack() as stack:
             for owner, name, function in self._replacements():
                 stack.enter_context(patch.object(owner, name, function))
-            stack.enter_context(patch.object(sys, "dont_write_bytecode", True))
+            if not is_spooling():
+                stack.enter_context(patch.object(sys, "dont_write_bytecode", True))
             stack.enter_context(patch.object(tempfile, "tempdir", self.folder))
             self._active = True
             try:

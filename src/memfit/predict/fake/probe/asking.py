@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 
+from memfit.predict.child.bytecode import VARIABLE
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.imports import Imports
+from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import ProbeResult, TraceLog, timeline_of
@@ -54,6 +56,14 @@ class Probed:
         return found
 
 
+def probe_for(request: TraceRequest) -> ProbeProcess | None:
+    """A probe process for a job on the CPU, that writes only to the request's folder; None where none is wanted."""
+    if request.device != "cpu" or not request.options.probes:
+        return None
+    folders = {VARIABLE: request.writable_folder, "TMPDIR": request.scratch_folder}
+    return ProbeProcess({**request.environment, **{name: folder for name, folder in folders.items() if folder}})
+
+
 class ProbeProcess:
     """A probe process that is started early, so that it imports torch while the job is being traced."""
 
@@ -61,7 +71,7 @@ class ProbeProcess:
         """`environment` is what it gets beside ours."""
         self._timed_out = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "memfit.predict.fake.probe.process"],
+            [sys.executable, "-m", "memfit.predict.fake.probe.probe_main"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             preexec_fn=die_with_the_parent, env={**os.environ, **(environment or {})},
         )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.phantom.in_child.compiling_files import use_folder_for_compilers
 from memfit.predict.phantom.library.load import PhantomLibrary
 from memfit.predict.phantom.messages import PhantomRequest
@@ -23,6 +24,7 @@ def main() -> None:
     request_path, reply_path = sys.argv[1:3]  # the script will see other arguments
     faulthandler.enable()  # a native crash leaves the Python stack in the output
     request = msgspec.json.decode(Path(request_path).read_bytes(), type=PhantomRequest)
+    spool_bytecode(request.report_folder)
     use_folder_for_compilers(request.scratch_folder)
     if request.options.alloc_conf:
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = request.options.alloc_conf

@@ -36,6 +36,7 @@ class Twins:
 
     def find(self, tensor: torch.Tensor) -> Twin | None:
         """The twin of a tensor's storage."""
+        tensor = _arrived(tensor)
         if not self._by_storage or type(tensor) not in PLAIN or tensor.layout is not torch.strided:
             return None
         return self._by_storage.get(tensor.untyped_storage()._cdata)
@@ -43,7 +44,7 @@ class Twins:
     def view(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The same view on the host: same shape, same steps, true values."""
         twin = self.find(tensor)
-        return None if twin is None else _view(tensor, twin.storage)
+        return None if twin is None else _view(_arrived(tensor), twin.storage)
 
     def keep(self, tensor: torch.Tensor, values: torch.Tensor, assumed: str = "") -> None:
         """From now on it is known what this tensor holds."""
@@ -70,6 +71,11 @@ class Twins:
     def _tidy(self) -> None:
         self._by_storage = {key: twin for key, twin in self._by_storage.items() if not twin.reference.expired()}
         self._tidy_at = 2 * len(self._by_storage) + TIDY_EVERY
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a functional collective's result stands for (`AsyncCollectiveTensor`); any other tensor itself."""
+    return getattr(tensor, "elem", tensor) if type(tensor).__name__ == "AsyncCollectiveTensor" else tensor
 
 
 def _view(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:

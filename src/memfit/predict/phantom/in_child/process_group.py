@@ -3,7 +3,8 @@
 torch's own fake process group (`torch.testing._internal.distributed.fake_pg`, read in torch 2.10 to 2.15): collectives
 are over at once and allocate what they would. FSDP2 and DDP run their own code, DDP with its real reducer and buckets.
 Two things of DDP need another rank's values and are left out: the comparison of shapes at the start, and the result of
-the sum, for which each bucket's own memory stands. What NCCL holds lies outside of torch's allocator and is not
+the sum, for which each bucket's own memory stands. Small integers arrive as if all ranks were alike
+(torch_collectives). What NCCL holds lies outside of torch's allocator and is not
 counted.
 """
 
@@ -18,6 +19,8 @@ import torch
 import torch.distributed as distributed
 from torch.nn.parallel import distributed as data_parallel
 
+from memfit.predict.phantom.in_child.collectives import carrying_values
+from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.sandbox.processes import variables_set
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -33,7 +36,7 @@ def environment_of(num_ranks: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def one_of_ranks(num_ranks: int, note: Note) -> Iterator[None]:
+def one_of_ranks(num_ranks: int, values: Values, note: Note) -> Iterator[None]:
     """Within, `init_process_group` joins a group of N ranks of which only this one exists."""
     if not distributed.is_available():
         yield
@@ -51,6 +54,7 @@ def one_of_ranks(num_ranks: int, note: Note) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(variables_set(environment_of(num_ranks)))
+            stack.enter_context(carrying_values(values, note))
             for module in (distributed, distributed.distributed_c10d, torch.distributed.device_mesh):
                 if hasattr(module, "init_process_group"):
                     stack.enter_context(patch.object(module, "init_process_group", join))

@@ -20,15 +20,18 @@ from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import arguments_for, load_function
 from memfit.job.training import as_training, plain_step
 from memfit.predict.child.messages import UNSEEN, Failure
+from memfit.predict.child.progress import reporting
 from memfit.predict.child.script_ends import own_part, script_failure
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.places import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
+from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
 from memfit.predict.phantom.in_child.process_group import one_of_ranks
 from memfit.predict.phantom.in_child.script import run_script
 from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.phantom.in_child.watch import Watch, can_note_places
 from memfit.predict.phantom.in_child.weights import SkippedWeights
+from memfit.predict.phantom.library.installed import HOW_TO_GET_FAKE
 from memfit.predict.phantom.library.load import PREFER_CUDNN_ATTENTION, PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
@@ -37,7 +40,7 @@ from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 
 REFUSED_HINT = (
-    "use --engine fake for this job, or leave that part out of the step; docs/phantom.md lists what is refused"
+    f"leave that part out of the step (docs/phantom.md lists what is refused), or --engine fake; {HOW_TO_GET_FAKE}"
 )
 
 
@@ -68,6 +71,7 @@ class PhantomRun:
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python")
         observe: Any = torch._C._cuda_attach_out_of_memory_observer  # pyright: ignore[reportAttributeAccessIssue]
         observe(self._remember_failure)
+        load_dynamo_later()
         gc.collect()
         gc.freeze()  # the collector's rhythm, and so the moment a cycle dies, does not depend on what was imported how
         started = time.perf_counter()
@@ -108,7 +112,8 @@ class PhantomRun:
 
     def _run(self) -> None:
         self.library.use_kernels_for(torch.cuda.get_arch_list())
-        with one_of_ranks(self.request.options.ranks, self.note), compiling(self.values, self.note):
+        ranks = one_of_ranks(self.request.options.ranks, self.values, self.note)
+        with reporting(self.request.report_folder, self._doing), ranks, compiling(self.values, self.note):
             self._run_alone()
 
     def _run_alone(self) -> None:
@@ -122,6 +127,7 @@ class PhantomRun:
                 self.request.scratch_folder,
                 self.request.num_steps,
                 self.watch,
+                self.values,
                 self.note,
                 self.chooser,
             )
@@ -134,6 +140,11 @@ class PhantomRun:
             self.watch.begin_step(index + 1)
             step()
         torch.cuda.synchronize()
+
+    def _doing(self) -> str:
+        """Where the job is, for somebody who waits."""
+        made = max(self.watch.num_updates.values(), default=0)
+        return f"{self.watch.main_line() or 'its start'}, {made} steps so far"
 
     def note(self, kind: str, text: str) -> None:
         """Remember something that was assumed, with the line where."""

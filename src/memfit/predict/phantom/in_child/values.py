@@ -35,6 +35,7 @@ BY_SHAPE = {
     "new_tensor", "randint_like",
 }  # fmt: skip
 """What these give depends on the shape of their input only."""
+UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 SPREAD = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "multinomial", "msort", "kthvalue", "median"}
 FORMATS = {torch.float16: "<e", torch.float32: "<f", torch.float64: "<d"}
 ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
@@ -55,6 +56,9 @@ class Values(TorchFunctionMode):
         self.log, self._where, self.twins = log, where, Twins()
         self._running = threading.local()
         self._plain: dict[Any, bool] = {}
+        self._collectives: dict[Any, str] = {}
+        self.functional: Callable[[str, Any, Any], bool] | None = None
+        """Carries the values of functional collectives, given name, arguments and result."""
         self._random = torch.Generator().manual_seed(0)
         self.has_attention = False
         """Whether torch was asked for its attention kernels."""
@@ -66,6 +70,8 @@ class Values(TorchFunctionMode):
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
             self.has_attention |= getattr(func, "__name__", "") in ATTENTION
+            if "_c10d_functional" in str(func):
+                self._collectives[func] = func.__name__.partition(".")[0]
         if plain:
             return func(*args, **kwargs)
         before = getattr(self._running, "call", None)
@@ -80,6 +86,9 @@ class Values(TorchFunctionMode):
 
     def _after(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         name = func.__name__
+        collective = self._collectives.get(func) if self.functional is not None else None
+        if collective and self.functional is not None and self.functional(collective, args, result):
+            return result
         if isinstance(result, torch.Tensor):
             if result.is_cuda:
                 if self._is_worth_keeping(result, args) or (_changes(name, kwargs) and self.twins.find(result)):
@@ -132,6 +141,8 @@ class Values(TorchFunctionMode):
         host_args, host_kwargs = self._on_host((args, kwargs), name, reasons)
         host_kwargs = self._with_generator(func, host_kwargs)
         found = host_args[0] if name == "cuda" else func(*host_args, **host_kwargs)
+        if name in UNSET and isinstance(found, torch.Tensor):
+            found = torch.zeros_like(found)  # what was there before is nobody's value
         pairs = zip(result, found, strict=True) if isinstance(result, (tuple, list)) else [(result, found)]
         for part, values in pairs:
             if not _on_gpu(part) or not can_be_kept(part):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +38,9 @@ class Watch:
         self.step_seconds: list[float] = []
         self.step_processor_seconds: list[float] = []
         self.on_update: Callable[[Optimizer], None] | None = None
+        self.on_backward: Callable[[], None] | None = None
+        self.on_root: Callable[[Any], None] | None = None
+        """Told the inputs of an outermost module with parameters."""
         self.step = 0
         self._forced: Phase | None = "setup"
         self._backward_line: str | None = None
@@ -101,6 +105,13 @@ class Watch:
                 return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+    def main_line(self) -> str:
+        """The same of the main thread, asked from another one."""
+        frame: Any = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None and self._kind(frame.f_code.co_filename) != 0:
+            frame = frame.f_back
+        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
     def where(self) -> tuple[str, str]:
         """The line outside torch that is running, and the user's own line behind it."""
@@ -170,6 +181,8 @@ class Watch:
             return names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
         if self._forced == "setup":
             self._forced = None
+        if self.on_root is not None and self._forced != "data" and next(module.parameters(), None) is not None:
+            self.on_root((args, kwargs))  # neither a transform of the data nor a loss is an evaluation
         if not any(known is module for known in self._roots):
             self._take_up(module)
         for tensor in tensors_anywhere((args, kwargs)):
@@ -205,6 +218,8 @@ class Watch:
         watch = self
 
         def backward(*args: Any, **kwargs: Any) -> Any:
+            if watch.on_backward is not None and watch._backward_line is None:
+                watch.on_backward()
             before, watch._backward_line = watch._backward_line, watch.line() or "?"
             watch.move("")
             try:

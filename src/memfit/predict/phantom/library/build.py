@@ -1,11 +1,14 @@
 """How does the C source become a library in the user's cache, once for each torch?
 
 The key is a hash over the sources, the reviewed list and the names this torch imports, so a library never outlives
-what it was made from. Two processes that build at once do not meet: each builds in a folder of its own and renames.
+what it was made from. Reading those names takes half a second; a small file beside the libraries remembers the key for
+as long as all of these files are the same (size and time of change of torch's, contents of ours). Two processes that
+build at once do not meet: each builds in a folder of its own and renames.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -16,8 +19,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from memfit.errors import MemfitError, MissingExtra, StorageError
+from memfit.predict.phantom.library import stub_list
 from memfit.predict.phantom.library.elf_symbols import undefined_symbols
-from memfit.predict.phantom.library.installed import InstalledTorch, find_torch
+from memfit.predict.phantom.library.installed import HOW_TO_GET, InstalledTorch, find_torch
 from memfit.predict.phantom.library.stub_list import needed, reviewed, stub_source, written_in_c
 
 PARTS = (
@@ -31,12 +35,46 @@ FLAGS = ("-O1", "-fPIC", "-shared", "-fvisibility=default", "-w")
 def built_library(torch: InstalledTorch) -> Path:
     """The folder that holds the two libraries; built on first use."""
     with as_file(files("memfit.predict.phantom.library") / "csrc") as sources:
+        stamp = cache_folder() / "stamps" / _stamp(torch, sources)
+        known = _remembered(stamp)
+        if known is not None:
+            return known
         names = _names(torch, sources)
         folder = cache_folder() / _key(torch, sources, names)
         if not (folder / DRIVER).is_file():
             check_version(torch)
             _build(torch, sources, names, folder)
+        _remember(stamp, folder)
     return folder
+
+
+def _stamp(torch: InstalledTorch, sources: Path) -> str:
+    """A hash over everything that the key depends on, without reading torch's libraries."""
+    digest = hashlib.sha256(f"{torch.version} {torch.cuda} {sorted(reviewed().items())!r}".encode())
+    for path in (Path(__file__), Path(stub_list.__file__), *sorted(sources.rglob("*.[ch]"))):
+        digest.update(path.read_bytes())
+    headers = [torch.header(name) for name in ("cuda.h", "cudnn_version.h")]
+    for path in (*sorted((torch.folder / "lib").glob("*.so")), *headers):
+        status = path.stat()
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:24]
+
+
+def _remembered(stamp: Path) -> Path | None:
+    """The folder that was found for the same files before, where its library still is."""
+    try:
+        folder = cache_folder() / stamp.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return folder if (folder / DRIVER).is_file() else None
+
+
+def _remember(stamp: Path, folder: Path) -> None:
+    with contextlib.suppress(OSError):  # the next prediction then finds out again
+        stamp.parent.mkdir(exist_ok=True)
+        draft = stamp.with_name(f"{stamp.name}.{os.getpid()}")
+        draft.write_text(folder.name, encoding="utf-8")
+        os.replace(draft, stamp)
 
 
 def check_version(torch: InstalledTorch) -> None:
@@ -45,27 +83,33 @@ def check_version(torch: InstalledTorch) -> None:
     if major not in KNOWN_MAJORS:
         raise MissingExtra(
             f"the phantom GPU does not know CUDA {torch.cuda}", found=f"torch {torch.version}",
-            hint="it was written for CUDA 12 and 13; --engine fake predicts with fake tensors",
+            hint=f"it was written for CUDA 12 and 13: {HOW_TO_GET}",
         )  # fmt: skip
 
 
-def is_built_or_can_be(torch: InstalledTorch) -> bool:
-    """Whether a prediction would find its library."""
+def check_is_or_can_be_built(torch: InstalledTorch) -> None:
+    """MissingExtra where a prediction would not find its library and could not build it."""
     try:
         check_version(torch)
         compiler()
     except MissingExtra:
         with as_file(files("memfit.predict.phantom.library") / "csrc") as sources:
-            return (cache_folder() / _key(torch, sources, _names(torch, sources)) / DRIVER).is_file()
-    return True
+            if not (cache_folder() / _key(torch, sources, _names(torch, sources)) / DRIVER).is_file():
+                raise
 
 
 def has_cuda_torch() -> bool:
     """Whether the phantom GPU can run here: a CUDA build of torch, and its library in the cache or a compiler."""
+    return why_no_phantom() is None
+
+
+def why_no_phantom() -> MissingExtra | None:
+    """What is missing for the phantom GPU, and how to get it; None where it can run."""
     try:
-        return is_built_or_can_be(find_torch())
-    except MissingExtra:
-        return False
+        check_is_or_can_be_built(find_torch())
+    except MissingExtra as error:
+        return error
+    return None
 
 
 def cache_folder() -> Path:
@@ -80,7 +124,7 @@ def compiler() -> str:
             return name
     raise MissingExtra(
         "the phantom GPU is compiled on first use, and there is no C compiler", found="no cc, gcc or clang on PATH",
-        hint="apt install gcc (or set CC); a CPU build of torch predicts with fake tensors and needs none",
+        hint="apt install gcc, or set CC to a compiler",
     )  # fmt: skip
 
 

@@ -11,9 +11,15 @@ from pathlib import Path
 
 from memfit.errors import MissingExtra
 
-HOW_TO_GET_PHANTOM = 'pip install "torch==2.14.1" (5 GB, Linux on x86-64, no GPU needed) beside memfit'
+HOW_TO_GET = (
+    'pip install "torch==2.14.1" in an environment of its own, beside memfit and what the job imports (5 GB, Linux on '
+    "x86-64, no GPU needed)"
+)
 """A CUDA build from PyPI that memfit is tested with."""
-HOW_TO_GET = "pip install torch (not the +cpu build) on Linux x86-64; without it, memfit predicts with fake tensors"
+HOW_TO_GET_FAKE = (
+    'fake tensors for a GPU need a CPU build of torch: pip install "torch==2.13.0" from the index of CPU builds, in an '
+    "environment of its own beside memfit"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

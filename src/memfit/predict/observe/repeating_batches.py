@@ -1,0 +1,40 @@
+"""Do the batches of a data loader repeat, does an evaluation keep something of each, and which batch is the last? For
+both engines."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+NEGLIGIBLE = 1e-3
+MANY = 10**6
+"""Batches of a loader that does not know how many it has."""
+
+
+def repeats(shapes: list[Any], count: int) -> bool:
+    """Whether the last ones are alike."""
+    return len(shapes) >= count and all(shape == shapes[-1] for shape in shapes[-count:])
+
+
+def grows(live: list[int], num_left: int) -> bool:
+    """Whether the last of these live bytes are more than before, by what matters when it goes on like this."""
+    return len(live) > 1 and (live[-1] - live[-2]) * max(1, num_left) > NEGLIGIBLE * live[-1]
+
+
+def go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
+    """Let a loader go on with its last batch, where that has another size; False where there is none."""
+    if batches.__dict__.get("_memfit_at_last") or not hasattr(batches, "_sampler_iter") or not shapes:
+        return False
+    rest = list(itertools.islice(batches._sampler_iter, num_batches(batches))) if num_batches(batches) < MANY else []
+    if not rest or not isinstance(rest[-1], list) or not shapes[0] or len(rest[-1]) == shapes[0][0]:
+        return False
+    batches._sampler_iter, batches._memfit_at_last = iter(rest[-1:]), True
+    return True
+
+
+def num_batches(batches: Any) -> int:
+    """The batches of a loader; many where it does not know."""
+    try:
+        return len(batches)
+    except TypeError:
+        return MANY

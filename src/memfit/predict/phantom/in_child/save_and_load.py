@@ -1,0 +1,156 @@
+"""Checkpoints while a script runs on the phantom GPU: what `torch.save` keeps, and what `torch.load` gives back.
+
+The file holds only a line that says which checkpoint it was. Kept is a pickle in which every storage is described by
+its place and size, with its values where they are known: those of small tensors of the host, and twins of the GPU's.
+Loading makes each storage on the host and lets torch bring it to its place (`torch.serialization`, read in torch 2.14),
+as with a real file. A file that was there before is loaded by torch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from memfit.predict.phantom.in_child.host_copies import MOST_BYTES
+from memfit.predict.phantom.in_child.values import Values
+
+MARK = b"memfit: a checkpoint that was not written, number "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedStorage:
+    """One storage of a checkpoint."""
+
+    location: str
+    num_bytes: int
+    values: torch.Tensor | None
+    """Its bytes on the host; None where they are not known, or too many to keep."""
+
+
+class PhantomCheckpoints:
+    """Stands in for `torch.save` and `torch.load`."""
+
+    def __init__(self, values: Values, note: Callable[[str, str], None]) -> None:
+        self._values, self._note = values, note
+        self._load = torch.load
+        self._saved: list[tuple[bytes, list[SavedStorage]]] = []
+
+    @contextlib.contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Within, checkpoints are remembered instead of written."""
+        with patch.object(torch, "save", self.save), patch.object(torch, "load", self.load):
+            yield
+
+    def save(self, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        """Remember it, and leave a line in the file."""
+        self._note("script", "a checkpoint was not written")
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self._saved.append(self._pickled(value))
+        line = MARK + str(len(self._saved) - 1).encode() + b"\n"
+        if isinstance(file, (str, os.PathLike)):
+            with open(file, "wb") as stream:
+                stream.write(line)
+        else:
+            file.write(line)
+
+    def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """What was saved in this run, or what torch finds in a file that was there before."""
+        number = _number_in(file)
+        if number is None:
+            return self._load(file, map_location, *args, **kwargs)
+        text, storages = self._saved[number]
+        restore = torch.serialization._get_restore_location(map_location)
+        made: dict[int, Any] = {}
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            return _Reader(text, lambda index: self._made(storages[index], restore), made).load()
+
+    def _pickled(self, value: Any) -> tuple[bytes, list[SavedStorage]]:
+        stream, storages = io.BytesIO(), list[SavedStorage]()
+        _Writer(stream, storages, self._known).dump(value)
+        return stream.getvalue(), storages
+
+    def _known(self, storage: torch.UntypedStorage) -> torch.Tensor | None:
+        """The bytes of a storage, as far as anybody knows them."""
+        if storage.nbytes() > MOST_BYTES:
+            return None
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # pyright: ignore[reportArgumentType]
+        known = self._values.twins.view(whole) if whole.is_cuda else whole
+        return None if known is None else known.clone()
+
+    def _made(self, saved: SavedStorage, restore: Callable[[Any, str], Any]) -> torch.UntypedStorage:
+        """The storage where it belongs, by way of the host."""
+        here = torch.UntypedStorage(saved.num_bytes)
+        if saved.values is not None:
+            torch.empty(0, dtype=torch.uint8).set_(here).copy_(saved.values)  # pyright: ignore[reportArgumentType]
+        there = restore(here, saved.location)
+        if saved.values is not None and there.device.type == "cuda":
+            whole = torch.empty(0, dtype=torch.uint8, device=there.device).set_(there)  # pyright: ignore[reportArgumentType]
+            self._values.twins.keep(whole, saved.values)
+        return there
+
+
+class _Writer(pickle.Pickler):
+    """Describes storages instead of writing them."""
+
+    def __init__(self, stream: Any, storages: list[SavedStorage], known: Callable[[Any], torch.Tensor | None]) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._storages, self._known = storages, known
+        self._numbers: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        """('storage', its number, its type) for a storage; nothing for anything else."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            return "storage", self._number(obj._untyped_storage), obj.dtype
+        if isinstance(obj, torch.UntypedStorage):
+            return "storage", self._number(obj), None
+        return None
+
+    def _number(self, storage: torch.UntypedStorage) -> int:
+        number = self._numbers.get(storage._cdata)
+        if number is None:
+            number = self._numbers[storage._cdata] = len(self._storages)
+            self._alive.append(storage)  # so that its identity stays its own
+            location = str(torch.serialization.location_tag(storage))
+            self._storages.append(
+                SavedStorage(location=location, num_bytes=storage.nbytes(), values=self._known(storage))
+            )
+        return number
+
+
+class _Reader(pickle.Unpickler):
+    """Makes the storages that a `_Writer` described, each once."""
+
+    def __init__(self, text: bytes, make: Callable[[int], Any], made: dict[int, Any]) -> None:
+        super().__init__(io.BytesIO(text))
+        self._make, self._made = make, made
+
+    def persistent_load(self, pid: Any) -> Any:
+        """A storage, typed where it was saved so."""
+        _, number, dtype = pid
+        if number not in self._made:
+            self._made[number] = self._make(number)
+        storage = self._made[number]
+        if dtype is None:
+            return storage
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _number_in(file: Any) -> int | None:
+    """Which checkpoint of this run a file stands for; None for any other file."""
+    if isinstance(file, (str, os.PathLike)):
+        with open(file, "rb") as stream:
+            line = stream.readline(len(MARK) + 20)
+    else:
+        place = file.tell()
+        line = file.readline(len(MARK) + 20)
+        file.seek(place)
+    return int(line.removeprefix(MARK)) if line.startswith(MARK) else None

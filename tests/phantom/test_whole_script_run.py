@@ -1,0 +1,86 @@
+"""Is a whole script followed on the phantom GPU: steps without an optimizer, checkpoints, a last evaluation?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memfit.job.description import describe_job
+from memfit.predict.child.messages import UNSEEN
+from memfit.predict.devices.parse import parse_device
+from memfit.predict.phantom.library.build import has_cuda_torch
+from memfit.records.prediction import Prediction
+from memfit.testing.engines import on_phantom
+
+pytestmark = [
+    pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),
+    pytest.mark.timeout(300),
+]
+
+BY_HAND = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
+for step in range(STEPS):
+    model.zero_grad()
+    model(torch.randn(32, 256, device="cuda")).sum().backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+with open("best.pt", "wb") as f:
+    torch.save(model, f)
+with open("best.pt", "rb") as f:
+    again = torch.load(f, weights_only=False)
+assert all(p.is_cuda for p in again.parameters())
+torch.save({"count": torch.arange(5, device="cuda"), "seen": torch.arange(3.0), "lr": 0.5}, "state.pt")
+state = torch.load("state.pt", map_location="cuda")
+assert state["count"].tolist() == [0, 1, 2, 3, 4] and state["seen"].tolist() == [0, 1, 2] and state["lr"] == 0.5
+assert state["seen"].is_cuda
+assert not torch.load("state.pt", map_location="cpu")["count"].is_cuda
+state["count"][0] = 9
+assert torch.load("state.pt", map_location="cpu")["count"].tolist() == [0, 1, 2, 3, 4]
+"""
+
+EVALUATES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 8)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+train = DataLoader(TensorDataset(torch.randn(4096, 64)), batch_size=8)
+test = DataLoader(TensorDataset(torch.randn(8000, 64)), batch_size=4096)
+for epoch in range(3):
+    for (x,) in train:
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for (x,) in test:
+            model(x.cuda())
+"""
+EVALUATION_BYTES = 2 * 4 * 4096 * 1024
+"""What goes in and out of the activation of one batch of the evaluation."""
+
+
+def predict(path: str) -> Prediction:
+    return on_phantom(describe_job(path), parse_device("cuda:a100-40gb"), num_steps=3, most_seconds=250)
+
+
+def texts(prediction: Prediction) -> str:
+    return "\n".join(item.text for item in prediction.assumptions)
+
+
+@pytest.mark.parametrize("num_steps", [3, 9])
+def test_a_script_without_an_optimizer_is_counted_by_backwards_and_keeps_its_checkpoints(
+    script: Callable[..., str], num_steps: int
+):
+    said = predict(script(BY_HAND.replace("STEPS", str(num_steps))))
+    assert "a step is counted at each backward" in texts(said)
+    assert "not followed to the end" not in texts(said), texts(said)
+
+
+def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., str]):
+    said = predict(script(EVALUATES))
+    peak = next(level for level in said.levels if level.name == "tensors").figure.value
+    assert peak is not None
+    assert peak > EVALUATION_BYTES
+    assert not any(item.kind == UNSEEN for item in said.assumptions), texts(said)
