@@ -2,8 +2,8 @@
 out.
 
 One request is answered for trace_main. `python -m memfit.predict.fake.child_main` waits for lines 'REQUEST REPLY
-OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports torch once. Patches of
-torch, the user's imports and crashes stay in the process that answers.
+OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports torch once.
+Patches of torch, the user's imports and crashes stay in the process that answers.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class PhantomEngine:
         device, request = request_for(question)
         if self._snapshot_path:
             request = msgspec.structs.replace(request, snapshot_path=os.path.abspath(self._snapshot_path))
-        (reply, whole), said = run_cured(partial(_run_whole, request, question.tell), lambda _: "", question.ask_processor)
+        """Run a job on a phantom of the device; where it does not fit, also find what it would take."""
         return _traced(question, device, reply, whole, said)
 
 
