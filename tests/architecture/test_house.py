@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"records"},
     "fit": {"records", "measure.counters", "model", "apply", "profile"},
     "study": {"records", "runfolder", "job", "measure", "predict"},
+    "reproduce": {"records", "runfolder", "job", "plan", "study"},
     "explain": {"records"},
     "show": {"records"},
     "integrations": {"records", "inside", "measure", "fit", "api"},

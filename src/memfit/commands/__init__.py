@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "explain": "Say what drives memory in a study of many trials.",
     "data": "Fetch the data sets that built-in trainings read, and list them.",
     "study": "Run many trials of a search space, each measured.",
+    "reproduce": "Run published results again, and judge what their sources say.",
     "fit": "Make a training fit into a budget, and prove that it computes the same.",
     "replay": "Replay a CUDA memory snapshot, and try other allocator settings on it.",
     "doctor": "Say what this machine can and cannot measure, and why.",

@@ -31,3 +31,5 @@ class Quantity(click.ParamType):
 BYTES = Quantity("size", parse_bytes)
 SECONDS = Quantity("duration", parse_seconds)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the record as JSON instead of the summary.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing while it runs.")
+force_option = click.option("-f", "--force", is_flag=True, help="Replace what is already there.")
