@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memfit.api.fit import foreseen_chain
+from memfit.api.options import checked_options
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def list_reproductions() -> tuple[PublishedResult, ...]:
     return RESULTS
 
 
+@checked_options
 def reproduce_offloading(
     *,
     device: str = "cuda:v100-16gb",
@@ -95,6 +97,7 @@ def _require_rates(device: str) -> None:
         )
 
 
+@checked_options
 def reproduce_edge(
     *,
     budget_bytes: int = 2 * 2**30,
@@ -140,6 +143,7 @@ def reproduce_edge(
     )
 
 
+@checked_options
 def reproduce_hyperparameters(
     *,
     data: Sequence[str] = (),
@@ -182,13 +186,6 @@ def reproduce_hyperparameters(
     )
 
 
-def published_table(name: str) -> Study | None:
-    """The published table that 'paper-mnist' and its like name, as a study; None when it names none."""
-    from memfit.reproduce.published_tables import find_published
-
-    return find_published(name)
-
-
 def beside_published(study: Study) -> Rerun | None:
     """The published trials beside those of a study that runs them again; None for any other study."""
     from memfit.reproduce.hyperparameters import published_data, rerun_of
@@ -196,6 +193,7 @@ def beside_published(study: Study) -> Rerun | None:
     return rerun_of(study) if published_data(study) else None
 
 
+@checked_options
 def write_reproduction(
     found: OffloadingExperiment | EdgeTables | HyperparameterTrials, folder: str | Path
 ) -> tuple[Path, ...]:

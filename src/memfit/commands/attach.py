@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from memfit.commands.measure import checked_interval
+from memfit.commands.measure import after_a_run, checked_interval
 from memfit.commands.options import SECONDS, json_option
 from memfit.errors import StorageError
 
@@ -36,8 +36,9 @@ def command(
 ) -> None:
     """Measure the running process PID and its children until it ends or Ctrl-C lets go of it."""
     from memfit import api
+    from memfit.show.progress.live_line import LiveLine
 
-    line = api.live_line()
+    line = LiveLine()
     show_live = line.enabled and not (quiet or as_json)
     try:
         record = api.attach_process(
@@ -47,6 +48,6 @@ def command(
     finally:
         line.close()
     try:
-        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+        after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
     except StorageError as error:
         click.echo(f"memfit: the page was not written: {error}", err=True)

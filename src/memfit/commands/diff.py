@@ -10,9 +10,11 @@ import click
 
 from memfit import api
 from memfit.commands.options import json_option
+from memfit.commands.output import write_record
 from memfit.errors import UsageError
 
 if TYPE_CHECKING:
+    from memfit.api import RepeatsFollower
     from memfit.records.difference import Comparison
 
 EPILOG = """\b
@@ -95,21 +97,36 @@ def command(
     """
     if resume is not None:
         _refuse({"--repeat": repeat, "-o": output, "--stable": stable, "--ledger": ledger, "runs": runs or groups})
-        comparison = api.resume_repeats(resume, follower=api.repeats_progress(quiet=quiet))
+        comparison = api.resume_repeats(resume, progress=_progress(quiet))
     elif repeat is not None:
         comparison = _repeat(runs, groups, repeat, output, stable, ledger, force, quiet)
     else:
         _refuse({"-o": output, "--stable": stable, "--ledger": ledger}, "are for --repeat, which measures again")
         first, second = sides(runs, groups)
-        comparison = api.compare_runs([api.read_run(path) for path in first], [api.read_run(path) for path in second])
+        comparison = api.diff_runs([api.read_run(path) for path in first], [api.read_run(path) for path in second])
     if html is not None:
         a, b = (api.read_run(side.folders[0]) for side in (comparison.first, comparison.second))
         api.write_report(a, html=html, over=b, overwrite=force, comparison=comparison)
-    api.print_comparison(comparison, as_json=as_json)
+    _print_comparison(comparison, as_json)
     if html is not None:
         click.echo(f"wrote {html}", err=as_json)
     if fail_above is not None and _is_above(comparison, fail_above):
         sys.exit(1)
+
+
+def _progress(quiet: bool) -> RepeatsFollower:
+    """Tells the standard error what is run, each run that ended, and the time left."""
+    from memfit.show.progress.repeats import RepeatsProgress
+
+    return RepeatsProgress(quiet=quiet)
+
+
+def _print_comparison(comparison: Comparison, as_json: bool) -> None:
+    from memfit.show.terminal.difference import comparison_text
+
+    write_record(
+        comparison, lambda width, color: comparison_text(comparison, width=width, color=color), as_json=as_json
+    )
 
 
 def _refuse(options: dict[str, Any], why: str = "cannot be combined with --resume") -> None:
@@ -126,7 +143,7 @@ def _repeat(
     from memfit.records.run import settings_for
 
     options: dict[str, Any] = {
-        "output": output, "overwrite": force, "follower": api.repeats_progress(quiet=quiet),
+        "output": output, "overwrite": force, "progress": _progress(quiet),
     }  # fmt: skip
     if len(runs) == 2 and not groups:
         _refuse({"--ledger": ledger}, "is for commands; run folders are measured as they were")

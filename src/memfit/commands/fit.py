@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
 
 from memfit.commands.options import BYTES, json_option
+from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, UsageError
 
 EXAMPLES = """\b
@@ -82,6 +84,7 @@ def _fit_script(
     **options: Any,
 ) -> None:
     from memfit import api
+    from memfit.show.terminal.fit import loop_fit_text
 
     if device is not None and (":" in device or not device.startswith(("cpu", "cuda"))):
         raise UsageError(
@@ -96,14 +99,24 @@ def _fit_script(
     try:
         found = api.fit_script(target, budget_bytes, arguments=arguments, only_plan=bool(dry_run), say=_say, **options)
     except DoesNotFit as error:
-        if error.levers and not as_json:
-            api.print_levers(error.levers)
+        if not as_json:
+            _print_levers(error)
         raise
-    api.print_loop_fit(found, as_json=as_json)
+    text = lambda width, color: loop_fit_text(found, width=width, color=color)  # noqa: E731
+    write_record(found, text, as_json=as_json, stream=sys.stderr)
     if found.ended:
         raise SystemExit(1)
     if found.within_budget is False:
         raise SystemExit(3)
+
+
+def _print_levers(error: DoesNotFit) -> None:
+    """What remains when no plan fits."""
+    from memfit.show.paper import write_text
+    from memfit.show.terminal.fit import levers_text
+
+    if error.levers:
+        write_text(lambda width, color: levers_text(error.levers, width=width, color=color))
 
 
 def _say(sentence: str) -> None:
@@ -113,6 +126,7 @@ def _say(sentence: str) -> None:
 
 def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:
     from memfit import api
+    from memfit.show.terminal.fit import fit_text
 
     if budget_bytes is None and device is None:
         raise UsageError("there is no budget", hint="--budget 8GiB, or --device cuda:24GiB")
@@ -121,7 +135,7 @@ def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | 
     try:
         fit = api.fit_target(target, budget_bytes, device=device, **options)
     except DoesNotFit as error:
-        if error.levers and not as_json:
-            api.print_levers(error.levers)
+        if not as_json:
+            _print_levers(error)
         raise
-    api.print_fit(fit, as_json=as_json)
+    write_record(fit, lambda width, color: fit_text(fit, width=width, color=color), as_json=as_json)

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.commands.output import write_record
 from memfit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memfit.api import ExplainedRun
+    from memfit.records.run import RunRecord
 
 EPILOG = """\b
 Examples:
@@ -50,6 +58,7 @@ def command(
     """Run COMMAND unchanged and measure the memory of its whole process tree."""
     from memfit import api
     from memfit.records.run import settings_for
+    from memfit.show.progress.live_line import LiveLine
 
     if (ledger or ledger_every) and no_marks:
         raise UsageError("--ledger needs the marks that --no-marks switches off", hint="leave one of them out")
@@ -61,7 +70,7 @@ def command(
         stable=stable,
         assume_watts=assume_watts,
     )
-    line = api.live_line()
+    line = LiveLine()
     show_live = line.enabled and not (quiet or as_json)
     try:
         result = api.measure_command(
@@ -81,12 +90,44 @@ def command(
     try:
         record = result.read()
         over_limit = record.outcome.kind == "over the limit"
-        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+        after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
     except StorageError as error:  # a full disk: the summary stands above, and the record is as whole as it can be
         click.echo(f"memfit: the page was not written: {error}", err=True)
     except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
         click.echo(f"memfit: the job has ended, but its record in {result.folder} cannot be shown: {error}", err=True)
     leave_like_the_job(result.exit_code, result.signal, over_limit=over_limit)
+
+
+def after_a_run(record: RunRecord, *, as_json: bool, quiet: bool, report: bool) -> None:
+    """What a person gets after a run: page and picture in the folder, the summary (or the record as JSON) on screen.
+
+    A full disk costs the page and the picture, not the summary: it is printed first, then the error is raised.
+    """
+    from memfit import api
+
+    if not report and quiet and not as_json:
+        return
+    run = api.explain_run(record)
+    written, problem = (), None
+    if report:
+        try:
+            written = api.write_report(run)
+        except StorageError as error:
+            problem = error
+    if as_json or not quiet:
+        print_run(run, as_json=as_json, written=written)
+    if problem is not None:
+        raise problem
+
+
+def print_run(run: RunRecord | ExplainedRun, *, as_json: bool, written: tuple[Path, ...] = ()) -> None:
+    """The summary of a run, or what is drawn of it as JSON."""
+    from memfit import api
+    from memfit.show.terminal.run import summary_text
+
+    view = api.view_run(run)
+    text = lambda width, color: summary_text(view, width=width, color=color, written=written)  # noqa: E731
+    write_record(view, text, as_json=as_json)
 
 
 def checked_interval(seconds: float) -> float:

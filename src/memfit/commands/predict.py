@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, MemfitError
 
 EXAMPLES = """\b
@@ -64,13 +65,15 @@ Examples:
 def command(target: str, as_json: bool, **options: Any) -> None:
     """Foresee the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
     from memfit import api
+    from memfit.show.terminal.prediction import prediction_text
 
     try:
         prediction = api.predict_peak(target, **options)
     except MemfitError as error:
         click.echo(getattr(error, "traceback", ""), err=True, nl=False)
         raise
-    api.show_prediction(prediction, as_json=as_json)
+    text = lambda width, color: prediction_text(prediction, width=width, color=color)  # noqa: E731
+    write_record(prediction, text, as_json=as_json)
     if prediction.failed is not None:
         failed = prediction.failed
         raise DoesNotFit(

@@ -8,6 +8,7 @@ import click
 
 from memfit import api
 from memfit.commands.options import BYTES, json_option
+from memfit.commands.output import write_record
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,6 +36,7 @@ def command(snapshot: Path, device: int | None, settings: tuple[str, ...], memor
       memfit replay snapshot.pickle --alloc-conf expandable_segments:True,max_split_size_mb:256
       memfit replay snapshot.pickle --memory 24GiB --json
     """
-    api.print_replay(
-        api.replay_snapshot(snapshot, device=device, settings=settings, memory_bytes=memory), as_json=as_json
-    )
+    from memfit.show.terminal.replay import replay_text
+
+    found = api.replay_snapshot(snapshot, device=device, settings=settings, memory_bytes=memory)
+    write_record(found, lambda width, color: replay_text(found, width=width, color=color), as_json=as_json)
