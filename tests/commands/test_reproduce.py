@@ -27,7 +27,7 @@ def run(*words: str) -> Result:
 def offloading(tmp_path_factory: pytest.TempPathFactory) -> tuple[OffloadingExperiment, Path]:
     """One small comparison, as JSON, with its files."""
     folder = tmp_path_factory.mktemp("experiment") / "out"
-    words = ("--networks", "vgg16", "--bandwidth", "12GB", "--bandwidth", "50GB", "--points", "3")
+    words = ("--network", "vgg16", "--bandwidth", "12GB", "--bandwidth", "50GB", "--points", "3")
     result = run("offloading", *words, "-o", str(folder), "--json")
     assert result.exit_code == 0, result.output + repr(result.exception)
     return msgspec.convert(json.loads(result.stdout), OffloadingExperiment), folder
@@ -69,7 +69,7 @@ def test_what_is_there_is_not_replaced_by_surprise(
 
 
 def test_the_tables_of_the_edge_are_those_of_the_docs(tmp_path: Path):
-    result = run("edge", "--networks", "ResNet-18", "--points", "3", "-o", str(tmp_path / "edge"))
+    result = run("edge", "--network", "ResNet-18", "--points", "3", "-o", str(tmp_path / "edge"))
     assert result.exit_code == 0, result.output + repr(result.exception)
     page = (DOCS / "edge.md").read_text(encoding="utf-8")
     rows = [line for line in result.stdout.splitlines() if line.startswith("| ResNet-18")]
@@ -82,7 +82,7 @@ def test_the_tables_of_the_edge_are_those_of_the_docs(tmp_path: Path):
 def test_a_link_and_a_device_of_ones_own_decide_whether_it_is_worth_it(tmp_path: Path):
     def ask(*words: str) -> EdgeTables:
         folder = tmp_path / re.sub(r"\W", "", "".join(words))
-        result = run("edge", "--networks", "resnet18", "--points", "2", "--json", "-o", str(folder), *words)
+        result = run("edge", "--network", "resnet18", "--points", "2", "--json", "-o", str(folder), *words)
         assert result.exit_code == 0, result.output + repr(result.exception)
         return msgspec.convert(json.loads(result.stdout), EdgeTables)
 
@@ -108,8 +108,8 @@ def refused(*words: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
         (("--json", "edge"), "write --json behind the name"),
         (("edge", "--bandwidth", "12GB"), "No such option"),
         (("offloading", "--link-mbit", "3"), "No such option"),
-        (("offloading", "--networks", "alexnet"), "no such network"),
-        (("edge", "--networks", "resnet19"), "no such ResNet"),
+        (("offloading", "--network", "alexnet"), "no such network"),
+        (("edge", "--network", "resnet19"), "no such ResNet"),
         (("offloading", "--points", "1"), "not in the range"),
         (("offloading", "--bandwidth", "12"), "no unit"),
         (("offloading", "--device", "cuda:24GiB"), "rates"),
@@ -169,7 +169,7 @@ def test_a_former_spelling_is_answered_with_the_new_one_in_one_line(
 def test_published_trials_are_run_again_beside_their_numbers_and_the_same_command_goes_on(tmp_path: Path):
     pytest.importorskip("torch")
     folder = tmp_path / "out"
-    words = ("hyperparameters", "--data", "fashion-mnist", "--random", "1", "--replicates", "1", "--steps", "5", "-q")
+    words = ("hyperparameters", "--data", "fashion-mnist", "--random", "1", "--repeat", "1", "--steps", "5")
     first = run(*words, "-o", str(folder))
     assert first.exit_code == 0, first.output + repr(first.exception)
     assert "cannot tell    the number of nodes" in first.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from memfit.commands.measure import after_a_run, checked_interval
-from memfit.commands.options import SECONDS, json_option
+from memfit.commands.options import SECONDS, force_option, json_option, no_report_option, output_option, quiet_option
 from memfit.errors import StorageError
 
 EPILOG = """\b
@@ -16,12 +16,12 @@ Example:
 
 
 @click.command(epilog=EPILOG)
-@click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
+@output_option("Run folder to write [default: memfit-runs/NAME-DATE].")
+@force_option
 @click.option("--interval", type=SECONDS, default="10ms", show_default=True, help="Time between samples, 1ms to 1h.")
 @click.option("--for", "duration", type=SECONDS, help="Let go after this time.")
-@click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
-@click.option("-q", "--quiet", is_flag=True, help="No live line and no summary.")
+@no_report_option
+@quiet_option
 @json_option
 @click.argument("pid", type=click.IntRange(min=1))
 def command(

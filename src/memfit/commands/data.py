@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from memfit.commands.options import json_option
+from memfit.commands.options import json_option, quiet_option
 from memfit.commands.output import write_record
 
 EPILOG = """\b
@@ -29,7 +29,7 @@ def command(context: click.Context) -> None:
 @command.command("fetch")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--from", "origin", type=click.Path(), help="Take the files from this folder or archive instead.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@quiet_option
 def fetch(names: tuple[str, ...], origin: str | None, quiet: bool) -> None:
     """Fetch data sets: mnist, fashion-mnist, cifar-10, squad; 'all' is the three of images.
 

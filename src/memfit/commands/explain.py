@@ -22,7 +22,7 @@ paper-fashion-mnist, paper-cifar-10.
 @click.command(epilog=EPILOG)
 @click.argument("study")
 @click.option(
-    "--quantity", type=click.Choice(["peak", "average"]), help="What to explain. Default: what most trials have."
+    "--quantity", type=click.Choice(["peak", "average"]), help="What to explain [default: what most trials have]."
 )
 @json_option
 def command(study: str, quantity: Literal["peak", "average"] | None, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memfit.commands.options import BYTES, json_option
+from memfit.commands.options import BYTES, complete_files, force_option, json_option, output_option, set_option
 from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, UsageError
 
@@ -24,7 +24,7 @@ class _Fit(click.Command):
     """Answers the former spelling of `memfit reproduce` with the new one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = args[: args.index("--")] if "--" in args else args
+        own = [] if ctx.resilient_parsing else args[: args.index("--")] if "--" in args else args
         for index, word in enumerate(own):
             if word == "--experiment" or word.startswith("--experiment="):
                 value = word.partition("=")[2] or next(iter(own[index + 1 :]), "")
@@ -34,16 +34,16 @@ class _Fit(click.Command):
 
 
 @click.command("fit", cls=_Fit, epilog=EXAMPLES)
-@click.argument("target")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("target", shell_complete=complete_files)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
+@output_option("Where the plan goes [default: plan.json].")
+@force_option
 @click.option("--budget", "budget_bytes", type=BYTES, metavar="SIZE", help="What the step may take, for example 8GiB.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
+@set_option
 @click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
-@click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, as cuda:24GiB.")
+@click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, such as cuda:24GiB.")
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
-@click.option("-o", "--output", metavar="PATH", help="Where the plan goes [plan.json].")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch [default: as torch decides].")
 @click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
 @click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")

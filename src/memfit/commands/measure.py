@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.commands.options import (
+    BYTES,
+    SECONDS,
+    complete_files,
+    force_option,
+    json_option,
+    ledger_option,
+    no_report_option,
+    output_option,
+    quiet_option,
+    stable_option,
+)
 from memfit.commands.output import write_record
 from memfit.errors import StorageError, UsageError
 
@@ -30,26 +41,24 @@ The exit code is the command's own; 3 when --limit ended it.
 
 
 @click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
-@click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
+@output_option("Run folder to write [default: memfit-runs/NAME-DATE].")
+@force_option
 @click.option(
-    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h. [default: 10ms; 100ms beside marked steps]"
+    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h [default: 10ms; 100ms beside marked steps]."
 )
-@click.option("--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th.")
+@ledger_option
 @click.option("--ledger-every", type=click.IntRange(min=1), metavar="K", help="The same, tracing every K-th step.")
-@click.option("--limit", type=BYTES, help="End the job's whole group when its tree passes this size; exit code 3.")
+@click.option("--limit", type=BYTES, help="End the job when its whole tree takes more than this; exit code 3.")
 @click.option("--grace", type=SECONDS, default="5s", show_default=True, help="Time between SIGTERM and SIGKILL then.")
-@click.option(
-    "--stable", is_flag=True, help="Pin glibc's mmap threshold so that repeated runs agree (costs some speed)."
-)
+@stable_option
 @click.option(
     "--assume-watts", type=click.FloatRange(min=0, min_open=True), help="Power to assume for an energy estimate."
 )
 @click.option("--no-marks", is_flag=True, help="Put nothing into Python jobs: no steps, no phases, no counter reset.")
-@click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
-@click.option("-q", "--quiet", is_flag=True, help="No live line and no summary.")
+@no_report_option
+@quiet_option
 @json_option
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(
     output: str | None, force: bool, interval: float | None, ledger: bool, ledger_every: int | None, limit: int | None,
     grace: float, stable: bool, assume_watts: float | None, no_marks: bool, no_report: bool, quiet: bool, as_json: bool,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memfit.commands.options import BYTES, force_option, json_option, quiet_option
+from memfit.commands.options import BYTES, force_option, json_option, output_option, quiet_option
 from memfit.commands.output import write_record
 from memfit.errors import MissingExtra
 
@@ -16,7 +16,7 @@ EPILOG = """\b
 Examples:
   memfit reproduce                          list the results with their sources
   memfit reproduce edge --link-mbit 5 --device-watts 8
-  memfit reproduce offloading --networks vgg16 --points 4
+  memfit reproduce offloading --network vgg16 --points 4
   memfit reproduce hyperparameters --data mnist --steps 20
 
 Each result has options of its own: memfit reproduce NAME --help.
@@ -42,16 +42,16 @@ def command(context: click.Context, as_json: bool) -> None:
 
 
 def _folder_option(name: str) -> Callable[..., Any]:
-    text = f"Folder to write. Default: reproduce-{name}."
-    return click.option("-o", "--output", type=click.Path(), default=f"reproduce-{name}", help=text)
+    return output_option(f"Folder to write [default: reproduce-{name}].", f"reproduce-{name}")
 
 
-def _networks_option(example: str) -> Callable[..., Any]:
-    return click.option("--networks", metavar="A,B", callback=_names, help=f"Only these networks, as {example}.")
+def _network_option(example: str) -> Callable[..., Any]:
+    text = f"Only this network, such as {example}; repeatable."
+    return click.option("--network", "networks", multiple=True, metavar="NAME", callback=_names, help=text)
 
 
-def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (value or "").split(",") if name.strip())
+def _names(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
 def _points_option(default: int) -> Callable[..., Any]:
@@ -63,12 +63,12 @@ def _points_option(default: int) -> Callable[..., Any]:
 @command.command("offloading")
 @_folder_option("offloading")
 @force_option
-@_networks_option("resnet50,vgg16")
+@_network_option("vgg16")
 @_points_option(7)
 @click.option("--device", metavar="DEVICE", default="cuda:v100-16gb", show_default=True, help="A GPU of the table.")
 @click.option(
     "--bandwidth", "bandwidths", type=BYTES, multiple=True, metavar="SIZE",
-    help="Bytes per second of the link, again for more [default: 12GB 25GB 50GB].",
+    help="Bytes per second of the link; repeatable [default: 12GB 25GB 50GB].",
 )  # fmt: skip
 @quiet_option
 @json_option
@@ -80,17 +80,18 @@ def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: boo
     speeds = {"bandwidths": bandwidths} if bandwidths else {}
     found = _followed(lambda show: api.reproduce_offloading(**asked, **speeds, progress=show), output, force, quiet)
     text = lambda width, color: offloading_text(found, width=max(width, 100), color=color)  # noqa: E731
-    _show_and_write(found, text, output, as_json)
+    _show_and_write(found, text, output, as_json, quiet)
 
 
 @command.command("edge")
 @_folder_option("edge")
 @force_option
-@_networks_option("resnet18,resnet50")
+@_network_option("resnet18")
 @_points_option(9)
 @click.option(
-    "--budget", "budget_bytes", type=BYTES, metavar="SIZE", default="2GiB", show_default=True, help="Of the device."
-)
+    "--budget", "budget_bytes", type=BYTES, metavar="SIZE", default="2GiB", show_default=True,
+    help="What the step may take, for example 8GiB.",
+)  # fmt: skip
 @click.option("--link-mbit", type=POSITIVE, default=10.0, show_default=True, help="Speed of the link.")
 @click.option("--link-watts", type=POSITIVE, default=2.0, show_default=True, help="Power while it sends.")
 @click.option("--device-gflops", type=POSITIVE, default=20.0, show_default=True, help="10^9 operations/s reached.")
@@ -111,24 +112,28 @@ def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> 
     from memfit.show.terminal.reproduction import edge_text
 
     found = _followed(lambda show: api.reproduce_edge(**asked, progress=show), output, force, quiet)
-    _show_and_write(found, lambda width, color: edge_text(found), output, as_json)
+    _show_and_write(found, lambda width, color: edge_text(found), output, as_json, quiet)
 
 
 @command.command("hyperparameters")
 @_folder_option("hyperparameters")
-@click.option("-f", "--force", is_flag=True, help="Start over: remove the studies in that folder.")
+@force_option
 @click.option(
     "--data", multiple=True, type=click.Choice(["mnist", "fashion-mnist", "cifar-10"]),
-    help="Only this table, again for more [default: all three].",
+    help="Only this table; repeatable [default: all three].",
 )  # fmt: skip
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Cap the optimizer steps of every trial."
-)
+    "--steps", type=click.IntRange(min=1), metavar="N", default=20, show_default=True,
+    help="Cap the optimizer steps of every trial.",
+)  # fmt: skip
 @click.option("--whole", is_flag=True, help="Train all published epochs instead (hours).")
 @click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N new points of the same ranges.")
-@click.option("--replicates", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of every point.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Trials at a time.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order and of new points.")
+@click.option(
+    "--repeat", "replicates", type=click.IntRange(1), metavar="N", default=3, show_default=True,
+    help="Run every point N times.",
+)  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", default=1, help="Trials at a time [default: 1].")
+@click.option("--seed", type=int, metavar="N", default=0, help="Of the order and of new points [default: 0].")
 @quiet_option
 @json_option
 def hyperparameters(
@@ -150,7 +155,7 @@ def hyperparameters(
     finally:
         progress.close()
     text = lambda width, color: hyperparameters_text(found, width=max(width, 120), color=color)  # noqa: E731
-    _show_and_write(found, text, output, as_json)
+    _show_and_write(found, text, output, as_json, quiet)
     if found.was_interrupted:
         click.echo("memfit: interrupted; nothing is lost, the same command goes on", err=True)
         sys.exit(130)
@@ -169,15 +174,18 @@ def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output:
         line.close()
 
 
-def _show_and_write(found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool) -> None:
+def _show_and_write(
+    found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool, quiet: bool
+) -> None:
     """Print it, and leave its files in the folder; without matplotlib there are no curves."""
     from memfit import api
 
-    write_record(found, compose, as_json=as_json)
+    if as_json or not quiet:
+        write_record(found, compose, as_json=as_json)
     try:
         written = api.write_reproduction(found, folder)
     except MissingExtra as error:
         click.echo(f"memfit: no curves: {error}", err=True)
         return
-    if not as_json:
+    if not (as_json or quiet):
         click.echo("\nWritten: " + ", ".join(str(path) for path in written))

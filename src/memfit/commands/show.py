@@ -8,12 +8,13 @@ import click
 
 from memfit import api
 from memfit.commands.measure import print_run
-from memfit.commands.options import json_option
+from memfit.commands.options import force_option, html_option, json_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, complete in one file.")
+@force_option
+@html_option
 @click.option("--png", type=click.Path(path_type=Path), help="Write the timeline as a PNG picture.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Write the timeline as an SVG picture.")
 @click.option(
@@ -23,7 +24,6 @@ from memfit.commands.options import json_option
     "--predicted", metavar="FILE", type=click.Path(path_type=Path), help="Lay a prediction (predict --json) over it."
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser; without --html, RUN/report.html.")
-@click.option("-f", "--force", is_flag=True, help="Replace files that are already there.")
 @json_option
 def command(
     run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, predicted: Path | None,
