@@ -1,6 +1,6 @@
 """Training at the edge: does ResNet-50 really train within 2 GiB, and are its gradients the same?
 
-The tables of memory and prices are those of `memfit fit --experiment edge`.
+The tables of memory and prices are those of `memfit reproduce edge`.
 
     python -m benchmarks.plans.execution_edge run --size 500 --batch 8 --limit 2GiB --disk FOLDER
 """

@@ -28,9 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"records"},
     "fit": {"records", "measure.counters", "model", "apply", "profile"},
     "study": {"records", "runfolder", "job", "measure", "predict"},
+    "reproduce": {"records", "runfolder", "job", "plan", "study"},
     "explain": {"records"},
     "show": {"records"},
-    "integrations": {"records", "inside", "measure", "fit", "api"},
+    "integrations": {"records", "inside", "measure", "fit", "show", "api"},
     "commands": {"api", "records", "show"},
     "__init__": {"api", "records"},
     "__main__": {"commands"},
@@ -147,6 +148,23 @@ def misplaced_heavy_imports(paths: list[Path]) -> list[str]:
     return problems
 
 
+def printing_calls(paths: list[Path]) -> list[str]:
+    """Where a file writes to the standard streams by itself."""
+    problems = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, (ast.Name, ast.Attribute)):
+                continue
+            name = ast.unparse(node)
+            if name in ("print", "click.echo", "sys.stdout", "sys.stderr", "write_text", "write_json"):
+                problems.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {name}: return a record; commands print it")
+    return problems
+
+
+def test_public_functions_return_records_and_print_nothing():
+    assert printing_calls(sorted((SOURCE / "api").glob("*.py"))) == []
+
+
 def test_every_import_follows_an_arrow_of_the_house():
     assert broken_arrows(modules()) == []
 
@@ -250,6 +268,8 @@ def test_the_check_itself_catches_a_planted_violation(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
     assert "show may not import measure: pass a record instead" in broken_arrows([bad])[0]
     assert "move that part to a file called torch_*.py" in misplaced_heavy_imports([bad])[0]
+    bad.write_text("import click, sys\nclick.echo('a')\nsys.stdout.write('b')\nprint('c')\n")
+    assert {line.split(": ")[1] for line in printing_calls([bad])} == {"click.echo", "sys.stdout", "print"}
 
 
 def test_the_public_names_are_sorted_and_all_there():

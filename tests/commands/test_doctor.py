@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from memfit import api
 from memfit.commands import cli
 from memfit.records.doctor import MachineCheck, MachineReport
 from memfit.records.run import Environment
-from memfit.show.terminal.doctor import print_machine
+from memfit.show.terminal.doctor import machine_text
 
 ENVIRONMENT = Environment(
     memfit="0.1.0", python="3.11", system="Linux", cpu="Some CPU", num_cores=1, memory_total_bytes=8 << 30
@@ -33,9 +31,7 @@ POOR = MachineReport(
 
 
 def drawn(report: MachineReport, width: int) -> str:
-    stream = io.StringIO()
-    print_machine(report, Console(file=stream, width=width, highlight=False))
-    return stream.getvalue()
+    return machine_text(report, width=width)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from memfit.commands import cli, main
+from memfit.reproduce.published_tables import published_study
 from memfit.study.json_file import write_study_json
-from memfit.study.published import published_study
 
 
 def test_a_published_table_is_explained_in_sentences():

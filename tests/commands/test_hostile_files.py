@@ -83,7 +83,7 @@ def show_all(run: Path) -> None:
     assert len(summary_text(view)) < 60_000
     to_json(view)
     page_json(api.view_run(record, fine=True))
-    api.compare_runs(record, record)
+    api.diff_runs(record, record)
 
 
 @pytest.mark.parametrize("put", HOSTILE)

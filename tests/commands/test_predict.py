@@ -97,11 +97,11 @@ def test_a_wrong_request_is_refused_at_once_with_exit_code_two(arguments: list[s
 
 
 def test_the_view_shows_levels_shares_and_assumptions(capsys: Any):
-    from memfit.api import show_prediction
+    from memfit.commands.output import write_record
+    from memfit.show.terminal.prediction import prediction_text
 
     prediction = msgspec.convert(json.loads(EXAMPLE), Prediction)
-    show_prediction(prediction)
-    shown = capsys.readouterr().out
+    shown = prediction_text(prediction)
     parts = (
         "tensors    2.00 GiB",
         "context    430.0 MiB (assumed)",
@@ -110,7 +110,7 @@ def test_the_view_shows_levels_shares_and_assumptions(capsys: Any):
         "x at a.py:3 (2 times)",
     )
     assert [part for part in parts if part not in shown] == []
-    show_prediction(prediction, as_json=True)
+    write_record(prediction, lambda width, color: "", as_json=True)
     assert msgspec.json.decode(capsys.readouterr().out, type=Prediction) == prediction
 
 

@@ -84,7 +84,7 @@ def test_on_a_device_too_small_the_row_says_out_of_memory(snapshot: Path, capsys
     ("arguments", "code", "words"),
     [
         (["--alloc-conf", "nonsense:1"], 2, "unknown allocator setting"),
-        (["--device", "4"], 2, "nothing of this device"),
+        (["--gpu", "4"], 2, "nothing of this device"),
         (["--memory", "much"], 2, "not a size"),
     ],
 )

@@ -82,7 +82,8 @@ BAD = {
     "a changed study": (("resume", ".", "--seed", "3"), "seed"),
     "a bad space": (("--space", "bad.json", "--", "true"), "bad.json: lr"),
     "a space as a study": (("space.json",), "search space"),
-    "random without a table": (("--space", "space.json", "--random", "3", "--", "true"), "--random"),
+    "published trials": (("paper-mnist",), "is now `memfit reproduce hyperparameters --data mnist`"),
+    "published ranges": (("paper-cifar-10", "--random", "3"), "reproduce hyperparameters --data cifar-10"),
     "a setting of a command": (("--space", "space.json", "--set", "a=1", "--", "true"), "--set"),
     "a size without a unit": (("--space", "space.json", "--limit", "8", "--", "true"), "--limit"),
 }

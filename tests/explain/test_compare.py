@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.explain.run.difference import Subject, compare_groups, compare_runs
+from memfit.explain.run.difference import Subject, compare_groups, diff_runs
 from memfit.explain.run.ledger import explain_peak
 from memfit.explain.run.noise import (
     DEFAULT_ALLOCATOR_RATIO,
@@ -33,7 +33,7 @@ def row_of(comparison: Comparison, name: str) -> Difference:
 
 
 def pair(tmp_path: Path, first: dict, second: dict) -> Comparison:
-    return compare_runs(run_of(tmp_path / "a", **first), run_of(tmp_path / "b", **second))
+    return diff_runs(run_of(tmp_path / "a", **first), run_of(tmp_path / "b", **second))
 
 
 def test_a_run_compared_with_itself_never_differs(tmp_path: Path):
@@ -47,7 +47,7 @@ def test_a_run_compared_with_itself_never_differs(tmp_path: Path):
 
 def test_exchanging_the_sides_turns_every_change_around_and_keeps_the_verdicts(tmp_path: Path):
     a, b = run_of(tmp_path / "a", seed=1), run_of(tmp_path / "b", seed=2, step_rise_bytes=260 * MIB, num_workers=1)
-    there, back = compare_runs(a, b), compare_runs(b, a)
+    there, back = diff_runs(a, b), diff_runs(b, a)
     for row in there.differences:
         twin = row_of(back, row.name)
         assert twin.verdict == row.verdict

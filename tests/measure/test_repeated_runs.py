@@ -45,7 +45,7 @@ def test_two_commands_are_run_in_turn_and_a_real_difference_is_found(tmp_path: P
 
     commands = [[sys.executable, "-S", "-c", HOLD, size] for size in ("40", "50")]
     settings = settings_for(None, marks=False)
-    comparison = api.repeat_commands(commands[0], commands[1], output="out", settings=settings, follower=Follower())
+    comparison = api.repeat_commands(commands[0], commands[1], output="out", settings=settings, progress=Follower())
     assert comparison.order == ("A", "B", "B", "A", "A", "B", "B", "A")
     assert (comparison.first.num_runs, comparison.second.num_runs) == (4, 4)
     peak = next(row for row in comparison.differences if row.name == "peak")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.explain.run.difference import compare_runs
+from memfit.explain.run.difference import diff_runs
 from memfit.explain.run.ledger import explain_peak
 from memfit.explain.run.noise import noise_interval
 from memfit.records.run import RunRecord
@@ -72,7 +72,7 @@ def test_the_comparison_is_the_expected_text():
         run_of(MadeRun(stable=True), "a"),
         run_of(MadeRun(stable=True, seed=5, step_rise_bytes=170 * MIB), "b"),
     )
-    check_golden("comparison", comparison_text(compare_runs(first, second), width=80))
+    check_golden("comparison", comparison_text(diff_runs(first, second), width=80))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])

@@ -1,85 +1,46 @@
-"""The corridor: one function per verb, in the only files that join rooms. Rooms are imported inside the functions."""
+"""PUBLIC FUNCTIONS: one file per verb, the only files that join rooms. They return records and print nothing."""
 
 from __future__ import annotations
 
-from memfit.api.data import (
-    data_set_names,
-    fetch_data,
-    list_data,
-    print_data_sets,
-)
-from memfit.api.diff import (
-    repeat_commands,
-    repeat_runs,
-    repeats_progress,
-    resume_repeats,
-)
-from memfit.api.experiments import (
-    check_output,
-    print_experiment,
-    run_edge,
-    run_offloading,
-    write_experiment,
-)
-from memfit.api.fit import (
-    apply_plan,
-    fit_script,
-    fit_target,
-    fit_to_budget,
-    fitting_loop,
-    print_fit,
-    print_levers,
-    print_loop_fit,
-)
+from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
+from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
+from memfit.api.fit import apply_plan, fit_script, fit_target, fit_to_budget, fitting_loop
 from memfit.api.measure import (
     CommandResult,
-    after_a_run,
     attach_process,
-    compare_runs,
     examine_machine,
-    export_run,
-    live_line,
     measure_command,
     measure_run,
-    print_comparison,
-    print_machine,
-    print_record,
-    print_summary,
     read_run,
     use_working_instructions,
-    view_run,
-    write_report,
 )
-from memfit.api.predict import (
-    predict_peak,
-    prediction_progress,
-    print_replay,
-    read_prediction,
-    replay_snapshot,
-    show_prediction,
+from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
+from memfit.api.report import ExplainedRun, explain_run, export_run, view_run, write_report
+from memfit.api.reproduce import (
+    beside_published,
+    list_reproductions,
+    reproduce_edge,
+    reproduce_hyperparameters,
+    reproduce_offloading,
+    write_reproduction,
 )
-from memfit.api.study import (
-    StudyRun,
-    draw_study,
-    explain_study,
-    find_study,
-    print_study,
-    print_study_findings,
-    read_study,
-    run_study,
-)
+from memfit.api.study import StudyProgress, StudyRun, draw_study, explain_study, find_study, read_study, run_study
 
 __all__ = [
     "CommandResult",
+    "ExplainedRun",
+    "FetchProgress",
+    "RepeatsFollower",
+    "StudyProgress",
     "StudyRun",
-    "after_a_run",
     "apply_plan",
     "attach_process",
-    "check_output",
-    "compare_runs",
+    "beside_published",
     "data_set_names",
+    "diff_runs",
     "draw_study",
     "examine_machine",
+    "explain_run",
     "explain_study",
     "export_run",
     "fetch_data",
@@ -89,37 +50,23 @@ __all__ = [
     "fit_to_budget",
     "fitting_loop",
     "list_data",
-    "live_line",
+    "list_reproductions",
     "measure_command",
     "measure_run",
     "predict_peak",
-    "prediction_progress",
-    "print_comparison",
-    "print_data_sets",
-    "print_experiment",
-    "print_fit",
-    "print_levers",
-    "print_loop_fit",
-    "print_machine",
-    "print_record",
-    "print_replay",
-    "print_study",
-    "print_study_findings",
-    "print_summary",
     "read_prediction",
     "read_run",
     "read_study",
     "repeat_commands",
     "repeat_runs",
-    "repeats_progress",
     "replay_snapshot",
+    "reproduce_edge",
+    "reproduce_hyperparameters",
+    "reproduce_offloading",
     "resume_repeats",
-    "run_edge",
-    "run_offloading",
     "run_study",
-    "show_prediction",
     "use_working_instructions",
     "view_run",
-    "write_experiment",
     "write_report",
+    "write_reproduction",
 ]

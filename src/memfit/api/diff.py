@@ -1,17 +1,21 @@
-"""How are two commands run again and again, and compared?"""
+"""Differences: two runs or two groups of repeats compared, and two commands run again and again to compare them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from memfit.api.options import checked_options
+from memfit.api.report import ExplainedRun, explain_run
 
 if TYPE_CHECKING:
     from memfit.records.difference import Comparison
     from memfit.records.repeats import RepeatedCommand, RepeatPlan, RepeatProgress
-    from memfit.records.run import Settings
+    from memfit.records.run import RunRecord, Settings
 
 
-class Follower(Protocol):
+class RepeatsFollower(Protocol):
     """Who is told how far a series of repeats is."""
 
     def begin(self, plan: RepeatPlan, folder: Path) -> None:
@@ -23,15 +27,35 @@ class Follower(Protocol):
         ...
 
 
+@checked_options
+def diff_runs(
+    first: RunRecord | ExplainedRun | Sequence[RunRecord | ExplainedRun],
+    second: RunRecord | ExplainedRun | Sequence[RunRecord | ExplainedRun],
+) -> Comparison:
+    """Compare two runs, or two groups of repeats, and say which differences are larger than the noise.
+
+    >>> comparison = diff_runs(memfit.read_run("runs/before"), memfit.read_run("runs/after"))  # doctest: +SKIP
+    >>> [(row.name, row.verdict) for row in comparison.differences]  # doctest: +SKIP
+    """
+    from memfit.explain.run.difference import Subject, compare_groups
+
+    def subjects(side: RunRecord | ExplainedRun | Sequence[RunRecord | ExplainedRun]) -> list[Subject]:
+        runs = [explain_run(run) for run in (side if isinstance(side, Sequence) else [side])]
+        return [Subject(run=run.record, ledgers=run.ledgers) for run in runs]
+
+    return compare_groups(subjects(first), subjects(second))
+
+
+@checked_options
 def repeat_commands(
-    first: list[str],
-    second: list[str],
+    first: Sequence[str],
+    second: Sequence[str],
     num_repeats: int = 4,
     *,
     output: str | Path | None = None,
     overwrite: bool = False,
     settings: Settings | None = None,
-    follower: Follower | None = None,
+    progress: RepeatsFollower | None = None,
 ) -> Comparison:
     """Run two commands in turn, `num_repeats` times each (A B B A ...), measure every run, and compare the sides.
 
@@ -47,9 +71,10 @@ def repeat_commands(
         RepeatedCommand(command=tuple(command), working_folder=os.getcwd(), settings=settings)
         for command in (first, second)
     ]
-    return _repeat(sides[0], sides[1], num_repeats, output, overwrite, follower)
+    return _repeat(sides[0], sides[1], num_repeats, output, overwrite, progress)
 
 
+@checked_options
 def repeat_runs(
     first: str | Path,
     second: str | Path,
@@ -58,11 +83,11 @@ def repeat_runs(
     output: str | Path | None = None,
     overwrite: bool = False,
     stable: bool | None = None,
-    follower: Follower | None = None,
+    progress: RepeatsFollower | None = None,
 ) -> Comparison:
     """The same for the commands that two run folders recorded, each in its own working folder and settings."""
     sides = [recorded_command(folder, stable=stable) for folder in (first, second)]
-    return _repeat(sides[0], sides[1], num_repeats, output, overwrite, follower)
+    return _repeat(sides[0], sides[1], num_repeats, output, overwrite, progress)
 
 
 def recorded_command(folder: str | Path, *, stable: bool | None = None) -> RepeatedCommand:
@@ -84,11 +109,12 @@ def recorded_command(folder: str | Path, *, stable: bool | None = None) -> Repea
     return RepeatedCommand(command=header.command, working_folder=header.working_folder, settings=settings)
 
 
-def resume_repeats(folder: str | Path, *, follower: Follower | None = None) -> Comparison:
+@checked_options
+def resume_repeats(folder: str | Path, *, progress: RepeatsFollower | None = None) -> Comparison:
     """Go on with repeats that were interrupted; complete ones are compared as they are."""
     from memfit.measure.repeats import read_plan
 
-    return _finish(Path(folder), read_plan(Path(folder)), follower)
+    return _finish(Path(folder), read_plan(Path(folder)), progress)
 
 
 def _repeat(
@@ -97,7 +123,7 @@ def _repeat(
     num_repeats: int,
     output: str | Path | None,
     overwrite: bool,
-    follower: Follower | None,
+    progress: RepeatsFollower | None,
 ) -> Comparison:
     from memfit.errors import UsageError
     from memfit.explain.run.repeats import MIN_REPEATS, interleaved
@@ -112,24 +138,16 @@ def _repeat(
     plan = RepeatPlan(first=first, second=second, order=interleaved(num_repeats))
     folder = Path(output) if output is not None else default_folder(["diff", *first.command])
     create_series(folder, plan, overwrite=overwrite)
-    return _finish(folder, plan, follower)
+    return _finish(folder, plan, progress)
 
 
-def _finish(folder: Path, plan: RepeatPlan, follower: Follower | None) -> Comparison:
+def _finish(folder: Path, plan: RepeatPlan, progress: RepeatsFollower | None) -> Comparison:
     import msgspec
 
-    from memfit.api.measure import compare_runs
     from memfit.measure.repeats import read_series, run_series
 
-    if follower is not None:
-        follower.begin(plan, folder)
-    run_series(folder, plan, follower.show if follower is not None else None)
+    if progress is not None:
+        progress.begin(plan, folder)
+    run_series(folder, plan, progress.show if progress is not None else None)
     first, second = read_series(folder, plan)
-    return msgspec.structs.replace(compare_runs(first, second), order=plan.order)
-
-
-def repeats_progress(*, quiet: bool = False) -> Follower:
-    """Tells the standard error what is run, each run that ended, and the time left."""
-    from memfit.show.progress.repeats import RepeatsProgress
-
-    return RepeatsProgress(quiet=quiet)
+    return msgspec.structs.replace(diff_runs(first, second), order=plan.order)

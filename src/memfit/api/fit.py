@@ -1,4 +1,4 @@
-"""How is a model brought into a budget: profiled, planned, applied, measured again?"""
+"""Fits: a model or a training script brought into a budget of bytes; profiled, planned, applied, measured again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memfit.api.options import checked_options
 from memfit.api.predict import predict_peak
 
 if TYPE_CHECKING:
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from memfit.fit.fitted import FittedModel
     from memfit.fit.training_loop import LoopFitter
     from memfit.records.fit import Fit, LoopFit
-    from memfit.records.plan import Candidate, Chain, Lever, Link, Plan, Stage
+    from memfit.records.plan import Candidate, Chain, Link, Plan, Stage
     from memfit.records.prediction import Prediction
 
 
+@checked_options
 def fit_to_budget(
     model: Any,
     batch: Any,
@@ -33,6 +35,9 @@ def fit_to_budget(
     `batch` is (inputs, targets) or a dictionary of keyword arguments; the loss is loss(model(inputs), targets), or
     what the model returns. `disk` is a folder to which a plan may move what the backward needs. `accumulates` says that
     gradients add up over several batches, so that those of earlier batches are there when a step begins.
+
+    >>> fitted = fit_to_budget(model, (images, labels), loss, optimizer, budget="8GiB")  # doctest: +SKIP
+    >>> fitted.fit.plan.seconds  # doctest: +SKIP
     """
     from memfit.model.step import job_of
     from memfit.units import parse_bytes
@@ -43,8 +48,12 @@ def fit_to_budget(
     return _fit_job(job, budget_bytes, disk, planner)
 
 
+@checked_options
 def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None) -> AppliedPlan:
-    """Make a model carry out a plan, or the plan in a file that `memfit fit` wrote; `.undo()` takes it away."""
+    """Make a model carry out a plan, or the plan in a file that `memfit fit` wrote; `.undo()` takes it away.
+
+    >>> applied = apply_plan(model, "plan.json")  # doctest: +SKIP
+    """
     from memfit.apply.apply import apply_to
     from memfit.records.plan import Plan, read_plan
 
@@ -52,6 +61,7 @@ def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None =
     return apply_to(model, found, None if disk is None else str(disk))
 
 
+@checked_options
 def fit_target(
     target: str,
     budget_bytes: int | None,
@@ -88,6 +98,7 @@ def fit_target(
     return msgspec.structs.replace(fit, plan_file=output)
 
 
+@checked_options
 def fit_script(
     target: str,
     budget_bytes: int | None,
@@ -107,7 +118,8 @@ def fit_script(
     `plan_file` is reused where it is there (unless `force`), and written where it is not. `only_plan` stops the script
     as soon as the plan is proven. Without a budget, the memory of the GPU that the script trains on is the budget.
 
-        found = memfit.api.fit_script("train.py", 8 * 2**30, arguments=("--epochs", "3"))
+    >>> found = fit_script("train.py", 8 * 2**30, arguments=("--epochs", "3"))  # doctest: +SKIP
+    >>> found.measured_peak_bytes  # doctest: +SKIP
     """
     from pathlib import Path
 
@@ -131,6 +143,7 @@ def fit_script(
     return ended
 
 
+@checked_options
 def fitting_loop(
     budget: str | int,
     *,
@@ -293,41 +306,3 @@ def _stage_shares(build: Callable[[], Any], draft: tuple[Stage, ...], device: st
     seconds = [gpu_step_time(spec, w.half_flops, w.single_flops, w.moved_bytes).value for w in work]
     known = [value for value in seconds if value is not None]
     return known if len(known) == len(seconds) else None
-
-
-def print_fit(fit: Fit, *, as_json: bool = False) -> None:
-    """Write a fit to the standard output."""
-    import sys
-
-    import msgspec
-
-    from memfit.show.paper import write_text
-    from memfit.show.terminal.fit import fit_text
-
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(fit).decode() + "\n")
-    else:
-        write_text(lambda width, color: fit_text(fit, width=width, color=color))
-
-
-def print_loop_fit(found: LoopFit, *, as_json: bool = False) -> None:
-    """Write what came of a fitted script: to the standard error, or as JSON to the standard output."""
-    import sys
-
-    import msgspec
-
-    from memfit.show.paper import write_text
-    from memfit.show.terminal.fit import loop_fit_text
-
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
-    else:
-        write_text(lambda width, color: loop_fit_text(found, width=width, color=color), sys.stderr)
-
-
-def print_levers(levers: tuple[Lever, ...]) -> None:
-    """Write what remains when no plan fits."""
-    from memfit.show.paper import write_text
-    from memfit.show.terminal.fit import levers_text
-
-    write_text(lambda width, color: levers_text(levers, width=width, color=color))

@@ -1,4 +1,4 @@
-"""`memfit predict` and `memfit replay` as functions: predict a training, replay a CUDA memory snapshot."""
+"""Predictions: the memory of a training that has not been run, and the replay of a GPU's memory snapshot."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from memfit.api.options import checked_options
+
 if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
     from memfit.records.snapshot import Replay
-    from memfit.show.progress.line import ProgressLine
 
 
+@checked_options
 def predict_peak(
     target: str | Callable[..., Any],
     *,
@@ -60,52 +62,29 @@ def predict_peak(
     )
 
 
-def prediction_progress() -> ProgressLine:
-    """The line at the bottom of a terminal on which a prediction says what it is doing; nothing elsewhere."""
-    from memfit.show.progress.line import ProgressLine
-
-    return ProgressLine()
-
-
-def show_prediction(prediction: Prediction, *, as_json: bool = False) -> None:
-    """Write a prediction to the terminal, or as its record."""
-    import sys
-
-    import msgspec
-    from rich.console import Console
-
-    from memfit.show.terminal.prediction import show_prediction as show
-
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(prediction).decode() + "\n")
-    else:
-        show(prediction, Console(highlight=False, soft_wrap=True))
-
-
+@checked_options
 def read_prediction(path: str | Path) -> Prediction:
-    """Read a prediction that was printed as JSON."""
+    """Read a prediction that `memfit predict --json` printed.
+
+    >>> read_prediction("prediction.json").peak.value  # doctest: +SKIP
+    """
     from memfit.records.prediction import read_prediction as read
 
     return read(path)
 
 
+@checked_options
 def replay_snapshot(
     path: str | Path, *, device: int | None = None, settings: Sequence[str] = (), memory_bytes: int | None = None
 ) -> Replay:
-    """Replay a CUDA memory snapshot: peaks, fragmentation, who held memory, what other settings would give."""
+    """Replay a CUDA memory snapshot: peaks, fragmentation, who held memory, what other settings would give.
+
+    `device` is the GPU (by default the one that ran out of memory, or has the most events); `settings` are tried as
+    PYTORCH_ALLOC_CONF, on a GPU with `memory_bytes` where that is given. Nothing in the file is run.
+
+    >>> replay_snapshot("snapshot.pickle", settings=["expandable_segments:True"])  # doctest: +SKIP
+    """
     from memfit.predict.snapshot.reader import read_snapshot
     from memfit.predict.snapshot.report import replay
 
     return replay(read_snapshot(path), device, settings, memory_bytes)
-
-
-def print_replay(replay: Replay, *, as_json: bool = False) -> None:
-    """Write a replayed snapshot to the standard output."""
-    from memfit.show.as_json import to_json
-    from memfit.show.paper import write_json, write_text
-    from memfit.show.terminal.replay import replay_text
-
-    if as_json:
-        write_json(to_json(replay))
-    else:
-        write_text(lambda width, color: replay_text(replay, width=width, color=color))

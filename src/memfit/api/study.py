@@ -1,14 +1,16 @@
-"""How is a study run, read, drawn and explained?"""
+"""Studies: run many measured trials, read a study, explain what drives its memory, and draw it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.study import Study, StudySettings
+    from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
     from memfit.records.study_findings import StudyFindings
 
 
@@ -19,112 +21,174 @@ class StudyRun:
     study: Study
     why_stopped: str
     was_interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    """What a person should know, where nobody was told while it ran."""
+
+
+class StudyProgress(Protocol):
+    """Who is told how a study goes."""
+
+    has_line: bool
+    """Whether `tick` shows anything; then the memory of running trials is sampled for it."""
+
+    def ended(self, trial: TrialRecord, standing: Standing) -> None:
+        """A trial has ended."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Something a person should know."""
+        ...
+
+    def tick(self, standing: Standing) -> None:
+        """A few times a second."""
+        ...
+
+
+@checked_options
+def run_study(
+    target: str | Path | StudySettings | Sequence[str] | None = None,
+    *,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    space: str | Path | None = None,
+    tuner: str | None = None,
+    trials: int | None = None,
+    concurrency: int | None = None,
+    limit_bytes: int | None = None,
+    memory_objective: bool = False,
+    metric: str | None = None,
+    direction: Direction | None = None,
+    seed: int | None = None,
+    max_seconds: float | None = None,
+    max_trial_seconds: float | None = None,
+    fixed: Sequence[str] = (),
+    steps: int | None = None,
+    name: str | None = None,
+    storage: str = "",
+    on: str = "",
+    profile: bool = False,
+    predict: bool = True,
+    progress: StudyProgress | None = None,
+) -> StudyRun:
+    """Run a study, or go on with the one in `output`; every trial is a process of its own whose memory is measured.
+
+    `target` is a file (memfit's own, or a config of NNI), settings, or with `space` (a search-space file) a workload or
+    the words of a command. None goes on with the study in `output`; then only `trials` and `concurrency` may change.
+
+    output, overwrite    the folder of the study, and whether one that is there is removed first
+    tuner                'Random', 'GridSearch', 'TPE', 'Evolution', 'Hyperband', ...
+    trials, concurrency  how many trials, and how many at a time
+    limit_bytes          memory a trial may take; memory_objective makes memory an objective beside the metric
+    metric, direction    the key to optimise when trials report dicts, and 'minimize' or 'maximize'
+    max_seconds          start no trial after this long; max_trial_seconds ends a trial that takes longer
+    fixed, steps         settings 'NAME=VALUE' of a workload, and the most optimizer steps of its trials
+    storage, on          'postgresql://...' in place of a file; the address of a Dask scheduler
+    profile, predict     keep a torch.profiler trace of each trial; reject points that are predicted not to fit
+    progress             is told how it goes; nothing is printed without it
+
+    >>> found = run_study("mlp", space="space.json", trials=20, limit_bytes=2 * 2**30)  # doctest: +SKIP
+    >>> [trial.peak.value for trial in found.study.trials]  # doctest: +SKIP
+    """
+    from memfit.study.coordinator import RunOptions
+    from memfit.study.session import Silent, open_session
+
+    asked: dict[str, Any] = {
+        "space": None if space is None else str(space), "tuner": tuner, "trials": trials, "concurrency": concurrency,
+        "limit_bytes": limit_bytes, "memory_objective": memory_objective, "metric": metric, "direction": direction,
+        "seed": seed, "max_seconds": max_seconds, "max_trial_seconds": max_trial_seconds, "fixed": tuple(fixed),
+        "steps": steps, "name": name,
+    }  # fmt: skip
+    settings = _settings_of(target, asked)
+    unheard = Silent()
+    watcher = progress or unheard
+    session = open_session(
+        settings,
+        output,
+        watcher,
+        storage=storage,
+        overwrite=overwrite,
+        max_trials=trials if target is None else None,
+        concurrency=concurrency if target is None else None,
+    )
+    try:
+        options = RunOptions(profile=profile, predict=predict, live=progress is not None and progress.has_line)
+        study = session.run(watcher, options, cluster=on)
+    finally:
+        session.close()
+    return StudyRun(
+        study=study,
+        why_stopped=session.why_stopped,
+        was_interrupted=session.was_interrupted,
+        notes=tuple(unheard.notes),
+    )
+
+
+def _settings_of(target: Any, asked: dict[str, Any]) -> StudySettings | None:
+    """The settings that are meant; None goes on with a study as it is stored. An option without effect is refused."""
+    from memfit.errors import UsageError
+    from memfit.records.study import StudySettings
+    from memfit.reproduce.published_tables import find_published
+    from memfit.study.request import Request, require_an_end, settings_of
+
+    if target is None or isinstance(target, StudySettings):
+        kept = ("trials", "concurrency") if target is None else ()
+        given = [name for name, value in asked.items() if value and name not in kept]
+        if given and target is None:
+            hint = "only trials and concurrency may change; start another study in another folder"
+            raise UsageError("a study goes on with the settings it has", found=", ".join(given), hint=hint)
+        if given:
+            raise UsageError(
+                "these options are part of the settings", found=", ".join(given), hint="change the StudySettings"
+            )
+        return target
+    words = (str(target),) if isinstance(target, (str, Path)) else tuple(target)
+    if len(words) == 1 and asked["space"] is None and find_published(words[0]) is not None:
+        data = words[0].removeprefix("paper-")
+        raise UsageError(f"the published trials {words[0]} are run by `memfit reproduce hyperparameters --data {data}`")
+    return require_an_end(settings_of(Request(words=words, **asked)))
+
+
+@checked_options
+def read_study(folder: str | Path, *, storage: str = "") -> Study:
+    """Read the study in a folder that `memfit study` wrote, whether it runs or not.
+
+    >>> study = read_study("memfit-studies/mlp")  # doctest: +SKIP
+    >>> max(trial.peak.value for trial in study.trials if trial.peak.value)  # doctest: +SKIP
+    """
+    from memfit.study.folder import read_folder
+
+    return read_folder(folder, storage)
 
 
 def find_study(target: str) -> Study:
-    """A published table by its name ('paper-mnist'), a study's folder, or its record in a JSON file."""
+    """A study's folder, its record in a JSON file, or a published table by its name ('paper-mnist')."""
+    from memfit.reproduce.published_tables import find_published
     from memfit.study.json_file import read_study_json
-    from memfit.study.published import find_published
 
     if Path(target).is_dir():
         return read_study(target)
     return find_published(target) or read_study_json(target)
 
 
-def explain_study(study: Study, *, quantity: str | None = None) -> StudyFindings:
-    """What drives memory in a study, and what the data cannot tell; `quantity` is 'peak' or 'average'."""
+@checked_options
+def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None = None) -> StudyFindings:
+    """What drives memory in a study, and what its trials cannot tell; by default of the quantity most trials have.
+
+    >>> findings = explain_study(read_study("memfit-studies/mlp"))  # doctest: +SKIP
+    >>> [finding.sentence for finding in findings.findings if finding.verdict == "found"]  # doctest: +SKIP
+    """
     from memfit.explain.study.explain import explain_study as explain
 
     return explain(study, quantity)
 
 
-def print_study_findings(findings: StudyFindings, *, as_json: bool = False) -> None:
-    """Write what was found in a study to the standard output."""
-    from memfit.show.as_json import to_json
-    from memfit.show.paper import write_json, write_text
-    from memfit.show.terminal.findings import findings_text
-
-    if as_json:
-        write_json(to_json(findings))
-    else:
-        write_text(lambda width, color: findings_text(findings, width=width, color=color))
-
-
-def run_study(
-    target: str | Path | StudySettings | Sequence[str] | None = None,
-    *,
-    output: str | Path | None = None,
-    storage: str = "",
-    on: str = "",
-    overwrite: bool = False,
-    profile: bool = False,
-    predict: bool = True,
-    quiet: bool = True,
-    **request: Any,
-) -> StudyRun:
-    """Run a study, or go on with the one in `output`: a file, settings, a published table, or words with `space=FILE`.
-
-    Further options, as on the command line: space, tuner, trials, concurrency, limit_bytes, memory_objective, metric,
-    direction, seed, max_seconds, max_trial_seconds, fixed, steps, num_random, replicates, name.
-    """
-    from memfit.records.study import StudySettings
-    from memfit.show.progress.study import StudyProgress
-    from memfit.study.coordinator import RunOptions
-    from memfit.study.request import Request, require_an_end, settings_of
-    from memfit.study.session import open_session
-
-    progress = StudyProgress(quiet=quiet)
-    settings = target if isinstance(target, StudySettings) or target is None else None
-    if target is not None and settings is None:
-        words = (str(target),) if isinstance(target, (str, Path)) else tuple(target)  # pyright: ignore[reportArgumentType]
-        settings = require_an_end(settings_of(Request(words=words, **request)))
-    more = {name: request.get(name) for name in ("trials", "concurrency")} if target is None else {}
-    session = open_session(
-        settings,
-        output,
-        progress,
-        storage=storage,
-        overwrite=overwrite,
-        max_trials=more.get("trials"),
-        concurrency=more.get("concurrency"),
-    )
-    try:
-        options = RunOptions(profile=profile, predict=predict, live=progress.has_line)
-        study = session.run(progress, options, cluster=on)
-    finally:
-        progress.close()
-        session.close()
-    return StudyRun(study=study, why_stopped=session.why_stopped, was_interrupted=session.was_interrupted)
-
-
-def read_study(folder: str | Path, *, storage: str = "") -> Study:
-    """Read the study in a folder that `memfit study` wrote, whether it runs or not."""
-    from memfit.study.folder import read_folder
-
-    return read_folder(folder, storage)
-
-
-def print_study(study: Study, *, as_json: bool = False) -> None:
-    """Write a study to the standard output; a re-run of published trials stands beside them."""
-    from memfit.show.paper import write_json, write_text
-    from memfit.show.terminal.study import rerun_text, study_text
-    from memfit.study.published_rerun import published_name
-
-    if as_json:
-        from memfit.show.as_json import to_json
-
-        write_json(to_json(study))
-        return
-    write_text(lambda width, color: study_text(study, width=max(width, 120)))
-    if published_name(study):
-        from memfit.study.published_comparison import compare_with_published
-
-        rerun = compare_with_published(study)
-        write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))
-
-
+@checked_options
 def draw_study(study: Study, folder: str | Path | None = None) -> tuple[Path, ...]:
-    """Draw memory against each hyperparameter, and parallel coordinates, into a folder (the study's own)."""
+    """Draw memory against each hyperparameter, and parallel coordinates, into a folder (the study's own).
+
+    >>> draw_study(read_study("memfit-studies/mlp"))  # doctest: +SKIP
+    (PosixPath('memfit-studies/mlp/memory.png'), PosixPath('memfit-studies/mlp/parallel.png'))
+    """
     from memfit.show.figures.study import draw_study as draw
 
     return draw(study, folder if folder is not None else study.folder)

@@ -10,22 +10,43 @@ import click
 from memfit.errors import MemfitError, UsageError
 from memfit.version import VERSION
 
-VERBS: dict[str, str] = {
-    "measure": "Run a command and measure its memory exactly.",
-    "attach": "Measure a program that is already running.",
-    "show": "Show a run: summary, picture, page.",
-    "diff": "Compare two runs, and say whether they differ by more than the noise.",
-    "export": "Write a run as CSV, JSON, chrome trace or memory-viewer snapshot.",
-    "predict": "Foresee the memory of a training, without running it.",
-    "explain": "Say what drives memory in a study of many trials.",
-    "data": "Fetch the data sets that built-in trainings read, and list them.",
-    "study": "Run many trials of a search space, each measured.",
-    "fit": "Make a training fit into a budget, and prove that it computes the same.",
-    "replay": "Replay a CUDA memory snapshot, and try other allocator settings on it.",
-    "doctor": "Say what this machine can and cannot measure, and why.",
+QUESTIONS: dict[str, dict[str, str]] = {
+    "Before you run": {
+        "predict": "Predict the memory of a training, without running it.",
+    },
+    "While it runs, and after": {
+        "measure": "Run a command and measure its memory exactly.",
+        "attach": "Measure a program that is already running.",
+        "show": "Show a run: summary, picture, page.",
+        "diff": "Compare two runs: do they differ by more than the noise?",
+        "export": "Write a run as CSV, JSON, chrome trace or memory snapshot.",
+        "replay": "Replay a CUDA memory snapshot, under other settings too.",
+    },
+    "Make it fit": {
+        "fit": "Make a training fit into a budget, with the same results.",
+    },
+    "Many runs": {
+        "study": "Run many trials of a search space, each measured.",
+        "explain": "Say what drives memory in a study of many trials.",
+        "reproduce": "Run published results again, and judge what their sources say.",
+    },
+    "This machine": {
+        "doctor": "Say what this machine can and cannot measure, and why.",
+        "data": "Fetch the data sets that built-in trainings read, and list them.",
+        "completion": "Print the script that completes memfit in bash, zsh or fish.",
+    },
 }
-"""Every verb with its line in the overview; `memfit VERB` loads `commands/VERB.py` and calls its `command`."""
-
+"""Every verb with its line in the overview, by the question it answers."""
+VERBS = {verb: line for verbs in QUESTIONS.values() for verb, line in verbs.items()}
+"""`memfit VERB` loads `commands/VERB.py` and calls its `command`."""
+QUICK_START = """\
+memfit measure -- python train.py           exact peak and timeline of a run
+memfit predict train.py --device a100-40gb  will it fit? without running it
+memfit fit train.py --budget 8GiB           make it fit, with the same losses
+memfit study --space space.json mlp         many runs, each of them measured
+memfit doctor                               what this machine can measure
+memfit --help                               all verbs, and VERB --help
+"""
 
 MOST_LETTERS = 4000
 """Of each part of an error."""
@@ -43,12 +64,14 @@ class VerbGroup(click.Group):
         return import_module(f"memfit.commands.{cmd_name}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(len(verb) for verb in VERBS)
+        for question, verbs in QUESTIONS.items():
+            with formatter.section(question):
+                formatter.write_dl([(verb.ljust(width), line) for verb, line in verbs.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]):  # type: ignore[override]
         name = args[0] if args else ""
-        if name and name not in VERBS and not name.startswith("-"):
+        if name and name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(unknown_verb(name), ctx)
         return super().resolve_command(ctx, args)
 
@@ -66,15 +89,18 @@ def unknown_verb(name: str) -> str:
     return f"there is no verb {name!r}; {hint}"
 
 
-@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="memfit")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """How much memory training takes, what drives it, and how to make it fit.
 
     \b
     Example:
       memfit measure -- python train.py --batch-size 64
     """
+    if context.invoked_subcommand is None:
+        click.echo(QUICK_START, nl=False)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from memfit.commands.measure import checked_interval
-from memfit.commands.options import SECONDS, json_option
+from memfit.commands.measure import after_a_run, checked_interval
+from memfit.commands.options import SECONDS, force_option, json_option, no_report_option, output_option, quiet_option
 from memfit.errors import StorageError
 
 EPILOG = """\b
@@ -16,12 +16,12 @@ Example:
 
 
 @click.command(epilog=EPILOG)
-@click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
+@output_option("Run folder to write [default: memfit-runs/NAME-DATE].")
+@force_option
 @click.option("--interval", type=SECONDS, default="10ms", show_default=True, help="Time between samples, 1ms to 1h.")
 @click.option("--for", "duration", type=SECONDS, help="Let go after this time.")
-@click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
-@click.option("-q", "--quiet", is_flag=True, help="No live line and no summary.")
+@no_report_option
+@quiet_option
 @json_option
 @click.argument("pid", type=click.IntRange(min=1))
 def command(
@@ -36,8 +36,9 @@ def command(
 ) -> None:
     """Measure the running process PID and its children until it ends or Ctrl-C lets go of it."""
     from memfit import api
+    from memfit.show.progress.live_line import LiveLine
 
-    line = api.live_line()
+    line = LiveLine()
     show_live = line.enabled and not (quiet or as_json)
     try:
         record = api.attach_process(
@@ -47,6 +48,6 @@ def command(
     finally:
         line.close()
     try:
-        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+        after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
     except StorageError as error:
         click.echo(f"memfit: the page was not written: {error}", err=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from memfit.commands.options import json_option
+from memfit.commands.options import json_option, quiet_option
+from memfit.commands.output import write_record
 
 EPILOG = """\b
 Examples:
@@ -28,7 +29,7 @@ def command(context: click.Context) -> None:
 @command.command("fetch")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--from", "origin", type=click.Path(), help="Take the files from this folder or archive instead.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@quiet_option
 def fetch(names: tuple[str, ...], origin: str | None, quiet: bool) -> None:
     """Fetch data sets: mnist, fashion-mnist, cifar-10, squad; 'all' is the three of images.
 
@@ -36,9 +37,14 @@ def fetch(names: tuple[str, ...], origin: str | None, quiet: bool) -> None:
     an interrupted download goes on where it stopped.
     """
     from memfit import api
+    from memfit.show.terminal.data import FetchLine
 
     for name in api.data_set_names(names):
-        folder = api.fetch_data(name, origin=origin, quiet=quiet)
+        line = FetchLine(name, quiet=quiet)
+        try:
+            folder = api.fetch_data(name, origin=origin, progress=line)
+        finally:
+            line.clear()
         click.echo(f"{name}: {folder}")
 
 
@@ -48,5 +54,7 @@ def fetch(names: tuple[str, ...], origin: str | None, quiet: bool) -> None:
 def list_sets(check: bool, as_json: bool) -> None:
     """List the data sets, and which of them are here."""
     from memfit import api
+    from memfit.show.terminal.data import data_text
 
-    api.print_data_sets(api.list_data(check=check), as_json=as_json)
+    found = api.list_data(check=check)
+    write_record(found, lambda width, color: data_text(found, width=width, color=color), as_json=as_json)

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memfit import api
-from memfit.commands.options import json_option
+from memfit.commands.options import (
+    force_option,
+    html_option,
+    json_option,
+    ledger_option,
+    output_option,
+    quiet_option,
+    stable_option,
+)
+from memfit.commands.output import write_record
 from memfit.errors import UsageError
 
 if TYPE_CHECKING:
+    from memfit.api import RepeatsFollower
     from memfit.records.difference import Comparison
 
 EPILOG = """\b
@@ -71,45 +81,61 @@ class _Percent(click.ParamType):
     options_metavar="[OPTIONS] A... [--] B...",
 )
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="")
+@output_option("With --repeat: folder of the repeats [default: memfit-runs/diff-NAME-DATE].")
+@force_option
 @click.option("--repeat", type=int, metavar="N", help="Run both commands N times (at least 4), in turn, and compare.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with interrupted repeats.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the repeats. Default: memfit-runs/...")
-@click.option("--stable", is_flag=True, help="With --repeat: pin glibc's mmap threshold, so that repeats agree.")
-@click.option("--ledger", is_flag=True, help="With --repeat: trace steps, to compare line by line.")
+@stable_option
+@ledger_option
 @click.option(
     "--fail-above", type=_Percent(), metavar="P", help="Exit code 1 if B's peak is surely more than P % above."
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with B over A and the comparison below.")
-@click.option("-f", "--force", is_flag=True, help="Replace a page or a folder of repeats that is already there.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while repeats run.")
+@html_option
+@quiet_option
 @json_option
 def command(
-    runs: tuple[Path, ...], repeat: int | None, resume: Path | None, output: Path | None, stable: bool, ledger: bool,
+    runs: tuple[Path, ...], repeat: int | None, resume: Path | None, output: str | None, stable: bool, ledger: bool,
     fail_above: float | None, html: Path | None, force: bool, quiet: bool, as_json: bool,
     groups: list[tuple[str, ...]],
 ) -> None:  # fmt: skip
     """Compare two runs, two groups of repeats, or, with --repeat, two commands that are run again and again.
 
     One run per side tells little: of many quantities only repeats show how far they vary. --repeat takes two commands
-    behind '--', or two run folders, whose recorded commands are then run again in their own folders.
+    behind '--', or two run folders, whose recorded commands are then run again in their own folders; --stable and
+    --ledger are for those. A page (--html) has B over A and the comparison below.
     """
     if resume is not None:
         _refuse({"--repeat": repeat, "-o": output, "--stable": stable, "--ledger": ledger, "runs": runs or groups})
-        comparison = api.resume_repeats(resume, follower=api.repeats_progress(quiet=quiet))
+        comparison = api.resume_repeats(resume, progress=_progress(quiet))
     elif repeat is not None:
         comparison = _repeat(runs, groups, repeat, output, stable, ledger, force, quiet)
     else:
         _refuse({"-o": output, "--stable": stable, "--ledger": ledger}, "are for --repeat, which measures again")
         first, second = sides(runs, groups)
-        comparison = api.compare_runs([api.read_run(path) for path in first], [api.read_run(path) for path in second])
+        comparison = api.diff_runs([api.read_run(path) for path in first], [api.read_run(path) for path in second])
     if html is not None:
         a, b = (api.read_run(side.folders[0]) for side in (comparison.first, comparison.second))
         api.write_report(a, html=html, over=b, overwrite=force, comparison=comparison)
-    api.print_comparison(comparison, as_json=as_json)
+    _print_comparison(comparison, as_json)
     if html is not None:
         click.echo(f"wrote {html}", err=as_json)
     if fail_above is not None and _is_above(comparison, fail_above):
         sys.exit(1)
+
+
+def _progress(quiet: bool) -> RepeatsFollower:
+    """Tells the standard error what is run, each run that ended, and the time left."""
+    from memfit.show.progress.repeats import RepeatsProgress
+
+    return RepeatsProgress(quiet=quiet)
+
+
+def _print_comparison(comparison: Comparison, as_json: bool) -> None:
+    from memfit.show.terminal.difference import comparison_text
+
+    write_record(
+        comparison, lambda width, color: comparison_text(comparison, width=width, color=color), as_json=as_json
+    )
 
 
 def _refuse(options: dict[str, Any], why: str = "cannot be combined with --resume") -> None:
@@ -119,14 +145,14 @@ def _refuse(options: dict[str, Any], why: str = "cannot be combined with --resum
 
 
 def _repeat(
-    runs: tuple[Path, ...], groups: list[tuple[str, ...]], repeat: int, output: Path | None, stable: bool,
+    runs: tuple[Path, ...], groups: list[tuple[str, ...]], repeat: int, output: str | None, stable: bool,
     ledger: bool, force: bool, quiet: bool,
 ) -> Comparison:  # fmt: skip
     """Run again what two folders recorded, or two commands."""
     from memfit.records.run import settings_for
 
     options: dict[str, Any] = {
-        "output": output, "overwrite": force, "follower": api.repeats_progress(quiet=quiet),
+        "output": output, "overwrite": force, "progress": _progress(quiet),
     }  # fmt: skip
     if len(runs) == 2 and not groups:
         _refuse({"--ledger": ledger}, "is for commands; run folders are measured as they were")

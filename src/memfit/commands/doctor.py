@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from memfit.commands.options import json_option
+from memfit.commands.output import write_record
 
 EPILOG = """\b
 Examples:
@@ -20,11 +21,7 @@ Takes about three seconds, most of it for loading torch, and changes nothing. Th
 def command(as_json: bool) -> None:
     """Say what this machine can and cannot measure, why, and how to enable it."""
     from memfit import api
+    from memfit.show.terminal.doctor import machine_text
 
     report = api.examine_machine()
-    if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(report).decode())
-    else:
-        api.print_machine(report)
+    write_record(report, lambda width, color: machine_text(report, width=width, color=color), as_json=as_json)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from memfit import api
+from memfit.commands.options import force_option, output_option
 
 FORMATS = ("csv", "json", "chrome-trace", "memory-viewer")
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
@@ -14,11 +16,11 @@ TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", type=click.Path(path_type=Path))
+@output_option("Where to [default: here, named after the run].")
+@force_option
 @click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to; by default named after the run, here.")
-@click.option("--table", type=click.Choice(TABLES), help="csv: this table alone, as one file.")
-@click.option("-f", "--force", is_flag=True, help="Replace what is already there.")
-def command(run: Path, to: str, output: Path | None, table: str | None, force: bool) -> None:
+@click.option("--table", type=click.Choice(TABLES), help="Of csv, this table alone, as one file.")
+def command(run: Path, to: Any, output: str | None, table: str | None, force: bool) -> None:
     """Write a run as CSV tables, JSON, a chrome trace or a snapshot for PyTorch's memory viewer.
 
     \b

@@ -1,14 +1,15 @@
-"""`memfit fit`: a budget in bytes, any PyTorch model, a plan that is applied and proven; or an experiment."""
+"""`memfit fit`: a budget in bytes, any PyTorch model, a plan that is applied and proven."""
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
 
-from memfit.commands.fit_experiment import experiment_options, run_experiment, split_options
-from memfit.commands.options import BYTES, json_option
+from memfit.commands.options import BYTES, complete_files, force_option, json_option, output_option, set_option
+from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, UsageError
 
 EXAMPLES = """\b
@@ -16,53 +17,54 @@ Examples:
   memfit fit train.py --budget 8GiB -- --epochs 3
   memfit fit train.py:make --budget 2GiB
   memfit fit resnet50 --set batch_size=8 --set size=500 --budget 2GiB --disk /var/tmp
-  memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB
-  memfit fit --experiment                  (all planners on standard networks)
-  memfit fit --experiment edge --link-mbit 5 --device-watts 8"""
+  memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB"""
 
 
-@click.command("fit", epilog=EXAMPLES)
-@click.argument("target", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+class _Fit(click.Command):
+    """Answers the former spelling of `memfit reproduce` with the new one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = [] if ctx.resilient_parsing else args[: args.index("--")] if "--" in args else args
+        for index, word in enumerate(own):
+            if word == "--experiment" or word.startswith("--experiment="):
+                value = word.partition("=")[2] or next(iter(own[index + 1 :]), "")
+                name = "edge" if value == "edge" else "offloading"
+                raise UsageError(f"`memfit fit --experiment` is now `memfit reproduce {name}`")
+        return super().parse_args(ctx, args)
+
+
+@click.command("fit", cls=_Fit, epilog=EXAMPLES)
+@click.argument("target", shell_complete=complete_files)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
+@output_option("Where the plan goes [default: plan.json].")
+@force_option
 @click.option("--budget", "budget_bytes", type=BYTES, metavar="SIZE", help="What the step may take, for example 8GiB.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
+@set_option
 @click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
-@click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, as cuda:24GiB.")
+@click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, such as cuda:24GiB.")
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
-@click.option("-o", "--output", metavar="PATH", help="Where the plan goes [plan.json], or the folder of an experiment.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch [default: as torch decides].")
 @click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
 @click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
-@experiment_options
 @json_option
-def command(target: str | None, arguments: tuple[str, ...], as_json: bool, output: str | None, **given: Any) -> None:
+def command(
+    target: str, arguments: tuple[str, ...], as_json: bool, output: str | None, accumulate: bool | None, **options: Any
+) -> None:
     """Fit the training that TARGET runs or builds into a budget.
 
     A script (TARGET ends in .py; its own arguments follow `--`) is run to its end: its first pass is watched, a plan is
     made, proven and applied, and the training goes on within the budget. FILE:function or a built-in workload builds a
     training, of which the plan is made and proven.
-
-    With --experiment nothing is fitted: planners are compared on standard networks, or the tables of training at the
-    edge are computed; all of it from shapes, so that no GPU and little memory is needed.
     """
-    experiment, options = split_options(given)
-    if experiment.name is not None:
-        run_experiment(experiment, target, options, output, as_json)
-    elif target is None:
-        raise UsageError("there is nothing to fit", hint="memfit fit train.py:make --budget 8GiB, or --experiment")
-    else:
-        experiment.refuse_without_name()
-        accumulates = bool(options.pop("accumulate"))
-        script = {name: options.pop(name) for name in ("plan_file", "dry_run")}
-        if target.endswith(".py"):
-            refused = {"-o": output, "--accumulate": accumulates, "--set": options.pop("settings")}
-            _refuse(refused, "not for scripts: their plan goes to --plan FILE, their arguments follow `--`")
-            _fit_script(target, arguments, as_json=as_json, **script, **options)
-            return
-        _refuse({"--plan": script["plan_file"], "--dry-run": script["dry_run"], "arguments": arguments}, "for scripts")
-        _fit(target, output=output or "plan.json", as_json=as_json, accumulates=accumulates, **options)
+    script = {name: options.pop(name) for name in ("plan_file", "dry_run")}
+    if target.endswith(".py"):
+        refused = {"-o": output, "--accumulate": accumulate, "--set": options.pop("settings")}
+        _refuse(refused, "not for scripts: their plan goes to --plan FILE, their arguments follow `--`")
+        _fit_script(target, arguments, as_json=as_json, **script, **options)
+        return
+    _refuse({"--plan": script["plan_file"], "--dry-run": script["dry_run"], "arguments": arguments}, "for scripts")
+    _fit(target, output=output or "plan.json", as_json=as_json, accumulates=bool(accumulate), **options)
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
@@ -82,6 +84,7 @@ def _fit_script(
     **options: Any,
 ) -> None:
     from memfit import api
+    from memfit.show.terminal.fit import loop_fit_text
 
     if device is not None and (":" in device or not device.startswith(("cpu", "cuda"))):
         raise UsageError(
@@ -96,14 +99,24 @@ def _fit_script(
     try:
         found = api.fit_script(target, budget_bytes, arguments=arguments, only_plan=bool(dry_run), say=_say, **options)
     except DoesNotFit as error:
-        if error.levers and not as_json:
-            api.print_levers(error.levers)
+        if not as_json:
+            _print_levers(error)
         raise
-    api.print_loop_fit(found, as_json=as_json)
+    text = lambda width, color: loop_fit_text(found, width=width, color=color)  # noqa: E731
+    write_record(found, text, as_json=as_json, stream=sys.stderr)
     if found.ended:
         raise SystemExit(1)
     if found.within_budget is False:
         raise SystemExit(3)
+
+
+def _print_levers(error: DoesNotFit) -> None:
+    """What remains when no plan fits."""
+    from memfit.show.paper import write_text
+    from memfit.show.terminal.fit import levers_text
+
+    if error.levers:
+        write_text(lambda width, color: levers_text(error.levers, width=width, color=color))
 
 
 def _say(sentence: str) -> None:
@@ -113,6 +126,7 @@ def _say(sentence: str) -> None:
 
 def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:
     from memfit import api
+    from memfit.show.terminal.fit import fit_text
 
     if budget_bytes is None and device is None:
         raise UsageError("there is no budget", hint="--budget 8GiB, or --device cuda:24GiB")
@@ -121,7 +135,7 @@ def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | 
     try:
         fit = api.fit_target(target, budget_bytes, device=device, **options)
     except DoesNotFit as error:
-        if error.levers and not as_json:
-            api.print_levers(error.levers)
+        if not as_json:
+            _print_levers(error)
         raise
-    api.print_fit(fit, as_json=as_json)
+    write_record(fit, lambda width, color: fit_text(fit, width=width, color=color), as_json=as_json)

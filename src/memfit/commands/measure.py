@@ -5,11 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.commands.options import (
+    BYTES,
+    SECONDS,
+    complete_files,
+    force_option,
+    json_option,
+    ledger_option,
+    no_report_option,
+    output_option,
+    quiet_option,
+    stable_option,
+)
+from memfit.commands.output import write_record
 from memfit.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memfit.api import ExplainedRun
+    from memfit.records.run import RunRecord
 
 EPILOG = """\b
 Examples:
@@ -22,26 +41,24 @@ The exit code is the command's own; 3 when --limit ended it.
 
 
 @click.command(epilog=EPILOG, context_settings={"ignore_unknown_options": False})
-@click.option("-o", "--output", type=click.Path(), help="Run folder to write. Default: memfit-runs/NAME-DATE.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite an old run in that folder.")
+@output_option("Run folder to write [default: memfit-runs/NAME-DATE].")
+@force_option
 @click.option(
-    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h. [default: 10ms; 100ms beside marked steps]"
+    "--interval", type=SECONDS, help="Time between samples, 1ms to 1h [default: 10ms; 100ms beside marked steps]."
 )
-@click.option("--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th.")
+@ledger_option
 @click.option("--ledger-every", type=click.IntRange(min=1), metavar="K", help="The same, tracing every K-th step.")
-@click.option("--limit", type=BYTES, help="End the job's whole group when its tree passes this size; exit code 3.")
+@click.option("--limit", type=BYTES, help="End the job when its whole tree takes more than this; exit code 3.")
 @click.option("--grace", type=SECONDS, default="5s", show_default=True, help="Time between SIGTERM and SIGKILL then.")
-@click.option(
-    "--stable", is_flag=True, help="Pin glibc's mmap threshold so that repeated runs agree (costs some speed)."
-)
+@stable_option
 @click.option(
     "--assume-watts", type=click.FloatRange(min=0, min_open=True), help="Power to assume for an energy estimate."
 )
 @click.option("--no-marks", is_flag=True, help="Put nothing into Python jobs: no steps, no phases, no counter reset.")
-@click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
-@click.option("-q", "--quiet", is_flag=True, help="No live line and no summary.")
+@no_report_option
+@quiet_option
 @json_option
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(
     output: str | None, force: bool, interval: float | None, ledger: bool, ledger_every: int | None, limit: int | None,
     grace: float, stable: bool, assume_watts: float | None, no_marks: bool, no_report: bool, quiet: bool, as_json: bool,
@@ -50,6 +67,7 @@ def command(
     """Run COMMAND unchanged and measure the memory of its whole process tree."""
     from memfit import api
     from memfit.records.run import settings_for
+    from memfit.show.progress.live_line import LiveLine
 
     if (ledger or ledger_every) and no_marks:
         raise UsageError("--ledger needs the marks that --no-marks switches off", hint="leave one of them out")
@@ -61,7 +79,7 @@ def command(
         stable=stable,
         assume_watts=assume_watts,
     )
-    line = api.live_line()
+    line = LiveLine()
     show_live = line.enabled and not (quiet or as_json)
     try:
         result = api.measure_command(
@@ -81,12 +99,44 @@ def command(
     try:
         record = result.read()
         over_limit = record.outcome.kind == "over the limit"
-        api.after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+        after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
     except StorageError as error:  # a full disk: the summary stands above, and the record is as whole as it can be
         click.echo(f"memfit: the page was not written: {error}", err=True)
     except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
         click.echo(f"memfit: the job has ended, but its record in {result.folder} cannot be shown: {error}", err=True)
     leave_like_the_job(result.exit_code, result.signal, over_limit=over_limit)
+
+
+def after_a_run(record: RunRecord, *, as_json: bool, quiet: bool, report: bool) -> None:
+    """What a person gets after a run: page and picture in the folder, the summary (or the record as JSON) on screen.
+
+    A full disk costs the page and the picture, not the summary: it is printed first, then the error is raised.
+    """
+    from memfit import api
+
+    if not report and quiet and not as_json:
+        return
+    run = api.explain_run(record)
+    written, problem = (), None
+    if report:
+        try:
+            written = api.write_report(run)
+        except StorageError as error:
+            problem = error
+    if as_json or not quiet:
+        print_run(run, as_json=as_json, written=written)
+    if problem is not None:
+        raise problem
+
+
+def print_run(run: RunRecord | ExplainedRun, *, as_json: bool, written: tuple[Path, ...] = ()) -> None:
+    """The summary of a run, or what is drawn of it as JSON."""
+    from memfit import api
+    from memfit.show.terminal.run import summary_text
+
+    view = api.view_run(run)
+    text = lambda width, color: summary_text(view, width=width, color=color, written=written)  # noqa: E731
+    write_record(view, text, as_json=as_json)
 
 
 def checked_interval(seconds: float) -> float:

@@ -1,11 +1,13 @@
-"""Options that several verbs share: sizes, durations, --json."""
+"""Options that several verbs share: sizes, durations, where to write, how much to say, completion of file names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from memfit.errors import BadQuantity
 from memfit.units import parse_bytes, parse_seconds
@@ -30,4 +32,30 @@ class Quantity(click.ParamType):
 
 BYTES = Quantity("size", parse_bytes)
 SECONDS = Quantity("duration", parse_seconds)
+
+# Options that several verbs share, each defined once. In `--help`, -o and -f come first, -q and --json last.
+
+force_option = click.option("-f", "--force", is_flag=True, help="Replace what is already there.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, and no summary of what was run.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the record as JSON instead of the summary.")
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the function or workload; repeatable."
+)
+stable_option = click.option(
+    "--stable", is_flag=True, help="Pin glibc's mmap threshold so that repeated runs agree (costs some speed)."
+)
+ledger_option = click.option(
+    "--ledger", is_flag=True, help="Explain the peak down to layers: trace step 2 and every 50th."
+)
+no_report_option = click.option("--no-report", is_flag=True, help="Write no picture and no page after the run.")
+html_option = click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, in one file.")
+
+
+def output_option(what: str, default: str = "") -> Callable[..., Any]:
+    """Where the verb writes: -o PATH."""
+    return click.option("-o", "--output", type=click.Path(), default=default or None, help=what)
+
+
+def complete_files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """File names of the shell, for arguments that may be a file."""
+    return [CompletionItem(incomplete, type="file")]

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from memfit.commands.options import SECONDS, complete_files, json_option, set_option
+from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, MemfitError
 
 EXAMPLES = """\b
@@ -17,16 +19,20 @@ Examples:
 
 
 @click.command("predict", epilog=EXAMPLES)
-@click.argument("target")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of a function or workload.")
+@click.argument("target", shell_complete=complete_files)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
+@set_option
 @click.option(
-    "--device", default="cpu", show_default=True, help="cpu, cuda, cuda:NAME or NAME alone, such as a100-40gb."
-)
+    "--device", metavar="DEVICE", default="cpu", show_default=True,
+    help="The device: cpu, cuda, cuda:NAME or NAME alone, such as a100-40gb.",
+)  # fmt: skip
 @click.option(
     "--memory", metavar="SIZE", help="Memory of the device, for example 24GiB; exit code 3 if it does not fit."
 )
-@click.option("--steps", "num_steps", type=click.IntRange(1, 100), help="Optimizer steps to trace (2; scripts 3).")
+@click.option(
+    "--steps", "num_steps", type=click.IntRange(1, 100), metavar="N",
+    help="Optimizer steps to trace [default: 2; scripts 3].",
+)  # fmt: skip
 @click.option(
     "--malloc", type=click.Choice(["default", "pinned"]), default="default", help="The C heap's setting (cpu)."
 )
@@ -44,7 +50,7 @@ Examples:
     help="Peaks over the data's lengths: those listed in FILE ({length} stands for one), or of a script's own batches.",
 )
 @click.option("--ranks", type=int, default=1, metavar="N", help="One rank of N; the batch is that rank's own.")
-@click.option("--shard", metavar="HOW", help="ddp, zero1, zero2, zero3 or fsdp: what N ranks divide among them.")
+@click.option("--shard", metavar="HOW", help="What N ranks divide among them: ddp, zero1, zero2, zero3 or fsdp.")
 @click.option(
     "--engine",
     type=click.Choice(["auto", "fake", "phantom"]),
@@ -59,13 +65,15 @@ Examples:
     help="What reading an unknown value there gives.",
 )
 @click.option("--show-output", is_flag=True, help="Let the job's own output through, on standard error.")
-@click.option("--timeout", "most_seconds", type=float, metavar="SECONDS", help="Give up after this long (900).")
-@click.option("--json", "as_json", is_flag=True, help="Print the record.")
+@click.option("--timeout", "most_seconds", type=SECONDS, help="Give up after this long [default: 15min].")
+@json_option
 def command(target: str, as_json: bool, **options: Any) -> None:
-    """Foresee the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
+    """Predict the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
     from memfit import api
+    from memfit.show.progress.line import ProgressLine
+    from memfit.show.terminal.prediction import prediction_text
 
-    line = api.prediction_progress()
+    line = ProgressLine()
     try:
         prediction = api.predict_peak(target, tell=line.draw if line.is_drawable else None, **options)
     except MemfitError as error:
@@ -74,7 +82,8 @@ def command(target: str, as_json: bool, **options: Any) -> None:
         raise
     finally:
         line.clear()
-    api.show_prediction(prediction, as_json=as_json)
+    text = lambda width, color: prediction_text(prediction, width=width, color=color)  # noqa: E731
+    write_record(prediction, text, as_json=as_json)
     if prediction.failed is not None:
         failed = prediction.failed
         raise DoesNotFit(

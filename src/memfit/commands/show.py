@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from memfit import api
-from memfit.commands.options import json_option
+from memfit.commands.measure import print_run
+from memfit.commands.options import force_option, html_option, json_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, complete in one file.")
+@force_option
+@html_option
 @click.option("--png", type=click.Path(path_type=Path), help="Write the timeline as a PNG picture.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Write the timeline as an SVG picture.")
 @click.option(
@@ -22,7 +24,6 @@ from memfit.commands.options import json_option
     "--predicted", metavar="FILE", type=click.Path(path_type=Path), help="Lay a prediction (predict --json) over it."
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser; without --html, RUN/report.html.")
-@click.option("-f", "--force", is_flag=True, help="Replace files that are already there.")
 @json_option
 def command(
     run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, predicted: Path | None,
@@ -37,27 +38,25 @@ def command(
       memfit show runs/train-1 --predicted prediction.json --png both.png
       memfit show runs/train-1 --json
     """
-    record = api.read_run(run)
-    second = api.read_run(over) if over is not None else None
-    foreseen = api.read_prediction(predicted) if predicted is not None else None
     if open_page and html is None:
         html, force = run / "report.html", True
     if over is not None and html is None:
         raise click.UsageError("--over is drawn in the page: give --html PATH as well")
     wanted = html is not None or png is not None or svg is not None
-    if foreseen is not None and not wanted:
+    if predicted is not None and not wanted:
         raise click.UsageError("--predicted is drawn: give --html, --png or --svg as well")
+    explained = api.explain_run(api.read_run(run))
     written = ()
     if wanted:
+        second = api.read_run(over) if over is not None else None
+        prediction = api.read_prediction(predicted) if predicted is not None else None
         written = api.write_report(
-            record, html=html, png=png, svg=svg, over=second, prediction=foreseen, overwrite=force
+            explained, html=html, png=png, svg=svg, over=second, prediction=prediction, overwrite=force
         )
-    if as_json:
-        api.print_record(record)
-    elif wanted:
+    if as_json or not wanted:
+        print_run(explained, as_json=as_json)
+    else:
         for path in written:
             click.echo(f"wrote {path}")
-    else:
-        api.print_summary(record)
     if open_page and html is not None:
         click.launch(str(html.resolve()))

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import BYTES, SECONDS, json_option
+from memfit.commands.options import (
+    BYTES,
+    SECONDS,
+    complete_files,
+    force_option,
+    json_option,
+    output_option,
+    quiet_option,
+    set_option,
+)
+from memfit.commands.output import write_record
 from memfit.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from memfit.api import StudyRun
+    from memfit.records.study import Study
 
 EPILOG = """\b
 Examples:
@@ -16,7 +32,6 @@ Examples:
   memfit study config.yml                  (a config of NNI, as it is)
   memfit study --space space.json --trials 40 -- python trial.py
   memfit study --space space.json --limit 2GiB mlp
-  memfit study paper-mnist --steps 20
   memfit study resume memfit-studies/trial
   memfit study show memfit-studies/trial
 
@@ -25,66 +40,75 @@ running trials; a second one ends them, to be run again.
 """
 
 
-@click.command(epilog=EPILOG)
-@click.option("-o", "--output", type=click.Path(), help="Folder of the study. Default: memfit-studies/NAME.")
-@click.option("-f", "--force", is_flag=True, help="Start over: remove the study in that folder.")
+class _Study(click.Command):
+    """Answers the former spelling of `memfit reproduce hyperparameters` with the new one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = [] if ctx.resilient_parsing else args[: args.index("--")] if "--" in args else args
+        table = next((word for word in own if re.fullmatch(r"paper-(mnist|fashion-mnist|cifar-10)", word)), "")
+        if table and "--space" not in own and not os.path.exists(table):
+            data = table.removeprefix("paper-")
+            raise UsageError(f"`memfit study {table}` is now `memfit reproduce hyperparameters --data {data}`")
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Study, epilog=EPILOG)
+@output_option("Folder of the study [default: memfit-studies/NAME].")
+@force_option
 @click.option("--space", type=click.Path(), help="A search-space file of NNI; then a command or workload follows.")
-@click.option("--tuner", metavar="NAME", help="Random, GridSearch, TPE, Evolution, Hyperband, ...")
-@click.option("--trials", type=click.IntRange(min=1), help="Trials to start.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Trials at a time.")
-@click.option("--limit", "limit_bytes", type=BYTES, help="Memory a trial may take; one above it is ended.")
+@click.option("--tuner", metavar="NAME", help="Random, GridSearch, TPE, Evolution, Hyperband and more.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Trials to start.")
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials at a time [default: 1].")
+@click.option("--limit", "limit_bytes", type=BYTES, help="End a trial that takes more than this.")
 @click.option("--pareto", "memory_objective", is_flag=True, help="Memory is an objective beside the metric.")
 @click.option("--metric", metavar="KEY", help="The key to optimise, when trials report dicts.")
 @click.option("--maximize", "direction", flag_value="maximize", help="More is better.")
-@click.option("--minimize", "direction", flag_value="minimize", help="Less is better (the default).")
-@click.option("--seed", type=int, help="Of the tuner.")
+@click.option("--minimize", "direction", flag_value="minimize", help="Less is better [default].")
+@click.option("--seed", type=int, metavar="N", help="Of the tuner [default: 0].")
 @click.option("--time", "max_seconds", type=SECONDS, help="Start no trial after this long.")
 @click.option("--trial-time", "max_trial_seconds", type=SECONDS, help="End a trial that takes longer.")
-@click.option("--set", "fixed", multiple=True, metavar="NAME=VALUE", help="A setting of the workload, in every trial.")
-@click.option("--steps", type=click.IntRange(min=1), help="Cap the optimizer steps of every trial of a workload.")
-@click.option("--random", "num_random", type=click.IntRange(min=1), metavar="N", help="Published ranges, N new points.")
-@click.option("--replicates", type=click.IntRange(min=1), help="Runs of every published point (3).")
-@click.option("--storage", default="", metavar="URL", help="postgresql://... in place of a local file.")
+@set_option
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Cap the optimizer steps of every trial.")
+@click.option("--storage", default="", metavar="URL", help="Keep it at postgresql://... in place of a local file.")
 @click.option("--on", default="", metavar="ADDRESS", help="A Dask scheduler: run the trials on its workers.")
 @click.option("--profile", is_flag=True, help="Keep a torch.profiler trace of every trial, for TensorBoard.")
 @click.option("--no-predict", "predict", flag_value=False, default=True, help="Reject nothing by prediction.")
 @click.option("--no-figures", "figures", flag_value=False, default=True, help="Draw nothing at the end.")
 @click.option("--name", metavar="NAME", help="What to call the study.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while it runs.")
+@quiet_option
 @json_option
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(
     words: tuple[str, ...], output: str | None, force: bool, storage: str, on: str, profile: bool, predict: bool,
-    figures: bool, quiet: bool, as_json: bool, **request: Any,
+    figures: bool, quiet: bool, as_json: bool, settings: tuple[str, ...], **request: Any,
 ) -> None:  # fmt: skip
     """Run the trials of a study, each in a process of its own whose memory is measured.
 
-    The study is a FILE, a published table, or, with --space, a COMMAND or workload. `resume FOLDER` goes on with a
-    study, `show FOLDER` prints it.
+    The study is a FILE or, with --space, a COMMAND or workload. `resume FOLDER` goes on with a study, `show FOLDER`
+    prints it.
     """
     from memfit import api
+    from memfit.show.progress.study import StudyProgress
 
     if words[:1] == ("show",) and request["space"] is None:
-        api.print_study(api.read_study(_folder(words), storage=storage), as_json=as_json)
+        _print_study(api.read_study(_folder(words), storage=storage), as_json)
         return
+    request["fixed"] = settings
     target: Any = words
     if words[:1] == ("resume",) and request["space"] is None:
         target, output = None, _folder(words)
         _refuse_changes(request)
-    run = api.run_study(
-        target,
-        output=output,
-        storage=storage,
-        on=on,
-        overwrite=force,
-        profile=profile,
-        predict=predict,
-        quiet=quiet,
-        **request,
-    )
+    progress = StudyProgress(quiet=quiet)
+    try:
+        run = api.run_study(
+            target, output=output, storage=storage, on=on, overwrite=force, profile=profile, predict=predict,
+            progress=progress, **request,
+        )  # fmt: skip
+    finally:
+        progress.close()
     written = _draw(run.study) if figures else ()
     if as_json or not quiet:
-        api.print_study(run.study, as_json=as_json)
+        _print_study(run.study, as_json)
     if not (as_json or quiet):
         _say_the_end(run, written)
     if run.was_interrupted:
@@ -105,7 +129,20 @@ def _refuse_changes(request: dict[str, Any]) -> None:
         raise UsageError("a study goes on with the settings it has", found=", ".join(names), hint=hint)
 
 
-def _draw(study: Any) -> tuple[Any, ...]:
+def _print_study(study: Study, as_json: bool) -> None:
+    """The study; a re-run of published trials stands beside them."""
+    from memfit import api
+    from memfit.show.paper import write_text
+    from memfit.show.terminal.reproduction import rerun_text
+    from memfit.show.terminal.study import study_text
+
+    write_record(study, lambda width, color: study_text(study, width=max(width, 120)), as_json=as_json)
+    rerun = None if as_json else api.beside_published(study)
+    if rerun is not None:
+        write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))
+
+
+def _draw(study: Study) -> tuple[Any, ...]:
     from memfit import api
 
     try:
@@ -115,7 +152,7 @@ def _draw(study: Any) -> tuple[Any, ...]:
         return ()
 
 
-def _say_the_end(run: Any, written: tuple[Any, ...]) -> None:
+def _say_the_end(run: StudyRun, written: tuple[Any, ...]) -> None:
     folder = run.study.folder
     click.echo("")
     if run.was_interrupted:

@@ -53,7 +53,7 @@ class BudgetedTraining:
         self._at_the_end.detach()
         self.found = fitter.stop()
         if self.found.fits:
-            api.print_loop_fit(self.found)
+            _print_fit(self.found)
 
     def _new_fitter(self) -> LoopFitter:
         return api.fitting_loop(self._budget, say=_say, **self._options)
@@ -67,6 +67,13 @@ def refuse_ranks(num_ranks: int, how: str) -> None:
             found="its passes talk to other ranks, so that one rank alone cannot repeat them",
             hint="fit the same training on one device, and load the plan in every rank: memfit.apply_plan",
         )
+
+
+def _print_fit(found: LoopFit) -> None:
+    from memfit.show.paper import write_text
+    from memfit.show.terminal.fit import loop_fit_text
+
+    write_text(lambda width, color: loop_fit_text(found, width=width, color=color), sys.stderr)
 
 
 def _say(sentence: str) -> None:

@@ -1,17 +1,54 @@
-"""What came out of comparing planners on standard networks: every answer at every budget and link, and how they rank.
-
-All seconds and bytes are those of the event simulator, on chains that were predicted: nothing of it was run.
-"""
+"""Published results run again: which there are, each statement of their sources with evidence and a verdict, and the
+tables of three of them (offloading, edge, hyperparameters)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from memfit.records.figure import Figure
 from memfit.records.plan import Candidate, Link
 
+StatementVerdict = Literal["holds", "does not hold", "cannot tell"]
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One statement of a published work, what was found here, and whether it holds."""
+
+    says: str
+    """What the source says, in one sentence of our own words."""
+    source: str
+    published: str = ""
+    """The source's own figures for it, where they are known."""
+    evidence: tuple[str, ...] = ()
+    """What was found here, in sentences with figures."""
+    verdict: StatementVerdict
+    reason: str = ""
+    """Why it cannot be told, and what would tell it; empty with the other verdicts."""
+
+    def __post_init__(self) -> None:
+        if (self.verdict == "cannot tell") != bool(self.reason):
+            raise ValueError("'cannot tell' needs a reason, and only that verdict has one")
+
+
+class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A published result that `memfit reproduce NAME` runs again."""
+
+    name: str
+    question: str
+    sources: tuple[str, ...]
+    does: str
+    """What running it does."""
+    takes: str
+    """How long that takes, about."""
+    statements: tuple[str, ...] = ()
+    """The statements of the sources that are judged."""
+
+
+# Offloading: every answer of every planner at every budget and link, and how they rank.
+#
+# All seconds and bytes are those of the event simulator, on chains that were predicted: nothing of it was run.
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One network of a comparison, as it would train with everything kept."""
@@ -65,8 +102,7 @@ class OffloadingExperiment(msgspec.Struct, frozen=True, kw_only=True):
     panels: tuple[Panel, ...]
     standings: tuple[Standing, ...]
     """Best first: by how often it fits, then by the mean."""
-    remarks: tuple[str, ...] = ()
-    """What the answers say about the claims that are published, in sentences with figures."""
+    statements: tuple[Statement, ...] = ()
     took_seconds: float
 
     def network(self, name: str) -> Network:
@@ -74,7 +110,7 @@ class OffloadingExperiment(msgspec.Struct, frozen=True, kw_only=True):
         return next(network for network in self.networks if network.name == name)
 
 
-# What does training take on a small device: memory by batch and image size, the price of fitting, hours and energy?
+# Edge: what training takes on a small device: memory by batch and image size, the price of fitting, hours and energy.
 #
 # Bytes are computed from shapes on fake tensors, seconds are counted in arithmetic operations; nothing was run.
 
@@ -109,15 +145,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     linear_sequential: float | None
     """By the published formula for equal layers."""
     linear_revolve: float | None
-
-
-class PublishedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of somebody else's, and ours for the same question."""
-
-    what: str
-    published: str
-    ours: str
-    source: str
 
 
 class LinkSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,13 +193,13 @@ class EdgeTables(msgspec.Struct, frozen=True, kw_only=True):
     prices: tuple[Price, ...]
     curves: tuple[Price, ...]
     """The price over budgets, for the networks that are drawn."""
-    published: tuple[PublishedFigure, ...]
+    statements: tuple[Statement, ...] = ()
     worth: Worth | None
     not_worth_because: str = ""
     """Why there is no answer about worth."""
 
 
-# What came of running published trials again: their numbers beside ours, and whether capped trials say enough?
+# Hyperparameters: published trials run again, their numbers beside ours, and whether capped trials say enough.
 
 class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One published trial, and its replicates here."""
@@ -181,7 +208,7 @@ class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     """From 1, as in the published table."""
     parameters: dict[str, Any]
     published: Figure
-    """The system's used memory, as published."""
+    """The system's used memory, as published; unknown for new points of the published ranges."""
     peak: Figure
     """Of the job alone: the mean over the replicates, the smallest and largest as low and high."""
     average: Figure
@@ -209,9 +236,22 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     """A published table and its re-run."""
 
     title: str
+    data: str = ""
+    """The data set: mnist, fashion-mnist or cifar-10."""
+    folder: str = ""
+    """Of the study that ran it; empty when it was not run."""
     source: str
     rows: tuple[RerunRow, ...]
     evidence: StepEvidence
     steps: int | None = None
     """The cap, when there was one."""
     notes: tuple[str, ...] = ()
+
+
+class HyperparameterTrials(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer: every table beside its re-run, and the statements."""
+
+    reruns: tuple[Rerun, ...]
+    statements: tuple[Statement, ...]
+    was_interrupted: bool = False
+    """The same command goes on with it."""

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import msgspec
 
 from memfit.errors import MemfitError, StorageError
+from memfit.job.network_size import known_size
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.engine.engine import Engine
 from memfit.study.folder import new_id
-from memfit.study.published_rerun import size_of_network
 from memfit.study.storage.facts import Extent, Proposed, Started, now_text, study_of
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.files import Report, final_of, intermediates_of
@@ -238,7 +238,7 @@ class Coordinator:
 
     def _completed(self, trial: TrialRecord) -> TrialRecord:
         """The record with what the study knows beyond the trial."""
-        others = size_of_network(self.settings, trial.parameters)
+        others = known_size(self.settings.workload, {**self.settings.fixed, **trial.parameters})
         notes = trial.notes
         if self.settings.concurrency > 1 and trial.background.value is not None:
             notes = (*notes, f"up to {self.settings.concurrency - 1} other trials are in its background")

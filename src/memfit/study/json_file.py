@@ -9,7 +9,6 @@ import msgspec
 from memfit.errors import DamagedRecord, NewerFormat, NotARun
 from memfit.records.study import STUDY_FORMAT, STUDY_VERSION, Study
 from memfit.regular_file import describe_error, read_regular
-from memfit.study.published import TABLES
 
 STUDY_BYTES = 1024**3
 """A study of many thousand trials, each with its reports."""
@@ -20,9 +19,8 @@ def read_study_json(path: str | Path) -> Study:
     try:
         content = read_regular(path, most_bytes=STUDY_BYTES)
     except OSError as error:
-        names = ", ".join(f"paper-{name}" for name in TABLES)
-        found = describe_error(error)
-        raise NotARun(f"{path} is no study", found=found, hint=f"give a study's JSON file, or one of {names}") from None
+        hint = "give a study's folder or JSON file, or a published table such as paper-mnist"
+        raise NotARun(f"{path} is no study", found=describe_error(error), hint=hint) from None
     try:
         study = msgspec.json.decode(content, type=Study)
     except (ValueError, RecursionError) as error:

@@ -14,14 +14,13 @@ from memfit.job.workloads.registry import WORKLOADS
 from memfit.records.study import Direction, Goal, MemoryRule, StudySettings, Tool
 from memfit.study.engine.registry import check_arguments
 from memfit.study.files.kinds import read_space_file, read_study_file
-from memfit.study.published_rerun import is_published, rerun_settings
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for; None is: as the file, or the default, says."""
 
     words: tuple[str, ...] = ()
-    """A study's file, a published table; or, with a space, a command or a workload."""
+    """A study's file; or, with a space, a command or a workload."""
     space: str | None = None
     tuner: str | None = None
     trials: int | None = None
@@ -35,27 +34,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_trial_seconds: float | None = None
     fixed: tuple[str, ...] = ()
     steps: int | None = None
-    num_random: int | None = None
-    replicates: int | None = None
     name: str | None = None
 
 
 def settings_of(request: Request) -> StudySettings:
     """The study that is meant."""
-    if request.space is None and len(request.words) == 1 and is_published(request.words[0]):
-        settings = rerun_settings(
-            request.words[0],
-            num_random=request.num_random,
-            replicates=request.replicates or 3,
-            steps=request.steps,
-            seed=request.seed or 0,
-        )
-    elif request.num_random is not None or request.replicates is not None:
-        raise UsageError("--random and --replicates are for the published trials", hint="memfit study paper-mnist")
-    elif request.space is not None:
-        settings = _from_words(request)
-    else:
-        settings = _from_file(request)
+    settings = _from_file(request) if request.space is None else _from_words(request)
     return _changed(settings, request)
 
 
@@ -94,7 +78,7 @@ def _changed(settings: StudySettings, request: Request) -> StudySettings:
     """The study with what was asked for on top of its file."""
     changes: dict[str, Any] = {
         "name": request.name,
-        "max_trials": None if settings.tuner.name == "ordered" else request.trials,
+        "max_trials": request.trials,
         "concurrency": request.concurrency,
         "seed": request.seed,
         "max_seconds": request.max_seconds,

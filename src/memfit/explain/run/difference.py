@@ -48,7 +48,7 @@ class _Quantity:
     """A run that was cut short would have made it larger."""
 
 
-def compare_runs(first: RunRecord, second: RunRecord) -> Comparison:
+def diff_runs(first: RunRecord, second: RunRecord) -> Comparison:
     """Compare two single runs."""
     return compare_groups([Subject(run=first)], [Subject(run=second)])
 

@@ -54,7 +54,8 @@ class PhantomEngine:
         device, request = request_for(question)
         if self._snapshot_path:
             request = msgspec.structs.replace(request, snapshot_path=os.path.abspath(self._snapshot_path))
-        """Run a job on a phantom of the device; where it does not fit, also find what it would take."""
+        run = partial(_run_whole, request, question.tell)
+        (reply, whole), said = run_cured(run, lambda _: "", question.ask_processor)
         return _traced(question, device, reply, whole, said)
 
 

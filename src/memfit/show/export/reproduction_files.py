@@ -1,4 +1,4 @@
-"""How does a comparison of planners look as one CSV table: a row for each network, link, budget and planner?
+"""Files of a reproduced result: the record as JSON, and its tables as CSV or Markdown.
 
 An unknown number is an empty cell, never a zero.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import StorageError
-from memfit.records.reproduction import EdgeTables, OffloadingExperiment
+from memfit.records.reproduction import EdgeTables, HyperparameterTrials, OffloadingExperiment
 from memfit.show.as_json import to_json
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import edge_text
@@ -23,8 +23,8 @@ HEADS = (
 )  # fmt: skip
 
 
-def experiment_csv(experiment: OffloadingExperiment) -> str:
-    """The whole table."""
+def offloading_csv(experiment: OffloadingExperiment) -> str:
+    """A row for each network, link, budget and planner."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADS)
@@ -48,9 +48,29 @@ def _rows(experiment: OffloadingExperiment) -> Iterator[list[Any]]:
                 ]  # fmt: skip
 
 
-# Which files does an experiment leave in its folder? The record as JSON, and its tables as CSV or Markdown.
+TRIAL_HEADS = (
+    "data", "row", "lr", "epochs", "batch_size", "hidden", "published_bytes", "system_bytes", "peak_bytes",
+    "peak_low_bytes", "peak_high_bytes", "average_bytes", "background_bytes", "num_done", "num_trials",
+)  # fmt: skip
 
-def write_tables(found: OffloadingExperiment | EdgeTables, folder: str | Path) -> tuple[Path, ...]:
+
+def trials_csv(found: HyperparameterTrials) -> str:
+    """A row for each point, published beside measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TRIAL_HEADS)
+    for rerun in found.reruns:
+        for row in rerun.rows:
+            point = [row.parameters.get(name) for name in ("lr", "epochs", "batch_size", "hidden")]
+            figures = [row.published.value, row.system.value, row.peak.value]
+            rest = [row.peak.low, row.peak.high, row.average.value, row.background.value]
+            writer.writerow([rerun.data, row.row, *point, *figures, *rest, row.num_done, row.num_trials])
+    return text.getvalue()
+
+
+def write_tables(
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials, folder: str | Path
+) -> tuple[Path, ...]:
     """Write the record and its tables; makes the folder where it is missing."""
     folder = Path(folder)
     try:
@@ -59,8 +79,10 @@ def write_tables(found: OffloadingExperiment | EdgeTables, folder: str | Path) -
         raise StorageError(f"{folder} cannot be made", found=str(error), hint="choose another folder") from None
     if isinstance(found, EdgeTables):
         name, table = "edge", ("md", edge_text(found))
+    elif isinstance(found, HyperparameterTrials):
+        name, table = "hyperparameters", ("csv", trials_csv(found))
     else:
-        name, table = "offloading", ("csv", experiment_csv(found))
+        name, table = "offloading", ("csv", offloading_csv(found))
     return (
         write_bytes(folder / f"{name}.json", to_json(found)),
         write_bytes(folder / f"{name}.{table[0]}", table[1].encode()),

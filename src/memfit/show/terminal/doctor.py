@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from memfit.records.doctor import GROUPS, MachineCheck, MachineReport
 from memfit.records.run import Environment
+from memfit.show.paper import render
 from memfit.units import format_bytes
 
 STYLE_OF_ANSWER = {"yes": "green", "partly": "yellow", "no": "red"}
 
 
-def print_machine(report: MachineReport, console: Console | None = None) -> None:
-    """Draw the report on a console, the standard output by default."""
-    (console or Console(highlight=False)).print(draw_machine(report))
+def machine_text(report: MachineReport, *, width: int = 80, color: bool = False) -> str:
+    """The report as text."""
+    return render(draw_machine(report), width, color)
 
 
 def draw_machine(report: MachineReport) -> RenderableType:

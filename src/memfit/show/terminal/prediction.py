@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -15,8 +16,18 @@ from memfit.units import format_bytes, format_ratio, format_seconds
 MOST_ROWS = 6
 
 
-def show_prediction(prediction: Prediction, console: Console) -> None:
-    """Peaks, who is alive, what was assumed."""
+def prediction_text(prediction: Prediction, *, width: int = 80, color: bool = False) -> str:
+    """Peaks, who is alive, what was assumed; long lines are left to the terminal to wrap."""
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
+        color_system="standard" if color else None, legacy_windows=False,
+    )  # fmt: skip
+    _print_prediction(prediction, console)
+    return stream.getvalue()
+
+
+def _print_prediction(prediction: Prediction, console: Console) -> None:
     console.print(_title(prediction))
     console.print(_levels(prediction))
     peak = prediction.at_peak

@@ -1,38 +1,80 @@
-"""How is a comparison of planners written to a terminal: the ranking, then every network at three budgets?"""
+"""Published results in the terminal: the list of them, statements with their verdicts, and the tables of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memfit.records.figure import Figure
 from memfit.records.plan import Candidate
 from memfit.records.reproduction import (
     Cell,
     EdgeTables,
+    HyperparameterTrials,
     MemoryCell,
     Network,
     OffloadingExperiment,
     Panel,
     Price,
-    PublishedFigure,
+    PublishedResult,
+    Rerun,
+    Statement,
+    StatementVerdict,
     Worth,
 )
 from memfit.show.paper import render, table
-from memfit.units import GIB, format_bytes, format_seconds
+from memfit.show.terminal.study import columns
+from memfit.show.wording import short_text
+from memfit.units import GIB, format_bytes, format_ratio, format_seconds
 
 SHARES = (0.25, 0.5, 0.75)
 """Budgets that are shown, as shares of the way from the smallest to the plain peak."""
 DOES_NOT_FIT = "-"
+_STYLES: dict[StatementVerdict, str] = {"holds": "bold green", "does not hold": "bold red", "cannot tell": "yellow"}
 
 
-def experiment_text(experiment: OffloadingExperiment, *, width: int, color: bool) -> str:
-    """The whole comparison."""
+def results_text(results: Sequence[PublishedResult], *, width: int = 80, color: bool = False) -> str:
+    """The published results that can be run again: name, question, sources, and how long each takes."""
+    parts: list[RenderableType] = [Text("Published results that memfit runs again")]
+    for result in results:
+        lines = [Text(result.question)]
+        lines += [Text(f"Source: {source}", style="dim") for source in result.sources]
+        lines.append(Text(f"{result.does}; {result.takes}; {len(result.statements)} statements judged", style="dim"))
+        parts += [Text(""), Text(result.name, style="bold"), Padding(Group(*lines), (0, 0, 0, 4))]
+    parts += [Text(""), Text(f"Run one:  memfit reproduce {results[-1].name}")]
+    return render(Group(*parts), width, color)
+
+
+def statements_part(statements: Sequence[Statement]) -> RenderableType:
+    """Each statement below its verdict, with its source and the evidence."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, min_width=13)
+    grid.add_column()
+    for statement in statements:
+        lines = [Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in evidence_lines(statement)]
+        says = Text(f"{statement.says} ({statement.source})")
+        grid.add_row(Text(statement.verdict, style=_STYLES[statement.verdict]), Group(says, *lines))
+    return Group(Text("What the sources say, and whether it holds"), grid)
+
+
+def evidence_lines(statement: Statement) -> list[str]:
+    """The source's own figures, what was found here, and why it cannot be told."""
+    published = [f"published: {statement.published}"] if statement.published else []
+    return [*published, *statement.evidence, *([f"because {statement.reason}"] if statement.reason else [])]
+
+
+# ---- offloading ------------------------------------------------------------------------------------------------------
+
+
+def offloading_text(experiment: OffloadingExperiment, *, width: int, color: bool) -> str:
+    """The whole comparison: the ranking, the statements, then every network at three budgets."""
     parts: list[RenderableType] = [Text(_headline(experiment)), Text(""), _standings(experiment)]
-    if experiment.remarks:
-        parts.append(Text("\n" + "\n".join(f"- {remark}" for remark in experiment.remarks)))
+    if experiment.statements:
+        parts += [Text(""), statements_part(experiment.statements)]
     for network in experiment.networks:
         panels = [panel for panel in experiment.panels if panel.network == network.name]
         parts += [Text(""), Text(_network_line(network)), Text(""), _slowdowns(network, panels, experiment)]
@@ -104,7 +146,8 @@ def find_candidate(cell: Cell, planner: str) -> Candidate | None:
     return next((candidate for candidate in cell.candidates if candidate.solver == planner), None)
 
 
-# How are the tables of training at the edge written? As Markdown, which a terminal and a page of docs both show.
+# ---- edge: as Markdown, which a terminal and a page of docs both show ------------------------------------------------
+
 
 def edge_text(tables: EdgeTables) -> str:
     """Everything, in the order of the questions."""
@@ -118,8 +161,8 @@ def edge_text(tables: EdgeTables) -> str:
         f"Time of a step within {sizes} over the plain step, batch 8. Equal layers: the published formulas, with as\n"
         "many layers as the name says; otherwise the network as it is",
         _prices(tables.prices),
-        "Published figures beside ours",
-        _published(tables.published),
+        "What the sources say, and whether it holds",
+        _statements(tables.statements),
         _worth(tables.worth) if tables.worth is not None else f"Is it worth it? {tables.not_worth_because}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -163,8 +206,12 @@ def _times(ratio: float | None) -> str:
     return "does not fit" if ratio is None else f"x{ratio:.2f}"
 
 
-def _published(figures: Sequence[PublishedFigure]) -> str:
-    return markdown(["what", "published", "ours", "source"], ([f.what, f.published, f.ours, f.source] for f in figures))
+def _statements(statements: Sequence[Statement]) -> str:
+    lines = []
+    for statement in statements:
+        lines.append(f"- **{statement.verdict}**: {statement.says} ({statement.source})")
+        lines += [f"  - {line}" for line in evidence_lines(statement)]
+    return "\n".join(lines)
 
 
 def _worth(worth: Worth) -> str:
@@ -196,3 +243,55 @@ def _worth(worth: Worth) -> str:
 
 def _hours(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 60:.1f} min"
+
+
+# ---- hyperparameters: the published trials beside their re-run -------------------------------------------------------
+
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
+RERUN_HEADS = ("row", "published", "here: system", "peak of the job", "spread", "average", "background", "parameters")
+
+
+def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color: bool = False) -> str:
+    """Every table beside its re-run, then the statements."""
+    parts = [rerun_text(rerun, width=width) for rerun in found.reruns]
+    return "\n".join([*parts, render(statements_part(found.statements), width, color)])
+
+
+def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
+    """The published table beside the measured one, and the evidence for the cap."""
+    rows = [
+        (
+            str(row.row),
+            short_text(row.published),
+            short_text(row.system),
+            short_text(row.peak),
+            _spread(row.peak),
+            short_text(row.average),
+            short_text(row.background),
+            " ".join(f"{name}={value}" for name, value in row.parameters.items()),
+        )
+        for row in rerun.rows
+    ]
+    lines = [f"{rerun.title}: the published trials and this machine", *columns(RERUN_HEADS, rows, max(width, 100))]
+    lines += [
+        "",
+        f"Published: {rerun.source}; average of the system's used memory, other programs included.",
+        *rerun.notes,
+    ]
+    return "\n".join([*lines, evidence_text(rerun)]).translate(_CONTROLS) + "\n"
+
+
+def _spread(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return "-"
+    return f"± {format_bytes((figure.high - figure.low) / 2)}"
+
+
+def evidence_text(rerun: Rerun) -> str:
+    """One sentence: does memory change after the second step?"""
+    evidence = rerun.evidence
+    if evidence.growth.value is None or evidence.share.value is None:
+        return f"Whether memory changes after step 2 is not known: {evidence.growth.reason}."
+    grown, share = format_bytes(evidence.growth.value), format_ratio(evidence.share.value)
+    what = f"{evidence.num_trials} trials of at least {evidence.num_steps} steps"
+    return f"Evidence: after step 2 no step's exact peak is more than {grown} ({share}) above it, in {what}."

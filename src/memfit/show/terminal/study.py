@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
-from memfit.records.reproduction import Rerun
 from memfit.records.study import Study, StudySettings, TrialRecord
 from memfit.show.wording import cut
-from memfit.units import format_bytes, format_ratio, format_seconds
+from memfit.units import format_bytes, format_seconds
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
 """Parameters and messages are the user's: they must not steer the reader's terminal."""
@@ -131,48 +130,3 @@ def best_first(trials: Sequence[TrialRecord], settings: StudySettings) -> list[T
     sign = -1.0 if settings.goal.direction == "maximize" else 1.0
     done = [trial for trial in trials if trial.kind == "done" and trial.metric is not None]
     return sorted(done, key=lambda trial: sign * (trial.metric or 0.0))
-
-
-# ---- published trials, run again -------------------------------------------------------------------------------------
-
-RERUN_HEADS = ("row", "published", "here: system", "peak of the job", "spread", "average", "background", "parameters")
-
-
-def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
-    """The published table beside the measured one, and the evidence for the cap."""
-    rows = [
-        (
-            str(row.row),
-            _bytes(row.published),
-            _bytes(row.system),
-            _bytes(row.peak),
-            _spread(row.peak),
-            _bytes(row.average),
-            _bytes(row.background),
-            " ".join(f"{name}={value}" for name, value in row.parameters.items()),
-        )
-        for row in rerun.rows
-    ]
-    lines = [f"{rerun.title}: the published trials and this machine", *columns(RERUN_HEADS, rows, max(width, 100))]
-    lines += [
-        "",
-        f"Published: {rerun.source}; average of the system's used memory, other programs included.",
-        *rerun.notes,
-    ]
-    return "\n".join([*lines, evidence_text(rerun)]).translate(_CONTROLS) + "\n"
-
-
-def _spread(figure: Figure) -> str:
-    if figure.low is None or figure.high is None:
-        return "-"
-    return f"± {format_bytes((figure.high - figure.low) / 2)}"
-
-
-def evidence_text(rerun: Rerun) -> str:
-    """One sentence: does memory change after the second step?"""
-    evidence = rerun.evidence
-    if evidence.growth.value is None or evidence.share.value is None:
-        return f"Whether memory changes after step 2 is not known: {evidence.growth.reason}."
-    grown, share = format_bytes(evidence.growth.value), format_ratio(evidence.share.value)
-    what = f"{evidence.num_trials} trials of at least {evidence.num_steps} steps"
-    return f"Evidence: after step 2 no step's exact peak is more than {grown} ({share}) above it, in {what}."

@@ -6,7 +6,8 @@ import pytest
 
 from memfit.errors import UsageError
 from memfit.explain.study.explain import explain_study
-from memfit.study.published import TABLES, network_size, published_study
+from memfit.job.network_size import fully_connected_size
+from memfit.reproduce.published_tables import TABLES, published_study
 from memfit.units import MIB
 
 
@@ -83,7 +84,7 @@ def test_the_published_mb_are_mib_because_only_then_they_are_averages_of_whole_p
 
 
 def test_sizes_are_those_of_the_networks():
-    assert network_size(784, "128-64") == (784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10, 128 + 64 + 10)
+    assert fully_connected_size(784, "128-64") == (784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10, 128 + 64 + 10)
     assert [len(table) for table in TABLES.values()] == [11, 5, 5]
 
 

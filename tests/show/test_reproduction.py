@@ -1,4 +1,4 @@
-"""Do the tables, files and curves of an experiment show what its record holds, and gaps where nothing is known?"""
+"""Do tables, files and curves of a reproduced result show what its record holds, and gaps where nothing is known?"""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from memfit.records.reproduction import (
     OffloadingExperiment,
     Panel,
     Price,
-    PublishedFigure,
     Standing,
+    Statement,
     Worth,
 )
-from memfit.show.export.reproduction_files import HEADS, experiment_csv, write_tables
-from memfit.show.figures.edge import draw_edge
-from memfit.show.figures.experiment import STYLES, draw_experiment
-from memfit.show.progress.experiment import ExperimentProgress, progress_line
-from memfit.show.terminal.reproduction import edge_text, experiment_text, markdown, shown_cells
+from memfit.show.export.reproduction_files import HEADS, offloading_csv, write_tables
+from memfit.show.figures.reproduction import STYLES, draw_edge, draw_offloading
+from memfit.show.progress.share import ShareLine, progress_line
+from memfit.show.terminal.reproduction import edge_text, markdown, offloading_text, shown_cells
 from memfit.units import GIB
 
 
@@ -56,7 +55,12 @@ def made_experiment() -> OffloadingExperiment:
             Standing(planner="combined", family="combined", num_cells=10, num_fits=10, num_best=10, mean_over_best=1.0),
             Standing(planner="vDNN all", family="offload", num_cells=10, num_fits=0, num_best=0),
         ),
-        remarks=("moving takes away a third",),
+        statements=(
+            Statement(
+                says="moving takes away a third", source="somebody, 2021", published="a third",
+                evidence=("it takes away 44%",), verdict="holds",
+            ),
+        ),
         took_seconds=12.0,
     )
 
@@ -76,18 +80,22 @@ def made_edge() -> EdgeTables:
         links=(LinkSpeed(mbit_per_second=10, send_hours=0.05, send_watt_hours=0.6, verdict="both keep up"),),
         most_images_per_day=12926, equal_mbit_per_second=0.3,
     )  # fmt: skip
-    figure = PublishedFigure(what="memory", published="divided by 1.8", ours="divided by 1.5", source="somebody, 2019")
+    statement = Statement(
+        says="recomputing divides it by 1.8", source="somebody, 2019", published="divided by 1.8",
+        evidence=("divided by 1.5",), verdict="cannot tell", reason="the batch is not known",
+    )  # fmt: skip
     return EdgeTables(
         budget_bytes=2 * GIB, by_batch=(cell,), by_size_alone=(cell,), by_size=(cell,), prices=(price,),
-        curves=(price, more), published=(figure,), worth=worth,
+        curves=(price, more), statements=(statement,), worth=worth,
     )  # fmt: skip
 
 
 def test_the_terminal_shows_the_ranking_and_the_slowdowns_with_gaps():
-    text = experiment_text(made_experiment(), width=100, color=False)
+    text = offloading_text(made_experiment(), width=100, color=False)
     assert "10 of 10" in text
     assert "x1.000" in text
-    assert "- moving takes away a third" in text
+    assert "holds          moving takes away a third (somebody, 2021)" in text
+    assert "it takes away 44%" in text
     assert "Sizes and times are predicted; nothing was run." in text
     rows = [line.split() for line in text.splitlines()]
     assert ["combined", *["1.25"] * 6] in rows
@@ -102,7 +110,7 @@ def test_three_budgets_are_shown_or_as_many_as_there_are():
 
 def test_the_csv_has_a_row_for_every_answer_and_empty_cells_for_the_unknown():
     experiment = made_experiment()
-    rows = list(csv.DictReader(io.StringIO(experiment_csv(experiment))))
+    rows = list(csv.DictReader(io.StringIO(offloading_csv(experiment))))
     assert len(rows) == 2 * 5 * 2
     assert list(rows[0]) == list(HEADS)
     fits, fails = rows[0], rows[1]
@@ -126,7 +134,7 @@ def test_the_files_of_a_folder_hold_the_record(tmp_path: Path):
 def test_curves_are_drawn_as_png_and_svg_and_again_the_same(tmp_path: Path):
     pytest.importorskip("matplotlib")
     experiment, tables = made_experiment(), made_edge()
-    for draw in (lambda: draw_experiment(experiment, tmp_path), lambda: draw_edge(tables, tmp_path)):
+    for draw in (lambda: draw_offloading(experiment, tmp_path), lambda: draw_edge(tables, tmp_path)):
         first = [path.read_bytes() for path in draw()]
         assert first[0].startswith(b"\x89PNG")
         assert ET.fromstring(first[1]).tag.endswith("svg")
@@ -149,6 +157,8 @@ def test_the_edge_is_written_as_markdown_whose_rows_have_the_width_of_their_head
         else:
             widths = []
     assert "| ResNet-50 | 500 | 3.00 GiB | 27 | x1.17 | x1.47 | does not fit | x1.33 | x1.06 |" in text
+    assert "- **cannot tell**: recomputing divides it by 1.8 (somebody, 2019)" in text
+    assert "  - because the batch is not known" in text
     assert "3.0 min, 0.6 Wh at 2 W; both keep up" in text
     assert "x1.06): 9.3 h, 93.0 Wh at 10 W" in text
     without = edge_text(msgspec.structs.replace(made_edge(), worth=None, not_worth_because="it does not fit"))
@@ -166,7 +176,7 @@ def test_progress_says_what_is_left_once_it_can_know_and_stays_silent_without_a_
     loud.isatty = lambda: True  # type: ignore[method-assign]
     ticks = iter(range(100))
     for stream in (quiet, loud):
-        progress = ExperimentProgress(stream, clock=lambda: float(next(ticks)))
+        progress = ShareLine(stream, clock=lambda: float(next(ticks)))
         progress.show("vgg16", 0.5)
         progress.close()
     assert quiet.getvalue() == ""

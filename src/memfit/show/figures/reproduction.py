@@ -1,4 +1,4 @@
-"""How does a comparison of planners look as curves: throughput against memory, a panel for each network and link?
+"""Curves of reproduced results: throughput of planners against memory, and the time of a step against its memory.
 
 Where a planner has no plan, its curve has a gap. Colours are from the Okabe-Ito set; planners of one colour differ in
 line style and marker, and what was published before is drawn thin.
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import MissingExtra
-from memfit.records.reproduction import Network, OffloadingExperiment, Panel
+from memfit.records.reproduction import EdgeTables, Network, OffloadingExperiment, Panel, Price
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import find_candidate
-from memfit.units import GIB
+from memfit.units import GIB, format_bytes
 
 STYLES: dict[str, tuple[str, str, float, str]] = {
     "combined": (BLUE, "-", 2.6, "combined: both, searched"),
@@ -44,11 +44,11 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def draw_experiment(experiment: OffloadingExperiment, folder: str | Path, name: str = "offloading") -> tuple[Path, ...]:
+def draw_offloading(experiment: OffloadingExperiment, folder: str | Path, name: str = "offloading") -> tuple[Path, ...]:
     """Write the curves as PNG and SVG; returns both paths."""
     matplotlib = require_matplotlib()
     with matplotlib.rc_context(SETTINGS):
-        return save_both(_draw(experiment), Path(folder), name)
+        return save_both(_offloading_picture(experiment), Path(folder), name)
 
 
 def require_matplotlib() -> Any:
@@ -73,7 +73,7 @@ def save_both(picture: Any, folder: Path, name: str) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _draw(experiment: OffloadingExperiment) -> Any:
+def _offloading_picture(experiment: OffloadingExperiment) -> Any:
     from matplotlib.figure import Figure
 
     rows = experiment.networks
@@ -84,7 +84,7 @@ def _draw(experiment: OffloadingExperiment) -> Any:
     for panel in experiment.panels:
         row = [network.name for network in rows].index(panel.network)
         place = panels[row][columns.index(panel.link.out_bytes_per_second)]
-        _curves(place, panel, rows[row], first=place is panels[row][0], last=row == len(rows) - 1)
+        _planner_curves(place, panel, rows[row], first=place is panels[row][0], last=row == len(rows) - 1)
     for row, network in enumerate(rows):
         own = [panel for panel in experiment.panels if panel.network == network.name]
         panels[row][0].set_ylim(_lowest(own, network), 1.03 * network.num_examples / network.plain_seconds)
@@ -93,7 +93,7 @@ def _draw(experiment: OffloadingExperiment) -> Any:
     return picture
 
 
-def _curves(place: Any, panel: Panel, network: Network, *, first: bool, last: bool) -> None:
+def _planner_curves(place: Any, panel: Panel, network: Network, *, first: bool, last: bool) -> None:
     memory = [cell.budget_bytes / GIB for cell in panel.cells]
     for index, (planner, (color, line, width, words)) in enumerate(STYLES.items()):
         place.plot(
@@ -126,3 +126,60 @@ def _throughputs(panel: Panel, planner: str, network: Network) -> Sequence[float
 def _legend(picture: Any, place: Any) -> None:
     handles, words = place.get_legend_handles_labels()
     picture.legend(handles, words, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+
+
+# ---- edge ------------------------------------------------------------------------------------------------------------
+
+CURVES: tuple[tuple[str, str, str, str, str], ...] = (
+    ("nested", BLUE, "-", "o", "optimal nested plan"),
+    ("sequential", GREEN, "--", "s", "sequential (equal segments)"),
+    ("revolve", RED, ":", "^", "Revolve"),
+    ("linear_revolve", ORANGE, "-.", "D", "Revolve, published formula (equal layers)"),
+    ("linear_sequential", GREY, "-.", "v", "sequential, published formula (equal layers)"),
+)
+HIGHEST = 2.0
+"""Slower than this is drawn as leaving the picture."""
+
+
+def draw_edge(tables: EdgeTables, folder: str | Path, name: str = "edge") -> tuple[Path, ...]:
+    """Write the curves as PNG and SVG; returns both paths, or none where there is nothing to draw."""
+    if not tables.curves:
+        return ()
+    matplotlib = require_matplotlib()
+    with matplotlib.rc_context(SETTINGS):
+        return save_both(_edge_picture(tables), Path(folder), name)
+
+
+def _edge_picture(tables: EdgeTables) -> Any:
+    from matplotlib.figure import Figure
+
+    networks = list(dict.fromkeys(price.network for price in tables.curves))
+    picture = Figure(figsize=(max(11.0, 4.2 * len(networks)), 4.4), dpi=110, facecolor="white", layout="constrained")
+    panels = picture.subplots(1, len(networks), squeeze=False, sharey=True)[0]
+    for panel, network in zip(panels, networks, strict=True):
+        _price_curves(panel, [price for price in tables.curves if price.network == network], tables.budget_bytes)
+    panels[0].set_ylabel("time of a step over the plain step")
+    handles, words = panels[0].get_legend_handles_labels()
+    picture.legend(handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    picture.suptitle("What it costs to train in less memory (computed from shapes)", size=12)
+    return picture
+
+
+def _price_curves(panel: Any, prices: Sequence[Price], budget_bytes: int) -> None:
+    memory = [price.budget_bytes / GIB for price in prices]
+    for field, color, line, marker, words in CURVES:
+        values = [getattr(price, field) for price in prices]
+        heights = [float("nan") if value is None else value for value in values]
+        panel.plot(
+            memory, heights, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=1.8, label=words
+        )
+    if min(memory) < budget_bytes / GIB < max(memory):
+        panel.axvline(budget_bytes / GIB, color="#20262e", linewidth=0.8, linestyle=(0, (1, 3)))
+        panel.text(budget_bytes / GIB, HIGHEST, f" {format_bytes(budget_bytes)}", size=8, va="top")
+    first = prices[0]
+    title = f"{first.network}, {first.image_size}x{first.image_size}, batch {first.batch_size}"
+    panel.set_title(title, size=10, loc="left")
+    panel.set_xlabel("memory, GiB")
+    panel.set_ylim(0.97, HIGHEST)
+    panel.grid(color="#e3e6ea", linewidth=0.6)
+    panel.spines[["top", "right"]].set_visible(False)

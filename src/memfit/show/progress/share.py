@@ -1,4 +1,4 @@
-"""How does a running experiment look? One line that says what is at hand, how far it is, and what is left."""
+"""Progress of work whose share is known: one line that says what is at hand, how far it is, and what is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memfit.show.progress.line import ProgressLine
 from memfit.units import format_seconds
 
 
-class ExperimentProgress:
+class ShareLine:
     """Draws the line on a terminal; nothing elsewhere."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:

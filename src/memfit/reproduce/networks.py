@@ -1,4 +1,4 @@
-"""Which networks stand for the usual ones in a comparison, and how large is one step of them?
+"""The standard networks of a comparison of planners, and the settings of one step of each.
 
 The sizes are such that a step takes several GiB; changing the batch changes bytes and seconds in the same proportion.
 """

@@ -1,4 +1,9 @@
-"""How do all planners compare on one chain over budgets and links, and how do they rank over many of them?
+"""All planners on standard networks over budgets and links: every answer, the ranking, and the published statements.
+
+After Beaumont, Eyraud-Dubois and Shilova ("Optimal GPU-CPU offloading strategies for deep neural network training",
+2020), who report that their two heuristics are better than earlier approaches; the same authors ("Efficient combination
+of rematerialization and offloading for training DNNs", 2021) report that moving as well removes a third of the overhead
+of recomputing.
 
 Budgets run in equal steps from the smallest that any plan fits into to the peak with everything kept. Every answer is
 the arbiter's replay. Planners that only recompute know no link, so they are asked once for each budget.
@@ -6,16 +11,24 @@ the arbiter's replay. Planners that only recompute know no link, so they are ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from memfit.errors import UsageError
 from memfit.plan.case import Case
 from memfit.plan.planners import PLANNERS, candidate_of, smallest_budget
 from memfit.records.plan import Candidate, Chain, Link
-from memfit.records.reproduction import Cell, Network, Panel, Standing
+from memfit.records.reproduction import Cell, Network, Panel, Standing, Statement
+from memfit.reproduce.statements import judged
 
 EQUALLY_FAST = 1.001
+EARLIER = ("offload all", "vDNN all", "vDNN conv", "vDNN++", "AutoSwap", "TFLMS")
+HEURISTICS = ("offload prefix", "offload fluid")
+A_THIRD = 1 / 3
+HEURISTICS_SOURCE = "Beaumont, Eyraud-Dubois and Shilova, 2020"
+COMBINED_SOURCE = "Beaumont, Eyraud-Dubois and Shilova, 2021"
+HEURISTICS_SAY = "two heuristics that choose what to move to the host are faster than earlier rules that only move"
+COMBINED_SAYS = "moving as well as recomputing takes away a third of the time that recomputing alone adds"
 
 
 def budgets_between(chain: Chain, link: Link, num_points: int) -> list[int]:
@@ -125,3 +138,67 @@ def _standing(name: str, ratios: list[float | None]) -> Standing:
         mean_over_best=fmean(known) if known else None,
         worst_over_best=max(known, default=None),
     )
+
+
+# ---- what the sources say --------------------------------------------------------------------------------------------
+
+
+def statements_on(panels: Sequence[Panel], networks: Sequence[Network]) -> tuple[Statement, ...]:
+    """Every statement with its verdict: the heuristics once, moving beside recomputing for each speed of the link."""
+    speeds = dict.fromkeys(panel.link.out_bytes_per_second for panel in panels)
+    return (_on_heuristics(panels), *(_on_moving(speed, panels, networks) for speed in speeds))
+
+
+def _on_heuristics(panels: Sequence[Panel]) -> Statement:
+    """Holds where the better heuristic is faster on average and more often faster than slower; the reverse refutes."""
+    ratios = []
+    for seconds in _answers(panels):
+        earlier, ours = _least(seconds, EARLIER), _least(seconds, HEURISTICS)
+        if earlier is not None and ours is not None:
+            ratios.append(earlier / ours)
+    if not ratios:
+        reason = "there is no budget below the plain peak that both fit into"
+        return judged(HEURISTICS_SAY, HEURISTICS_SOURCE, evidence=(), holds=None, reason=reason)
+    faster, slower = sum(r > EQUALLY_FAST for r in ratios), sum(r < 1 / EQUALLY_FAST for r in ratios)
+    mean = fmean(ratios)
+    holds = None
+    if (mean > EQUALLY_FAST) == (faster > slower) and faster != slower:
+        holds = faster > slower
+    evidence = (
+        f"the better of the two heuristics against the best earlier rule that only moves: x{mean:.3f} as fast on "
+        f"average over {len(ratios)} cases, from x{min(ratios):.3f} to x{max(ratios):.3f}",
+        f"faster in {faster} of them, slower in {slower}, within a thousandth in the rest",
+    )
+    reason = "the average and the number of cases point different ways, or nowhere"
+    return judged(HEURISTICS_SAY, HEURISTICS_SOURCE, evidence=evidence, holds=holds, reason=reason)
+
+
+def _on_moving(speed: float, panels: Sequence[Panel], networks: Sequence[Network]) -> Statement:
+    """Holds where at least a third of the recomputing planner's overhead is gone when it may move as well."""
+    says = f"{COMBINED_SAYS} (over {speed / 1e9:g} GB/s)"
+    overheads = []
+    for network in networks:
+        own = [p for p in panels if p.network == network.name and p.link.out_bytes_per_second == speed]
+        for seconds in _answers(own):
+            if "nested" in seconds and "combined" in seconds:
+                overheads.append([seconds[name] / network.plain_seconds - 1 for name in ("nested", "combined")])
+    recomputing = sum(pair[0] for pair in overheads)
+    if recomputing <= 0:
+        reason = "recomputing alone costs nothing at these budgets"
+        return judged(says, COMBINED_SOURCE, evidence=(), holds=None, reason=reason)
+    share = 1 - sum(pair[1] for pair in overheads) / recomputing
+    evidence = (
+        f"moving over {speed / 1e9:g} GB/s takes away {share:.0%} of the time that recomputing alone adds "
+        f"({len(overheads)} cases)",
+    )
+    return judged(says, COMBINED_SOURCE, published="a third", evidence=evidence, holds=share >= A_THIRD)
+
+
+def _answers(panels: Sequence[Panel]) -> Iterator[Mapping[str, float]]:
+    """Seconds by planner at every budget below the plain peak."""
+    for cell in (cell for panel in panels for cell in panel.cells[:-1]):
+        yield {c.solver: c.seconds for c in cell.candidates if c.seconds is not None}
+
+
+def _least(seconds: Mapping[str, float], names: Sequence[str]) -> float | None:
+    return min((seconds[name] for name in names if name in seconds), default=None)

@@ -1,4 +1,4 @@
-"""Which trials have been published on memory and hyperparameters, and what did they report?
+"""The published trials on memory and hyperparameters: three tables, each as a study that `memfit explain` reads.
 
 Source: Mahendran N, "Analysis of memory consumption by neural networks based on hyperparameters": fully connected
 networks on MNIST, Fashion-MNIST and CIFAR-10, on a machine with 16 GB. A second process read the system's used memory
@@ -10,9 +10,8 @@ when an MB is 2^20 bytes, and are not when it is 10^6: they are MiB.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from memfit.errors import UsageError
+from memfit.job.network_size import known_size
 from memfit.records.figure import measured, unknown
 from memfit.records.study import (
     Choice,
@@ -30,8 +29,8 @@ from memfit.units import MIB
 
 SOURCE = "Mahendran N, Analysis of memory consumption by neural networks based on hyperparameters"
 READING = f"{SYSTEM_MEMORY}: average of readings every 5 s"
-FEATURES = {"mnist": 784, "fashion-mnist": 784, "cifar-10": 3072}
-NUM_CLASSES = 10
+PREFIX = "paper-"
+"""'paper-mnist' names the table of MNIST, where a study is asked for."""
 
 Row = tuple[float, int, int, str, float]
 """Learning rate, epochs, batch size, widths of the hidden layers, memory in MiB."""
@@ -85,31 +84,23 @@ def published_study(data: str) -> Study:
 
 def find_published(target: str) -> Study | None:
     """The published table that 'paper-mnist' and its like name; None when it names none."""
-    data = target.removeprefix("paper-")
+    data = target.removeprefix(PREFIX)
     return published_study(data) if data != target and data in TABLES else None
 
 
 def _trial(number: int, row: Row, data: str) -> TrialRecord:
     lr, epochs, batch_size, hidden, memory_mib = row
-    num_parameters, num_activations = network_size(FEATURES[data], hidden)
     return TrialRecord(
         proposal=Proposal(
             number=number, parameters={"lr": lr, "epochs": epochs, "batch_size": batch_size, "hidden": hidden}
         ),
         outcome=TrialOutcome(kind="done"),
-        others={"num_parameters": num_parameters, "num_activations": num_activations},
+        others=known_size("mlp", {"data": data, "hidden": hidden}),
         average=measured(memory_mib * MIB, "bytes", READING),
         peak=unknown("bytes", "not published"),
         background=unknown("bytes", "not published: what other programs held is in the number"),
         end_order=number,
     )
-
-
-def network_size(features: int, hidden: str) -> tuple[int, int]:
-    """Parameters, and outputs of layers per example, of a fully connected network."""
-    widths = [features, *(int(width) for width in hidden.split("-")), NUM_CLASSES]
-    num_parameters = sum(inside * outside + outside for inside, outside in pairwise(widths))
-    return num_parameters, sum(widths[1:])
 
 
 def published_space(data: str) -> SearchSpace:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
 
 from memfit.errors import UsageError
 from memfit.plan.case import Case
-from memfit.plan.experiment import budgets_between, compare_links, compare_networks, describe_network, rank_planners
-from memfit.plan.experiment_remarks import remarks_on
 from memfit.plan.planners import PLANNERS, make_plan
 from memfit.records.plan import Candidate, Chain, Link
 from memfit.records.reproduction import Cell, Network, Panel
+from memfit.reproduce.offloading import (
+    budgets_between,
+    compare_links,
+    compare_networks,
+    describe_network,
+    rank_planners,
+    statements_on,
+)
 from memfit.testing.made_chains import even_chain, narrowing_chain, rough_chain
 
 LINKS = [
@@ -92,19 +99,36 @@ def test_the_ranking_counts_fits_and_averages_only_where_a_planner_fits():
     assert by_name["revolve"].mean_over_best is None
 
 
-def test_remarks_compare_the_heuristics_with_earlier_rules_and_count_what_moving_spares():
-    cells = (
-        _cell(nested=3.0, combined=2.5, TFLMS=4.0, AutoSwap=3.0, offload_prefix=2.0, offload_fluid=2.5),
-        _cell(nested=2.0, combined=1.5, TFLMS=2.0, AutoSwap=None, offload_prefix=None, offload_fluid=2.5),
-        _cell(nested=1.0, combined=1.0, TFLMS=9.0, AutoSwap=9.0, offload_prefix=1.0, offload_fluid=1.0),
+NETWORK = Network(
+    name="made", num_examples=1, num_stages=3, plain_peak_bytes=9, plain_seconds=0.5, smallest_budget_bytes=1
+)
+PLAIN = {"nested": 1.0, "combined": 1.0, "TFLMS": 9.0, "offload_prefix": 1.0}
+
+
+def judged(*cells: Mapping[str, float | None]) -> list[tuple[str, tuple[str, ...]]]:
+    panel = Panel(network="made", link=LINKS[0], cells=tuple(_cell(**cell) for cell in (*cells, PLAIN)))
+    return [(statement.verdict, statement.evidence) for statement in statements_on([panel], [NETWORK])]
+
+
+def test_statements_compare_the_heuristics_with_earlier_rules_and_count_what_moving_spares():
+    heuristics, moving = judged(
+        {"nested": 3.0, "combined": 2.5, "TFLMS": 4.0, "AutoSwap": 3.0, "offload_prefix": 2.0, "offload_fluid": 2.5},
+        {"nested": 2.0, "combined": 1.5, "TFLMS": 2.0, "AutoSwap": None, "offload_prefix": None, "offload_fluid": 2.5},
     )
-    network = Network(
-        name="made", num_examples=1, num_stages=3, plain_peak_bytes=9, plain_seconds=0.5, smallest_budget_bytes=1
-    )
-    remarks = remarks_on([Panel(network="made", link=LINKS[0], cells=cells)], [network])
-    assert "x1.150 as fast on average over 2 cases, from x0.800 to x1.500" in remarks[0]
-    assert remarks[1:] == ("moving over 2 GB/s takes away 25% of the time that recomputing alone adds",)
-    assert remarks_on([], []) == ()
+    assert "x1.150 as fast on average over 2 cases, from x0.800 to x1.500" in heuristics[1][0]
+    assert "faster in 1 of them, slower in 1" in heuristics[1][1]
+    assert heuristics[0] == "cannot tell"  # better on average, and as often worse as better
+    assert moving[0] == "does not hold"  # a quarter is less than a third
+    assert "takes away 25% of the time that recomputing alone adds (2 cases)" in moving[1][0]
+
+
+def test_the_verdicts_follow_their_rules_and_nothing_is_claimed_without_a_case():
+    faster = {"nested": 2.0, "combined": 1.0, "TFLMS": 4.0, "offload_prefix": 2.0}
+    slower = {"nested": 2.0, "combined": 1.9, "TFLMS": 1.0, "offload_prefix": 2.0}
+    assert [verdict for verdict, _ in judged(faster)] == ["holds", "holds"]
+    assert [verdict for verdict, _ in judged(slower)] == ["does not hold", "does not hold"]
+    assert [verdict for verdict, _ in judged()] == ["cannot tell", "cannot tell"]
+    assert [statement.verdict for statement in statements_on([], [])] == ["cannot tell"]
 
 
 def test_a_network_is_described_before_any_planner_touches_it():

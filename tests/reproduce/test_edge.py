@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.plan.case import Case
-from memfit.plan.edge import (
+from memfit.plan.recompute.revolve import advances
+from memfit.records.plan import Chain, Fixed, Stage
+from memfit.reproduce.edge import (
+    BATCHES,
+    SIZES,
     Question,
+    edge_tables,
     linear_revolve,
     linear_sequential,
     linear_slots,
     memory_cell,
+    num_chains,
     price_curve,
     price_of,
     worth_of,
 )
-from memfit.plan.edge_tables import BATCHES, SIZES, edge_tables, num_chains
-from memfit.plan.recompute.revolve import advances
-from memfit.records.plan import Chain, Fixed, Stage
 
 
 def made_chain(network: str, image_size: int, batch_size: int) -> Chain:
@@ -125,3 +130,20 @@ def test_the_tables_hold_every_network_batch_and_size_and_make_every_chain_once(
     tight = edge_tables(made_chain, networks, budget_bytes=20_000, num_points=2, question=Question())
     assert tight.worth is None
     assert "does not fit" in tight.not_worth_because
+
+
+def verdicts_at(budget_bytes: int, **question: Any) -> list[str]:
+    tables = edge_tables(
+        made_chain, ("ResNet-18", "ResNet-50"), budget_bytes=budget_bytes, num_points=2, question=Question(**question)
+    )
+    return [statement.verdict for statement in tables.statements]
+
+
+def test_each_statement_is_judged_by_its_rule():
+    plenty, tight, none = 10**12, 200_000_000, 20_000
+    factor = "cannot tell"  # the source's batch and image size are not known
+    assert verdicts_at(plenty) == ["does not hold", "cannot tell", factor]
+    assert verdicts_at(tight) == ["holds", "holds", factor]
+    assert verdicts_at(tight, device_gflops=1e-6) == ["does not hold", "holds", factor]
+    assert verdicts_at(tight, link_mbit=1e-6) == ["does not hold", "holds", factor]
+    assert verdicts_at(none) == ["cannot tell", "does not hold", factor]

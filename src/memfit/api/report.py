@@ -1,0 +1,108 @@
+"""Reports of a run: what is drawn of it, pages and pictures, and files for other tools.
+
+A run is explained once: its ledgers (who held the peak) and the noise of its peak are computed by `explain_run`, and
+every view, page and comparison of the same run takes them from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from memfit.api.options import checked_options
+
+if TYPE_CHECKING:
+    from memfit.records.difference import Comparison, NoiseInterval
+    from memfit.records.ledger import Ledger
+    from memfit.records.prediction import Prediction
+    from memfit.records.run import RunRecord
+    from memfit.show.views.run import RunView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRun:
+    """A run with what was found by looking at it: who held its peak, and how far the peak varies by itself."""
+
+    record: RunRecord
+    ledgers: tuple[Ledger, ...]
+    noise: NoiseInterval | None
+    """None when the peak itself is unknown."""
+
+
+def explain_run(record: RunRecord | ExplainedRun) -> ExplainedRun:
+    """Look at a run once; what was looked at already is returned as it is.
+
+    >>> explained = explain_run(memfit.read_run("runs/first"))  # doctest: +SKIP
+    >>> explained.ledgers[0].num_bytes  # doctest: +SKIP
+    """
+    from memfit.explain.run.ledger import explain_peak
+    from memfit.explain.run.noise import noise_interval
+
+    if isinstance(record, ExplainedRun):
+        return record
+    return ExplainedRun(record=record, ledgers=explain_peak(record), noise=noise_interval(record))
+
+
+def view_run(record: RunRecord | ExplainedRun, *, fine: bool = False, prediction: Prediction | None = None) -> RunView:
+    """What is drawn of a run, explained and with its noise; `fine` keeps enough detail to zoom into."""
+    from memfit.show.page.data import PAGE_ROWS, PAGE_STEPS
+    from memfit.show.views.run import build_view
+
+    detail = {"max_rows": PAGE_ROWS, "max_steps": PAGE_STEPS} if fine else {}
+    run = explain_run(record)
+    return build_view(run.record, ledgers=run.ledgers, noise=run.noise, prediction=prediction, **detail)
+
+
+@checked_options
+def write_report(
+    record: RunRecord | ExplainedRun,
+    *,
+    html: str | Path | None = None,
+    png: str | Path | None = None,
+    svg: str | Path | None = None,
+    over: RunRecord | ExplainedRun | None = None,
+    comparison: Comparison | None = None,
+    prediction: Prediction | None = None,
+    overwrite: bool = True,
+) -> tuple[Path, ...]:
+    """Write the page and pictures that are asked for; when none is, the page and the picture into the run folder.
+
+    `over` lays a second run over the first, with their comparison below (made here unless it is given); `prediction`
+    lays a predicted curve over it.
+
+    >>> write_report(memfit.read_run("runs/first"), html="report.html", png="timeline.png")  # doctest: +SKIP
+    (PosixPath('report.html'), PosixPath('timeline.png'))
+    """
+    from memfit.api.diff import diff_runs
+    from memfit.show.page.report import Targets, beside_the_record, write_all
+
+    run = explain_run(record)
+    second = None if over is None else explain_run(over)
+    targets = Targets(html=html, png=png, svg=svg)
+    if targets == Targets():
+        targets = beside_the_record(run.record.folder)
+    if second is not None and comparison is None:
+        comparison = diff_runs(run, second)
+    other = view_run(second, fine=True) if second is not None else None
+    view = view_run(run, prediction=prediction)
+    page_view = view_run(run, fine=True, prediction=prediction)
+    return write_all(view, page_view, targets, other=other, comparison=comparison, overwrite=overwrite)
+
+
+@checked_options
+def export_run(
+    record: RunRecord,
+    to: Literal["csv", "json", "chrome-trace", "memory-viewer"],
+    path: str | Path | None = None,
+    *,
+    table: str | None = None,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write a run as 'csv', 'json', 'chrome-trace' or 'memory-viewer'; returns the files written.
+
+    >>> export_run(memfit.read_run("runs/first"), "csv", "steps.csv", table="steps")  # doctest: +SKIP
+    """
+    from memfit.show.export.formats import export
+
+    return export(record, to, path, table=table, overwrite=overwrite)

@@ -1,0 +1,210 @@
+"""Published results run again: joins the tables and statements of `reproduce` with prediction, profiles and studies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memfit.api.fit import foreseen_chain
+from memfit.api.options import checked_options
+from memfit.api.study import run_study
+
+if TYPE_CHECKING:
+    from memfit.api.study import StudyProgress
+    from memfit.records.plan import Chain
+    from memfit.records.reproduction import (
+        EdgeTables,
+        HyperparameterTrials,
+        OffloadingExperiment,
+        PublishedResult,
+        Rerun,
+    )
+    from memfit.records.study import Study
+
+ShareProgress = Callable[[str, float], None]
+"""Told what is at hand, and which share of all work is over, from 0 to 1."""
+
+
+def list_reproductions() -> tuple[PublishedResult, ...]:
+    """The published results that can be run again, with their sources and statements.
+
+    >>> [result.name for result in list_reproductions()]
+    ['hyperparameters', 'offloading', 'edge']
+    """
+    from memfit.reproduce.registry import RESULTS
+
+    return RESULTS
+
+
+@checked_options
+def reproduce_offloading(
+    *,
+    device: str = "cuda:v100-16gb",
+    networks: Sequence[str] = (),
+    bandwidths: Sequence[float] = (12e9, 25e9, 50e9),
+    num_points: int = 7,
+    progress: ShareProgress | None = None,
+) -> OffloadingExperiment:
+    """Compare all planners on standard networks over budgets and links; predicted and simulated, nothing is run.
+
+    >>> found = reproduce_offloading(networks=["vgg16"], num_points=3)  # doctest: +SKIP
+    >>> [statement.verdict for statement in found.statements]  # doctest: +SKIP
+    """
+    from memfit.records.plan import Link
+    from memfit.records.reproduction import OffloadingExperiment
+    from memfit.reproduce.networks import examples_in, networks_called
+    from memfit.reproduce.offloading import compare_networks, describe_network, rank_planners, statements_on
+
+    chosen = networks_called(networks)
+    _require_rates(device)
+    show = progress or _nobody_looks
+    started = time.monotonic()
+    links = [
+        Link(name="host memory", out_bytes_per_second=speed, in_bytes_per_second=speed, latency_seconds=2e-5)
+        for speed in dict.fromkeys(bandwidths)
+    ]
+    foreseen = {}
+    for index, (name, settings) in enumerate(chosen.items()):
+        show(f"predicting {name} ({index + 1} of {len(chosen)})", 0.0)
+        foreseen[name] = foreseen_chain(name, settings, device)
+    chains = {name: chain for name, (chain, _, _) in foreseen.items()}
+    panels = compare_networks(chains, links, num_points=num_points, show=show)
+    described = tuple(
+        describe_network(name, chosen[name], examples_in(chosen[name]), chain, links[0], notes)
+        for name, (chain, _, notes) in foreseen.items()
+    )
+    return OffloadingExperiment(
+        device=device, networks=described, panels=panels, standings=rank_planners(panels),
+        statements=statements_on(panels, described), took_seconds=time.monotonic() - started,
+    )  # fmt: skip
+
+
+def _nobody_looks(what: str, share_done: float) -> None:
+    """Progress that is shown to nobody."""
+
+
+def _require_rates(device: str) -> None:
+    """A device whose speed is not known is refused, before anything slow is done."""
+    from memfit.errors import UsageError
+    from memfit.predict.devices.parse import parse_device
+
+    if parse_device(device).single_tflops is None:
+        raise UsageError(
+            f"a comparison needs the rates of the device, and those of {device} are not known",
+            hint="a GPU of the table, such as --device cuda:v100-16gb",
+        )
+
+
+@checked_options
+def reproduce_edge(
+    *,
+    budget_bytes: int = 2 * 2**30,
+    networks: Sequence[str] = (),
+    num_points: int = 9,
+    link_mbit: float = 10.0,
+    link_watts: float = 2.0,
+    device_gflops: float = 20.0,
+    device_watts: float = 10.0,
+    images_per_day: int = 5000,
+    image_bytes: int = 250_000,
+    num_epochs: int = 1,
+    progress: ShareProgress | None = None,
+) -> EdgeTables:
+    """The tables of training at the edge: memory, its price, and whether it is worth it for a link and a device.
+
+    >>> found = reproduce_edge(networks=["resnet18"], link_mbit=5, device_watts=8)  # doctest: +SKIP
+    >>> found.worth.train_hours  # doctest: +SKIP
+    """
+    from memfit.job.workloads.vision import family_called, resnet_called, stage_names
+    from memfit.profile.shapes import shape_chain
+    from memfit.reproduce.edge import Question, edge_tables, num_chains
+
+    names = family_called(networks)
+    show = progress or _nobody_looks
+    num_made = 0
+
+    def tick(what: str) -> None:
+        nonlocal num_made
+        show(what, num_made / num_chains(names))
+        num_made += 1
+
+    def chain_of(network: str, image_size: int, batch_size: int) -> Chain:
+        target = f"{network} at {image_size}x{image_size}, batch {batch_size}"
+        return shape_chain(lambda: resnet_called(network), stage_names, (batch_size, 3, image_size, image_size), target)
+
+    question = Question(
+        link_mbit=link_mbit, link_watts=link_watts, device_gflops=device_gflops, device_watts=device_watts,
+        images_per_day=images_per_day, image_bytes=image_bytes, num_epochs=num_epochs,
+    )  # fmt: skip
+    return edge_tables(
+        chain_of, names, budget_bytes=budget_bytes, num_points=num_points, question=question, tick=tick
+    )
+
+
+@checked_options
+def reproduce_hyperparameters(
+    *,
+    data: Sequence[str] = (),
+    output: str | Path = "reproduce-hyperparameters",
+    overwrite: bool = False,
+    steps: int | None = 20,
+    replicates: int = 3,
+    num_random: int | None = None,
+    seed: int = 0,
+    concurrency: int = 1,
+    progress: StudyProgress | None = None,
+) -> HyperparameterTrials:
+    """Run the published trials again, or `num_random` new points of their ranges, and judge the published conclusions.
+
+    Each data set of `data` (all three when none is named) is a study in a folder below `output`, which the same call
+    goes on with. `steps` caps every trial, because memory does not change after the second step; None trains all the
+    published epochs, which takes hours.
+
+    >>> found = reproduce_hyperparameters(data=["mnist"], steps=5, replicates=1)  # doctest: +SKIP
+    >>> found.reruns[0].rows[0].peak.value  # doctest: +SKIP
+    """
+    import msgspec
+
+    from memfit.records.reproduction import HyperparameterTrials
+    from memfit.reproduce.hyperparameter_statements import statements_on
+    from memfit.reproduce.hyperparameters import data_sets_called, rerun_of, rerun_settings
+
+    reruns: list[Rerun] = []
+    was_interrupted = False
+    for name in data_sets_called(data):
+        settings = rerun_settings(name, num_random=num_random, replicates=replicates, steps=steps, seed=seed)
+        settings = msgspec.structs.replace(settings, concurrency=concurrency)
+        ran = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
+        reruns.append(rerun_of(ran.study))
+        was_interrupted = ran.was_interrupted
+        if was_interrupted:
+            break
+    return HyperparameterTrials(
+        reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted
+    )
+
+
+def beside_published(study: Study) -> Rerun | None:
+    """The published trials beside those of a study that runs them again; None for any other study."""
+    from memfit.reproduce.hyperparameters import published_data, rerun_of
+
+    return rerun_of(study) if published_data(study) else None
+
+
+@checked_options
+def write_reproduction(
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials, folder: str | Path
+) -> tuple[Path, ...]:
+    """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
+    from memfit.records.reproduction import EdgeTables, OffloadingExperiment
+    from memfit.show.export.reproduction_files import write_tables
+
+    written = write_tables(found, folder)
+    if isinstance(found, (EdgeTables, OffloadingExperiment)):
+        from memfit.show.figures.reproduction import draw_edge, draw_offloading
+
+        curves = draw_edge(found, folder) if isinstance(found, EdgeTables) else draw_offloading(found, folder)
+        return (*written, *curves)
+    return written

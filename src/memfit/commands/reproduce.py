@@ -1,0 +1,191 @@
+"""`memfit reproduce`: published results run again, each statement of their sources with evidence and a verdict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from memfit.commands.options import BYTES, force_option, json_option, output_option, quiet_option
+from memfit.commands.output import write_record
+from memfit.errors import MissingExtra
+
+EPILOG = """\b
+Examples:
+  memfit reproduce                          list the results with their sources
+  memfit reproduce edge --link-mbit 5 --device-watts 8
+  memfit reproduce offloading --network vgg16 --points 4
+  memfit reproduce hyperparameters --data mnist --steps 20
+
+Each result has options of its own: memfit reproduce NAME --help.
+"""
+POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.group(epilog=EPILOG, invoke_without_command=True, subcommand_metavar="[NAME] [OPTIONS]")
+@json_option
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Run a published result again, and judge each statement of its source; without NAME, list the results."""
+    if context.invoked_subcommand is not None:
+        if as_json:
+            name = context.invoked_subcommand
+            raise click.UsageError(f"write --json behind the name: memfit reproduce {name} --json")
+        return
+    from memfit import api
+    from memfit.show.terminal.reproduction import results_text
+
+    results = api.list_reproductions()
+    write_record(results, lambda width, color: results_text(results, width=width, color=color), as_json=as_json)
+
+
+def _folder_option(name: str) -> Callable[..., Any]:
+    return output_option(f"Folder to write [default: reproduce-{name}].", f"reproduce-{name}")
+
+
+def _network_option(example: str) -> Callable[..., Any]:
+    text = f"Only this network, such as {example}; repeatable."
+    return click.option("--network", "networks", multiple=True, metavar="NAME", callback=_names, help=text)
+
+
+def _names(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def _points_option(default: int) -> Callable[..., Any]:
+    kind = click.IntRange(2)
+    text = "Budgets of each curve."
+    return click.option("--points", "num_points", type=kind, metavar="N", default=default, show_default=True, help=text)
+
+
+@command.command("offloading")
+@_folder_option("offloading")
+@force_option
+@_network_option("vgg16")
+@_points_option(7)
+@click.option("--device", metavar="DEVICE", default="cuda:v100-16gb", show_default=True, help="A GPU of the table.")
+@click.option(
+    "--bandwidth", "bandwidths", type=BYTES, multiple=True, metavar="SIZE",
+    help="Bytes per second of the link; repeatable [default: 12GB 25GB 50GB].",
+)  # fmt: skip
+@quiet_option
+@json_option
+def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: bool, as_json: bool, **asked: Any) -> None:
+    """All planners on standard networks, over budgets and links to the host; predicted and simulated."""
+    from memfit import api
+    from memfit.show.terminal.reproduction import offloading_text
+
+    speeds = {"bandwidths": bandwidths} if bandwidths else {}
+    found = _followed(lambda show: api.reproduce_offloading(**asked, **speeds, progress=show), output, force, quiet)
+    text = lambda width, color: offloading_text(found, width=max(width, 100), color=color)  # noqa: E731
+    _show_and_write(found, text, output, as_json, quiet)
+
+
+@command.command("edge")
+@_folder_option("edge")
+@force_option
+@_network_option("resnet18")
+@_points_option(9)
+@click.option(
+    "--budget", "budget_bytes", type=BYTES, metavar="SIZE", default="2GiB", show_default=True,
+    help="What the step may take, for example 8GiB.",
+)  # fmt: skip
+@click.option("--link-mbit", type=POSITIVE, default=10.0, show_default=True, help="Speed of the link.")
+@click.option("--link-watts", type=POSITIVE, default=2.0, show_default=True, help="Power while it sends.")
+@click.option("--device-gflops", type=POSITIVE, default=20.0, show_default=True, help="10^9 operations/s reached.")
+@click.option("--device-watts", type=POSITIVE, default=10.0, show_default=True, help="Power in training.")
+@click.option("--images-per-day", type=click.IntRange(1), default=5000, show_default=True, help="To train on or send.")
+@click.option(
+    "--image-size", "image_bytes", type=BYTES, metavar="SIZE", default="250kB", show_default=True,
+    help="One image as it is sent.",
+)  # fmt: skip
+@click.option(
+    "--passes", "num_epochs", type=click.IntRange(1), default=1, show_default=True, help="Over a day's images."
+)
+@quiet_option
+@json_option
+def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> None:
+    """Training a ResNet on a small device: memory, the price of fitting, and whether it is worth it."""
+    from memfit import api
+    from memfit.show.terminal.reproduction import edge_text
+
+    found = _followed(lambda show: api.reproduce_edge(**asked, progress=show), output, force, quiet)
+    _show_and_write(found, lambda width, color: edge_text(found), output, as_json, quiet)
+
+
+@command.command("hyperparameters")
+@_folder_option("hyperparameters")
+@force_option
+@click.option(
+    "--data", multiple=True, type=click.Choice(["mnist", "fashion-mnist", "cifar-10"]),
+    help="Only this table; repeatable [default: all three].",
+)  # fmt: skip
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", default=20, show_default=True,
+    help="Cap the optimizer steps of every trial.",
+)  # fmt: skip
+@click.option("--whole", is_flag=True, help="Train all published epochs instead (hours).")
+@click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N new points of the same ranges.")
+@click.option(
+    "--repeat", "replicates", type=click.IntRange(1), metavar="N", default=3, show_default=True,
+    help="Run every point N times.",
+)  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", default=1, help="Trials at a time [default: 1].")
+@click.option("--seed", type=int, metavar="N", default=0, help="Of the order and of new points [default: 0].")
+@quiet_option
+@json_option
+def hyperparameters(
+    output: str, force: bool, steps: int, whole: bool, quiet: bool, as_json: bool, **asked: Any
+) -> None:
+    """Published trials on MNIST, Fashion-MNIST and CIFAR-10, each measured here, beside the published numbers.
+
+    The same command in the same place goes on where it stopped.
+    """
+    from memfit import api
+    from memfit.show.progress.study import StudyProgress
+    from memfit.show.terminal.reproduction import hyperparameters_text
+
+    progress = StudyProgress(quiet=quiet)
+    try:
+        found = api.reproduce_hyperparameters(
+            **asked, output=output, overwrite=force, steps=None if whole else steps, progress=progress
+        )
+    finally:
+        progress.close()
+    text = lambda width, color: hyperparameters_text(found, width=max(width, 120), color=color)  # noqa: E731
+    _show_and_write(found, text, output, as_json, quiet)
+    if found.was_interrupted:
+        click.echo("memfit: interrupted; nothing is lost, the same command goes on", err=True)
+        sys.exit(130)
+
+
+def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output: str, force: bool, quiet: bool) -> Any:
+    """Refuse to replace what is there, then run with a line of progress on a terminal."""
+    from memfit.show.new_file import check_new
+    from memfit.show.progress.share import ShareLine
+
+    check_new(output, overwrite=force)
+    line = ShareLine()
+    try:
+        return run(None if quiet else line.show)
+    finally:
+        line.close()
+
+
+def _show_and_write(
+    found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool, quiet: bool
+) -> None:
+    """Print it, and leave its files in the folder; without matplotlib there are no curves."""
+    from memfit import api
+
+    if as_json or not quiet:
+        write_record(found, compose, as_json=as_json)
+    try:
+        written = api.write_reproduction(found, folder)
+    except MissingExtra as error:
+        click.echo(f"memfit: no curves: {error}", err=True)
+        return
+    if not (as_json or quiet):
+        click.echo("\nWritten: " + ", ".join(str(path) for path in written))

@@ -1,0 +1,71 @@
+"""Does every public function say what it takes, show an example, and name the nearest option when one is misspelt?"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import memfit
+from memfit import api
+from memfit.errors import UsageError
+from memfit.records.study import SearchSpace, StudySettings
+
+FUNCTIONS = sorted(name for name in memfit.__all__ if inspect.isfunction(getattr(memfit, name)))
+LEFT = {"predict_peak"}
+"""Gets its options record by itself."""
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in LEFT])
+def test_a_public_function_has_a_full_signature_and_an_example(name: str):
+    function = getattr(memfit, name)
+    signature = inspect.signature(function)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values())
+    assert signature.return_annotation is not inspect.Signature.empty
+    assert ">>> " in (function.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "meant"),
+    [
+        ("run_study", "trails", "trials"),
+        ("fit_to_budget", "bugdet", "budget"),
+        ("fit_script", "argument", "arguments"),
+        ("measure_run", "interval", "interval_seconds"),
+        ("measure_command", "ouput", "output"),
+        ("explain_study", "quantify", "quantity"),
+        ("replay_snapshot", "memory", "memory_bytes"),
+        ("write_report", "predicted", "prediction"),
+        ("draw_study", "foldr", "folder"),
+        ("read_study", "storge", "storage"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_one(name: str, wrong: str, meant: str):
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no option '{wrong}'; did you mean '{meant}'\?"):
+        getattr(memfit, name)(**{wrong: 1})
+
+
+def test_an_option_like_no_other_is_answered_with_all_of_them():
+    with pytest.raises(TypeError, match="its options are study, quantity"):
+        memfit.explain_study(zzz=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_the_names_in_the_package_and_for_the_type_checker_are_those_of_api():
+    source = Path(inspect.getsourcefile(memfit) or "").read_text(encoding="utf-8")
+    for name in memfit.__all__:
+        assert name == "__version__" or name == "MemfitError" or getattr(memfit, name) is getattr(api, name)
+        assert f"        {name},\n" in source or name in ("__version__", "MemfitError")
+
+
+def test_options_that_would_have_no_effect_are_refused(tmp_path: Path):
+    settings = StudySettings(space=SearchSpace(parameters=()), command="true")
+    with pytest.raises(UsageError, match="part of the settings"):
+        memfit.run_study(settings, output=tmp_path / "s", trials=3)
+    with pytest.raises(UsageError, match="goes on with the settings it has"):
+        memfit.run_study(None, output=tmp_path / "s", seed=3)
+    with pytest.raises(UsageError, match="memfit reproduce hyperparameters --data mnist"):
+        memfit.run_study("paper-mnist", output=tmp_path / "s")
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,181 @@
+"""Is there one command line: verbs by question, one spelling for one thing, options where one looks for them?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from memfit.commands import QUESTIONS, VERBS, cli
+
+MEANINGS = {
+    "-o --output": "where it writes",
+    "-f --force": "replace what is there",
+    "-q --quiet": "say less",
+    "--json": "print the record",
+    "--set": "a setting of the workload",
+    "--device": "the kind of device",
+    "--gpu": "the number of a GPU in a file",
+    "--memory": "what the device has",
+    "--limit": "above this a running job is ended",
+    "--budget": "what a plan may take",
+    "--timeout": "give up after this long",
+    "--time": "start nothing new after this long",
+    "--trial-time": "end one trial after this long",
+    "--for": "watch for this long",
+    "--grace": "time between two signals",
+    "--interval": "time between samples",
+    "--steps": "optimizer steps",
+    "--trials": "how many points",
+    "--random": "how many new points of published ranges",
+    "--repeat": "how often each is run",
+    "--concurrency": "how many at a time",
+    "--ranks": "how many ranks",
+    "--threads": "how many threads",
+    "--points": "how many budgets of a curve",
+    "--seed": "of random choices",
+    "--alloc-conf": "settings of the CUDA allocator",
+    "--malloc": "settings of the C heap",
+    "--stable": "pin the C heap of a measured job",
+    "--ledger": "trace the tensors of some steps",
+    "--ledger-every": "trace the tensors of every K-th step",
+    "--no-marks": "put nothing into the job",
+    "--no-report": "no page after a run",
+    "--no-figures": "no figures after a study",
+    "--no-probes": "run no operator",
+    "--no-predict": "reject no point by prediction",
+    "--assume-watts": "power of a machine without counters",
+    "--allow-real": "run this operator",
+    "--unknown-is": "an unknown boolean",
+    "--answer": "an unknown value at one place",
+    "--sweep": "over one setting",
+    "--fit-batch": "the largest batch",
+    "--lengths": "over the lengths of the data",
+    "--shard": "what ranks divide",
+    "--engine": "how it is predicted",
+    "--show-output": "let the job's output through",
+    "--html": "a page",
+    "--png": "a PNG picture",
+    "--svg": "an SVG picture",
+    "--over": "a second run",
+    "--predicted": "a prediction to draw",
+    "--open": "open the page",
+    "--resume": "go on with interrupted repeats",
+    "--fail-above": "exit code 1 above this",
+    "--to": "the format",
+    "--table": "one table of many",
+    "--disk": "a folder to move tensors to",
+    "--planner": "who plans",
+    "--accumulate": "gradients add up",
+    "--plan": "a plan to reuse",
+    "--dry-run": "stop when planned",
+    "--space": "the search space",
+    "--tuner": "who chooses points",
+    "--pareto": "memory is an objective",
+    "--metric": "what is optimised",
+    "--maximize": "more is better",
+    "--minimize": "less is better",
+    "--storage": "the database",
+    "--on": "the cluster",
+    "--profile": "a torch.profiler trace",
+    "--name": "what to call it",
+    "--quantity": "what is explained",
+    "--network": "which network",
+    "--bandwidth": "bytes per second of a link to the host",
+    "--data": "which data set",
+    "--whole": "all published epochs",
+    "--link-mbit": "speed of a link",
+    "--link-watts": "power of a link",
+    "--device-gflops": "speed of a device",
+    "--device-watts": "power of a device",
+    "--images-per-day": "how many images",
+    "--image-size": "bytes of an image",
+    "--passes": "over a day's images",
+    "--from": "files of one's own",
+    "--check": "read every file",
+}
+"""Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
+OWN_HELP = {
+    "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
+}  # fmt: skip
+"""Shared options that say in each verb what they do there."""
+FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every verb and every verb below it, by its path."""
+    context = click.Context(cli)
+    waiting = [(verb, cli.get_command(context, verb)) for verb in VERBS]
+    for path, command in waiting:
+        assert command is not None
+        yield path, command
+        if isinstance(command, click.Group):
+            waiting += [(f"{path} {name}", below) for name, below in command.commands.items()]
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+def spelling(option: click.Option) -> str:
+    return " ".join(option.opts)
+
+
+PATHS = dict(commands())
+
+
+def test_every_option_is_known_and_one_thing_has_one_spelling():
+    used = {spelling(option) for command in PATHS.values() for option in options_of(command)}
+    assert used == set(MEANINGS)
+    assert [meaning for meaning, count in Counter(MEANINGS.values()).items() if count > 1] == []
+
+
+def test_an_option_that_several_verbs_share_has_one_form():
+    seen: dict[str, tuple[str, tuple[object, ...], str]] = {}
+    for path, command in PATHS.items():
+        context = click.Context(command)
+        for option in options_of(command):
+            name = spelling(option)
+            form = (option.is_flag, option.make_metavar(context) if not option.is_flag else "")
+            first, known, text = seen.setdefault(name, (path, form, option.help or ""))
+            assert form == known, f"{name} is {form} in {path} and {known} in {first}"
+            if name not in OWN_HELP and "such as" not in text:
+                assert option.help == text, f"{name} says something else in {path} than in {first}"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_options_stand_where_one_looks_for_them(path: str):
+    names = [spelling(option) for option in options_of(PATHS[path])]
+    first, last = [name for name in FIRST if name in names], [name for name in LAST if name in names]
+    assert names[: len(first)] == first
+    assert names[len(names) - len(last) :] == last
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_help_is_a_sentence_that_gives_defaults_in_brackets(path: str):
+    for option in options_of(PATHS[path]):
+        text = option.help or ""
+        assert text[:1].isupper() or text[:1].isdigit(), f"{spelling(option)}: {text}"
+        assert text.endswith("."), f"{spelling(option)}: {text}"
+        assert "Default" not in text, f"{spelling(option)}: write [default: ...]"
+    assert (PATHS[path].help or "").strip()
+
+
+def test_the_overview_groups_the_verbs_by_question_and_fits_a_terminal():
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    places = [shown.index(f"{question}:") for question in QUESTIONS]
+    assert places == sorted(places)
+    for verb, line in VERBS.items():
+        assert f"  {verb.ljust(10)}  {line}\n" in shown
+
+
+def test_alone_it_shows_a_quick_start_of_six_lines_that_fit_a_terminal():
+    shown = CliRunner().invoke(cli, [])
+    assert shown.exit_code == 0
+    lines = shown.output.splitlines()
+    assert len(lines) == 6
+    assert max(map(len, lines)) < 80
+    assert {line.split()[1] for line in lines[:-1]} <= set(VERBS)
