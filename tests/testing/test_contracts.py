@@ -25,6 +25,7 @@ from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.testing.planner_contract import PlannerContract
 from memfit.testing.reader_contract import ReaderContract
 from memfit.testing.storage_contract import StorageContract
+from memfit.testing.workload_contract import WorkloadContract
 
 
 def law(contract: type, name: str) -> Callable[..., None]:
@@ -221,3 +222,30 @@ def test_a_reader_that_does_not_open_a_torn_run_or_reads_a_newer_one_is_caught(t
     newer = law(ReaderContract, "test_a_newer_format_is_refused_with_both_versions")
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         newer(read=lambda folder: None, made=made(tmp_path), tmp_path=tmp_path)
+
+
+# ---- workloads -------------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_that_breaks_a_law_is_caught():
+    torch = pytest.importorskip("torch")
+    from memfit.job.training import Training
+
+    def build(*, learning_rate: float = 0.1, scale: float = 1.0, by_chance: bool = False, data: str = "") -> Training:
+        model = torch.nn.Linear(3, 1)
+        if by_chance:
+            torch.nn.init.constant_(model.weight, next(NUMBERS))
+        batch = scale * torch.ones(2, 3), torch.zeros(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+        return Training(model=model, optimizer=optimizer, loss=torch.nn.functional.mse_loss, batch=batch, data=data)
+
+    laws: dict[str, dict[str, Any]] = {
+        "test_a_step_changes_the_weights_and_leaves_no_gradient": {"learning_rate": 0.0},
+        "test_the_loss_is_a_finite_number_after_several_steps": {"scale": float("inf")},
+        "test_the_same_seed_builds_the_same_training": {"by_chance": True},
+        "test_building_leaves_no_gradient_and_names_its_data_only_with_a_feed": {"data": "mnist"},
+    }
+    for name, broken in laws.items():
+        law(WorkloadContract, name)(build=build)
+        with pytest.raises(AssertionError):
+            law(WorkloadContract, name)(build=lambda broken=broken: build(**broken))
