@@ -29,7 +29,7 @@ readme: $(STAMP)  ## run the commands that README.md and the examples show, and 
 docs: $(STAMP)  ## the documentation site in site/; fails on a broken link
 	$(INSTALL) -r docs/requirements.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	@echo "site/index.html; to search in it: $(BIN)/python -m http.server --directory site"
 
 postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
 	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -q postgresql </dev/null >/dev/null 2>&1; } || true

@@ -19,6 +19,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 """File of the repository -> page of the site."""
+ALONE = {"index.md", "reference.md"}
+"""Tabs of one page, which need no list of pages beside them."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -43,6 +45,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite the links of one page."""
     places = outside_pages()
     here = page.file.src_uri
+    if here in ALONE:
+        page.meta["hide"] = ["navigation"]
     home = next((name for name, place in places.items() if place == here), f"docs/{here}")
 
     def rewrite(found: re.Match[str]) -> str:

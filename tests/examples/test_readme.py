@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from examples.readme import all_blocks, blocks_in, digest_of, run_block, shape_of, shown_lines
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-from readme import all_blocks, blocks_in, digest_of, run_block, shape_of, shown_lines  # noqa: E402
-
 QUICK = ["explain", "examples/explain", "examples/data", "examples/replay"]
 """What prints the same on every machine, in a second or two."""
 SLOW = ["predict", "fit"]
