@@ -49,7 +49,7 @@ BLOCKS: dict[str, Block] = {
         commands=(f"memfit predict examples/train_gpt.py {CARD} -- --device cuda --batch-size 64 --length 512",),
         keep=(
             r"^examples/",
-            r"^(tensors|reserved|device) ",
+            r"^(tensors|allocated|reserved|context|device|smallest) ",
             r"^Alive",
             r"^(activation|temporary|optimizer state) ",
             r"^Would save",
@@ -135,8 +135,8 @@ def shown_lines(output: str, keep: tuple[str, ...]) -> list[str]:
         if in_point or any(re.search(pattern, line) for pattern in keep):
             kept.append(line.rstrip())
             in_point = in_point or line.startswith("• ")
-        elif kept and kept[-1] != "...":
-            kept.append("...")
+        elif kept and kept[-1] != "..." and (line.strip() or kept[-1]):
+            kept[len(kept) - (not kept[-1]) :] = ["..." if line.strip() else ""]
     while kept and kept[-1] in ("...", ""):
         kept.pop()
     return kept
