@@ -10,7 +10,7 @@ WORKING := -m memfit.measure.instruction_sets
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo postgres test types quick-tests gpu-torch test-gpu test-slow test-quiet bench check clean
+.PHONY: help demo readme docs postgres test types quick-tests gpu-torch test-gpu test-slow test-quiet bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -22,6 +22,14 @@ $(STAMP): pyproject.toml constraints.txt src/memfit/version.py
 
 demo: $(STAMP)  ## measure a real training run and write a report to open
 	$(BIN)/python $(WORKING) $(BIN)/python examples/demo.py
+
+readme: $(STAMP)  ## run the commands that README.md and the examples show, and write their output there
+	$(BIN)/python $(WORKING) $(BIN)/python examples/readme.py
+
+docs: $(STAMP)  ## the documentation site in site/; fails on a broken link
+	$(INSTALL) -r docs/requirements.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search in it: $(BIN)/python -m http.server --directory site"
 
 postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
 	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -q postgresql </dev/null >/dev/null 2>&1; } || true
@@ -77,4 +85,4 @@ check: $(STAMP) ## format and lint only
 	$(BIN)/pyright
 
 clean:          ## remove the virtual environment and caches
-	rm -rf $(VENV) $(GPU_VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf site $(VENV) $(GPU_VENV) .pytest_cache .ruff_cache .hypothesis build dist

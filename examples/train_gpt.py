@@ -36,14 +36,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    model = SmallGPT(options.tokens, options.width, options.layers, options.length)
+    model = SmallGPT(options.tokens, options.width, options.layers, options.length).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 
     for step in range(options.steps):
-        text = torch.randint(options.tokens, (options.batch_size, options.length + 1))
+        text = torch.randint(options.tokens, (options.batch_size, options.length + 1), device=options.device)
         optimizer.zero_grad()
         guesses = model(text[:, :-1])
         loss = nn.functional.cross_entropy(guesses.flatten(0, 1), text[:, 1:].flatten())

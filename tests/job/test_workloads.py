@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from memfit.errors import UsageError  # noqa: E402
 from memfit.job.training import loss_of, plain_step  # noqa: E402
 from memfit.job.workloads.registry import build_workload  # noqa: E402
+from memfit.testing.workload_contract import Build, WorkloadContract  # noqa: E402
 
 TINY: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 8, "features": 12, "hidden": 16, "layers": 3, "classes": 4},
@@ -33,8 +34,10 @@ def test_the_loss_falls_when_a_workload_is_trained(name: str):
 
 
 @pytest.mark.parametrize("name", list(TINY))
-def test_every_workload_steps(name: str):
-    plain_step(build_workload(name, TINY[name]))()
+class TestEveryWorkload(WorkloadContract):
+    @pytest.fixture
+    def build(self, name: str) -> Build:
+        return lambda: build_workload(name, TINY[name])
 
 
 def test_checkpointed_gradients_are_the_plain_ones():

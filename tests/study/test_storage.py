@@ -8,17 +8,15 @@ import socket
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from study_jobs import GOOD, run, settings_for
 
 from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
-from memfit.records.study import Proposal, SearchSpace, Span, StudySettings, TrialOutcome, TrialRecord
+from memfit.records.study import Proposal, TrialOutcome, TrialRecord
 from memfit.study.coordinator import RunOptions
 from memfit.study.folder import read_folder
 from memfit.study.session import Silent, open_session
@@ -27,13 +25,7 @@ from memfit.study.storage.log import UNSAVED_FILE, StudyLog
 from memfit.study.storage.open import open_storage
 from memfit.study.storage.postgres import PostgresStorage, without_password
 from memfit.study.storage.sqlite import SqliteStorage
-
-SETTINGS = StudySettings(space=SearchSpace(parameters=(Span(name="x", low=0, high=1),)), command="true")
-
-
-def proposed(place: int, number: int) -> Fact:
-    body = Proposed(proposal=Proposal(number=number, parameters={"x": number}), trial_id="abcde")
-    return fact(place, f"p{number}", "proposed", body, number)
+from memfit.testing.storage_contract import SETTINGS, StorageContract, new_study, proposed
 
 
 def ended(place: int, number: int) -> Fact:
@@ -90,71 +82,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgres") if request.param == "postgres" else str(tmp_path / "facts.db")
 
 
-@pytest.fixture
-def storage(place: str) -> Iterator[Storage]:
-    made = open_storage(place)
-    yield made
-    made.close()
-
-
-def new_study() -> str:
-    return os.urandom(6).hex()
-
-
-def test_facts_come_back_in_their_order_whatever_order_they_were_stored_in(storage: Storage):
-    study_id, facts = new_study(), [proposed(place, place) for place in range(5)]
-    storage.append(study_id, facts[3:])
-    storage.append(study_id, facts[:3])
-    assert storage.read(study_id) == facts
-    assert study_id in storage.study_ids()
-
-
-def test_storing_a_fact_twice_stores_it_once_and_as_it_was_first(storage: Storage):
-    study_id, first = new_study(), proposed(0, 0)
-    storage.append(study_id, [first])
-    storage.append(study_id, [msgspec.structs.replace(first, body='"another"'), proposed(1, 1)])
-    assert storage.read(study_id) == [first, storage.read(study_id)[1]]
-    assert len(storage.read(study_id)) == 2
-
-
-def test_studies_in_one_database_do_not_mix(storage: Storage):
-    first, second = new_study(), new_study()
-    storage.append(first, [proposed(0, 0)])
-    storage.append(second, [proposed(0, 7)])
-    assert [each.number for each in storage.read(first)] == [0]
-    assert storage.read(new_study()) == []
-
-
-def test_another_connection_sees_what_was_stored(storage: Storage, place: str):
-    study_id = new_study()
-    storage.append(study_id, [proposed(0, 0)])
-    other = open_storage(place)
-    assert other.read(study_id) == storage.read(study_id)
-    other.close()
-
-
-def test_only_one_coordinator_holds_a_study_at_a_time(storage: Storage, place: str):
-    study_id, other = new_study(), open_storage(place)
-    storage.append(study_id, [proposed(0, 0)])
-    assert storage.hold(study_id)
-    assert not other.hold(study_id)
-    storage.close()
-    assert other.hold(study_id)
-    other.close()
-
-
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.dictionaries(WORDS, st.one_of(WORDS, st.integers(-(2**53), 2**53), st.floats(allow_nan=False)), max_size=5))
-def test_any_parameters_survive_the_database(storage: Storage, parameters: dict[str, object]):
-    study_id = new_study()
-    body = Proposed(proposal=Proposal(number=0, parameters=parameters), trial_id="abcde")
-    facts = [fact(0, "study", "study", SETTINGS), fact(1, "p0", "proposed", body, 0)]
-    storage.append(study_id, facts)
-    back = study_of(study_id, storage.read(study_id)).trials[0].parameters
-    assert msgspec.json.encode(back) == msgspec.json.encode(parameters)
+class TestBothDatabases(StorageContract):
+    @pytest.fixture
+    def connect(self, place: str) -> Callable[[], Storage]:
+        return lambda: open_storage(place)
 
 
 def test_a_whole_study_runs_and_resumes_on_either_database(tmp_path: Path, place: str):

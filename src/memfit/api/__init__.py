@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
 from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
+from memfit.api.explained_run import ExplainedRun, explain_run
 from memfit.api.fit import apply_plan, fit_script, fit_target, fit_to_budget, fitting_loop
 from memfit.api.measure import (
     CommandResult,
@@ -15,7 +16,7 @@ from memfit.api.measure import (
     use_working_instructions,
 )
 from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
-from memfit.api.report import ExplainedRun, explain_run, export_run, view_run, write_report
+from memfit.api.report import export_run, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from memfit.api.explained_run import ExplainedRun, explain_run
 from memfit.api.options import checked_options
-from memfit.api.report import ExplainedRun, explain_run
 
 if TYPE_CHECKING:
     from memfit.records.difference import Comparison

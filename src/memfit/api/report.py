@@ -6,42 +6,18 @@ every view, page and comparison of the same run takes them from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from memfit.api.diff import diff_runs
+from memfit.api.explained_run import ExplainedRun, explain_run
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.difference import Comparison, NoiseInterval
-    from memfit.records.ledger import Ledger
+    from memfit.records.difference import Comparison
     from memfit.records.prediction import Prediction
     from memfit.records.run import RunRecord
     from memfit.show.views.run import RunView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRun:
-    """A run with what was found by looking at it: who held its peak, and how far the peak varies by itself."""
-
-    record: RunRecord
-    ledgers: tuple[Ledger, ...]
-    noise: NoiseInterval | None
-    """None when the peak itself is unknown."""
-
-
-def explain_run(record: RunRecord | ExplainedRun) -> ExplainedRun:
-    """Look at a run once; what was looked at already is returned as it is.
-
-    >>> explained = explain_run(memfit.read_run("runs/first"))  # doctest: +SKIP
-    >>> explained.ledgers[0].num_bytes  # doctest: +SKIP
-    """
-    from memfit.explain.run.ledger import explain_peak
-    from memfit.explain.run.noise import noise_interval
-
-    if isinstance(record, ExplainedRun):
-        return record
-    return ExplainedRun(record=record, ledgers=explain_peak(record), noise=noise_interval(record))
 
 
 def view_run(record: RunRecord | ExplainedRun, *, fine: bool = False, prediction: Prediction | None = None) -> RunView:
@@ -74,7 +50,6 @@ def write_report(
     >>> write_report(memfit.read_run("runs/first"), html="report.html", png="timeline.png")  # doctest: +SKIP
     (PosixPath('report.html'), PosixPath('timeline.png'))
     """
-    from memfit.api.diff import diff_runs
     from memfit.show.page.report import Targets, beside_the_record, write_all
 
     run = explain_run(record)

@@ -1,0 +1,7 @@
+"""Keeps as many MiB as it is told, for half a second."""
+
+import sys
+import time
+
+kept = bytearray(int(sys.argv[1]) * 2**20)
+time.sleep(0.5)

@@ -1,0 +1,1 @@
+memfit fit job.py:make --budget 64MiB --force -o memfit-runs/plan.json

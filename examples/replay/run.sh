@@ -1,0 +1,2 @@
+python make_snapshot.py
+memfit replay snapshot.pickle

@@ -1,0 +1,1 @@
+memfit study --space space.json --tuner GridSearch --no-figures -f -o memfit-runs/study -- python trial.py
