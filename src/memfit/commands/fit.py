@@ -10,6 +10,7 @@ import click
 from memfit.commands.fit_experiment import experiment_options, run_experiment, split_options
 from memfit.commands.options import BYTES, json_option
 from memfit.errors import DoesNotFit, UsageError
+from memfit.records.plan import LEVERS
 
 EXAMPLES = """\b
 Examples:
@@ -33,6 +34,7 @@ Examples:
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch; as it decides by default.")
 @click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
+@click.option("--allow", multiple=True, type=click.Choice(LEVERS), help="A lever for where no plan fits; docs/fit.md.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
 @click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
 @experiment_options
