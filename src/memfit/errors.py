@@ -3,6 +3,7 @@
     MemfitError                       exit code 1: it failed
     |-- UsageError                    exit code 2: the request itself is wrong
     |   |-- BadQuantity               "0", "8 GBs": not a size, time or number we understand
+    |   |-- CannotPull                a lever was allowed that would not compute the same here
     |   |-- CommandNotFound           the command to measure does not exist
     |   |-- InvalidSchedule           a plan that cannot be run on this chain
     |   `-- RunExists                 the run folder is already there
@@ -56,6 +57,10 @@ class UsageError(MemfitError):
 
 class BadQuantity(UsageError):
     """A text that is not a size, time or number."""
+
+
+class CannotPull(UsageError):
+    """A lever of a plan that cannot be pulled here."""
 
 
 class CommandNotFound(UsageError):

@@ -95,6 +95,43 @@ def test_what_does_not_fit_ends_with_three_and_says_what_would(
     assert not (tmp_path / "plan.json").exists()
 
 
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(12)), nn.Linear(256, 4))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(5):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(torch.randn(64, 256)), torch.randint(0, 4, (64,)))
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+@pytest.mark.slow
+def test_a_script_whose_update_is_the_peak_trains_to_the_same_losses_with_its_step_in_the_backward(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    plain, budget = python("train.py"), ("fit", "train.py", "--budget", "11.5MiB", "--threads", "1")
+    refused = python("-m", "memfit", *budget)
+    assert refused.returncode == 3
+    assert "step-in-backward" in refused.stdout
+    allowed = ("--allow", "step-in-backward", "--plan", "plan.json")
+    for _ in range(2):  # makes the plan, then uses it
+        fitted = python("-m", "memfit", *budget, *allowed)
+        assert fitted.returncode == 0, fitted.stderr
+        assert fitted.stdout == plain.stdout
+        assert "trained within 11.5 MiB" in fitted.stderr
+    assert [lever.name for lever in read_plan(tmp_path / "plan.json").applied_levers] == ["step-in-backward"]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

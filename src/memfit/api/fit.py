@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
 
 
+_ADDING_UP = "gradients add up over several batches"
+
+
 @checked_options
 def fit_to_budget(
     model: Any,
@@ -29,12 +32,15 @@ def fit_to_budget(
     disk: str | Path | None = None,
     planner: str = "best",
     accumulates: bool = False,
+    allow: Sequence[str] = (),
 ) -> FittedModel:
     """Make one training step of a model fit into a budget such as '8GiB', prove that it computes the same, keep it so.
 
     `batch` is (inputs, targets) or a dictionary of keyword arguments; the loss is loss(model(inputs), targets), or
     what the model returns. `disk` is a folder to which a plan may move what the backward needs. `accumulates` says that
-    gradients add up over several batches, so that those of earlier batches are there when a step begins.
+    gradients add up over several batches, so that those of earlier batches are there when a step begins. `allow` names
+    levers that may be pulled where no plan fits otherwise: 'step-in-backward' (gradients cannot be read any more) and
+    'chunked-loss' (equal within roundings, not to the bit).
 
     >>> fitted = fit_to_budget(model, (images, labels), loss, optimizer, budget="8GiB")  # doctest: +SKIP
     >>> fitted.fit.plan.seconds  # doctest: +SKIP
@@ -44,21 +50,29 @@ def fit_to_budget(
 
     budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
     job = job_of(model, batch, loss, optimizer)
-    job.accumulates = accumulates
-    return _fit_job(job, budget_bytes, disk, planner)
+    job.accumulates, job.unsteppable = accumulates, _ADDING_UP if accumulates else ""
+    return _fit_job(job, budget_bytes, disk, planner, allow)
 
 
 @checked_options
-def apply_plan(model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None) -> AppliedPlan:
+def apply_plan(
+    model: Any, plan: Plan | str | Path, *, disk: str | Path | None = None, optimizer: Any = None
+) -> AppliedPlan:
     """Make a model carry out a plan, or the plan in a file that `memfit fit` wrote; `.undo()` takes it away.
+
+    A plan that was made with the lever 'step-in-backward' needs the optimizer.
 
     >>> applied = apply_plan(model, "plan.json")  # doctest: +SKIP
     """
     from memfit.apply.apply import apply_to
+    from memfit.fit.levers import pull, refuse_pulled
     from memfit.records.plan import Plan, read_plan
 
     found = plan if isinstance(plan, Plan) else read_plan(plan)
-    return apply_to(model, found, None if disk is None else str(disk))
+    refuse_pulled(model)
+    applied = apply_to(model, found, None if disk is None else str(disk))
+    pull(applied.closers, model, optimizer, found)
+    return applied
 
 
 @checked_options
@@ -74,6 +88,7 @@ def fit_target(
     force: bool = False,
     threads: int | None = None,
     accumulates: bool = False,
+    allow: Sequence[str] = (),
 ) -> Fit:
     """Fit what a target builds: on this machine with proof, for another device from prediction alone."""
     import msgspec
@@ -87,13 +102,15 @@ def fit_target(
     if device is not None and not device.startswith("cpu"):
         if accumulates:
             raise UsageError("gradients that add up are measured, not foreseen", hint="leave out --accumulate")
+        if allow:
+            raise UsageError("levers are pulled where the step is run, not foreseen", hint="leave out --allow")
         fit = _fit_prediction(target, settings, device, budget_bytes, planner)
     else:
         if budget_bytes is None:
             raise UsageError("there is no budget to fit into", hint="--budget 2GiB")
         job = build_job(_training_of(target, settings), target)
-        job.accumulates = accumulates
-        fit = _fit_job(job, budget_bytes, disk, planner).fit
+        job.accumulates, job.unsteppable = accumulates, _ADDING_UP if accumulates else ""
+        fit = _fit_job(job, budget_bytes, disk, planner, allow).fit
     write_plan(fit.plan, output)
     return msgspec.structs.replace(fit, plan_file=output)
 
@@ -111,6 +128,7 @@ def fit_script(
     planner: str = "best",
     threads: int | None = None,
     measure_every: int | None = None,
+    allow: Sequence[str] = (),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> LoopFit:
     """Run a training script to its end within a budget: its first pass is watched, a plan is made, proven and applied.
@@ -134,7 +152,7 @@ def fit_script(
     reused = plan_file is not None and not force and Path(plan_file).exists()
     set_threads(threads)
     fitter = _loop_fitter(
-        target, budget_bytes, disk, planner, say, measure_every, plan_file if reused else None, only_plan
+        target, budget_bytes, disk, planner, say, measure_every, plan_file if reused else None, only_plan, allow
     )
     ended = run_fitted(target, arguments, fitter)
     if plan_file is not None and not reused and fitter.fits:
@@ -150,6 +168,7 @@ def fitting_loop(
     disk: str | Path | None = None,
     planner: str = "best",
     measure_every: int | None = None,
+    allow: Sequence[str] = (),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> LoopFitter:
     """What fits any training loop of this process between its `.start()` and its `.stop()`, which returns the record.
@@ -162,7 +181,7 @@ def fitting_loop(
     from memfit.units import parse_bytes
 
     budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
-    return _loop_fitter("", budget_bytes, disk, planner, say, measure_every)
+    return _loop_fitter("", budget_bytes, disk, planner, say, measure_every, allow=allow)
 
 
 def _loop_fitter(
@@ -174,7 +193,9 @@ def _loop_fitter(
     measure_every: int | None = None,
     plan_file: str | None = None,
     only_plan: bool = False,
+    allow: Sequence[str] = (),
 ) -> LoopFitter:
+    from memfit.fit.levers import check_levers
     from memfit.fit.script import budget_of_gpu
     from memfit.fit.training_loop import EVERY_PASS, LoopFitter, LoopOptions
 
@@ -187,10 +208,17 @@ def _loop_fitter(
         budget_bytes=budget_of_gpu() if budget_bytes is None else budget_bytes,
         name=name,
         only_plan=only_plan,
-        ready_plan=None if plan is None else lambda model: apply_plan(model, plan, disk=disk),
+        ready_plan=None if plan is None else lambda model: _applied_in_loop(model, plan, disk),
         measure_every=EVERY_PASS if measure_every is None else measure_every,
+        allow=check_levers(allow),
     )
-    return LoopFitter(options, lambda job, budget: _fit_job(job, budget, disk, planner), say)
+    return LoopFitter(options, lambda job, budget: _fit_job(job, budget, disk, planner, options.allow, say), say)
+
+
+def _applied_in_loop(model: Any, plan: Plan, disk: str | Path | None) -> AppliedPlan:
+    from memfit.fit.training_loop import optimizer_of
+
+    return apply_plan(model, plan, disk=disk, optimizer=optimizer_of([model]) if plan.applied_levers else None)
 
 
 def _training_of(target: str, settings: tuple[str, ...]) -> Any:
@@ -209,14 +237,25 @@ def _training_of(target: str, settings: tuple[str, ...]) -> Any:
     return as_training(function(**arguments_for(function, dict(job.settings), "cpu")), target)
 
 
-def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str) -> FittedModel:
+def _fit_job(
+    job: Any,
+    budget_bytes: int,
+    disk: str | Path | None,
+    planner: str,
+    allow: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
+) -> FittedModel:
     """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
+    from memfit.errors import DoesNotFit
     from memfit.fit.fitted import FittedModel
-    from memfit.fit.hold import check_budget, hold_to_budget
+    from memfit.fit.hold import check_budget, hold_to_budget, reference_for
+    from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
     from memfit.profile.link_speed import measure_disk
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
 
+    allowed = check_levers(allow)
+    refuse_pulled(job.model)
     check_budget(job, budget_bytes)
     link = None if disk is None else measure_disk(str(disk))
     profile = profile_job(job)
@@ -226,7 +265,16 @@ def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str)
 
     folder = None if disk is None else str(disk)
     plain_bytes = profile.plain_record_peak_bytes
-    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, folder, profile.reference, plain_bytes)
+    reference = profile.reference or reference_for(job, profile.chain)
+    try:
+        held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, folder, reference, plain_bytes)
+    except DoesNotFit as refusal:
+        if not allowed:
+            raise
+        trial = LeverTrial(
+            job=job, budget_bytes=budget_bytes, plan_for=plan_for, disk=folder, reference=reference, say=say
+        )
+        held, profile = hold_with_levers(trial, allowed, refusal)
     fit = Fit(
         target=held.plan.chain.target,
         budget_bytes=budget_bytes,

@@ -11,6 +11,7 @@ import click
 from memfit.commands.options import BYTES, complete_files, force_option, json_option, output_option, set_option
 from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, UsageError
+from memfit.records.plan import LEVERS
 
 EXAMPLES = """\b
 Examples:
@@ -45,6 +46,7 @@ class _Fit(click.Command):
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch [default: as torch decides].")
 @click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
+@click.option("--allow", multiple=True, type=click.Choice(LEVERS), help="A lever for where no plan fits; docs/fit.md.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
 @click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
 @json_option

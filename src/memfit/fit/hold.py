@@ -22,7 +22,7 @@ from memfit.apply.checkpoints import AppliedPlan, apply_nodes
 from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.out_of_memory import ran_out, refusing_sparse_tensors, unless_memory_runs_out
-from memfit.model.step import Job, RandomState
+from memfit.model.step import Job, RandomState, storage_bytes
 from memfit.profile.optimizer_update import refuse_closures
 from memfit.profile.reference import Reference, names_of, reference_of
 from memfit.records.fit import Proof
@@ -110,11 +110,11 @@ def hold_to_budget(
     plain step was measured with above what is there before it; None where it was not run.
     """
     if reference is None:
-        reference = _reference(job, chain, RandomState.now())
+        reference = reference_for(job, chain)
     base_bytes = base_bytes_of(job, chain.fixed.optimizer_state_bytes)
     bench = _Bench(job, reference, reference.state, base_bytes, budget_bytes, disk)
     if plain_record_peak_bytes is not None:
-        update_bytes = reference.outcome.gradient_bytes + job.update_transient_bytes
+        update_bytes = gradient_bytes_left(job, reference) + job.update_transient_bytes
         bench.plain_bytes = base_bytes + max(plain_record_peak_bytes, update_bytes)
     attempt = _Attempt(chain, budget_bytes)
     plan, proof = _first_that_holds(bench, attempt, plan_for)
@@ -123,8 +123,14 @@ def hold_to_budget(
     return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
 
 
-def _reference(job: Job, chain: Chain, state: RandomState) -> Reference:
+def gradient_bytes_left(job: Job, reference: Reference) -> int:
+    """What gradients take when the optimizer is told to step."""
+    return max(0, reference.outcome.gradient_bytes - storage_bytes(job.stepped))
+
+
+def reference_for(job: Job, chain: Chain) -> Reference:
     """What planned steps are compared with, where it was not run before."""
+    state = RandomState.now()
     reference = unless_memory_runs_out(lambda: reference_of(job, state))
     if reference is None:
         needed_bytes = sum(stage.gradient_bytes for stage in chain.stages) + chain.stages[0].output_bytes

@@ -6,11 +6,8 @@ from typing import Any
 
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.step import Job, RandomState, gradient_bytes_there, storage_bytes, tensors_of
-from memfit.profile.reference import Reference, differences, run_once
+from memfit.profile.reference import TOLERANCE_FACTOR, Reference, differences, largest_gradient, run_once
 from memfit.records.fit import Proof
-
-TOLERANCE_FACTOR = 4.0
-"""Of the largest difference between two plain runs, where there is one."""
 
 
 def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, promised_bytes: int) -> Proof:
@@ -26,7 +23,10 @@ def prove(job: Job, reference: Reference, state: RandomState, base_bytes: int, p
     wrong = {n: gap for n, gap in apart.items() if not gap <= TOLERANCE_FACTOR * reference.tolerance.get(n, 0.0)}
     there_bytes = gradient_bytes_there(job)  # counted in the base already
     update_bytes = base_bytes - there_bytes + outcome.gradient_bytes + job.update_transient_bytes
+    inexact = {n: gap for n, gap in apart.items() if job.inexact_because and n.startswith("gradient of ")}
     return Proof(
+        inexact_because=job.inexact_because if apart else "",
+        largest_share=max(inexact.values()) / max(largest_gradient(reference.outcome), 1e-30) if inexact else None,
         differing=tuple(sorted(wrong)),
         within_tolerance=tuple(sorted(apart.keys() - wrong.keys())),
         num_compared=1 + len(outcome.gradients) + len(outcome.buffers) + 1,

@@ -27,7 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.errors import UsageError
 from memfit.model.random_and_autocast import Autocast
-from memfit.model.structures import replaced, tensors_in
+from memfit.model.structures import leaves_of, replaced, stands_for_a_tensor, tensors_in
 
 _SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "register_hook", "backward"}
 """Functions that make no tensor worth repeating, or act on the graph alone."""
@@ -236,6 +236,9 @@ def _played(entry: _Entry, args: Any, kwargs: Any) -> list[torch.Tensor]:
     if entry.function is _nothing:
         return []
     with torch.set_grad_enabled(entry.has_gradients), entry.autocast.again():
+        stand_in = next((each for each in leaves_of((args, kwargs)) if stands_for_a_tensor(each)), None)
+        if stand_in is not None and not isinstance(entry.function, torch.nn.Module):
+            return tensors_in(type(stand_in).__torch_function__(entry.function, (), args, kwargs))
         return tensors_in(entry.function(*args, **kwargs))
 
 

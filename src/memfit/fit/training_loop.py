@@ -24,6 +24,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.apply.checkpoints import AppliedPlan
+from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
+from memfit.apply.step_in_backward import ProgramWatch
 from memfit.errors import UsageError
 from memfit.fit.recorded_pass import Recorder, Tape, refuse_unplayable
 from memfit.model.module_state import State, Watch
@@ -61,6 +63,8 @@ class LoopOptions:
     ready_plan: Callable[[torch.nn.Module], AppliedPlan] | None = None
     """Applies a plan that is there already, instead of making one."""
     measure_every: int = EVERY_PASS
+    allow: tuple[str, ...] = ()
+    """Levers that may be pulled where no plan fits."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class LoopFitter:
     _stale: Recorder | None = None
     """Records no more, and is to leave torch's stack of modes."""
     _spare: AppliedPlan | None = None
+    _steps: ProgramWatch | None = None
+    """Watches what the program does with its gradients, from the recorded backward to the pass after it."""
     _planned_bytes: int = 0
     _recorded_bytes: int = 0
     _depth: int = 0
@@ -130,6 +136,7 @@ class LoopFitter:
         self._end_recording()
         self._end_measuring()
         self._unspare()
+        self._end_watching_steps()
         if self._fitted is not None:
             self._fitted.undo()
         self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
@@ -190,6 +197,8 @@ class LoopFitter:
             return self._plain_backward(*args, **kwargs)
         finally:
             self._within_pass = False
+            if tape is not None and STEP_IN_BACKWARD in self.options.allow:
+                self._watch_steps(tape)
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
@@ -235,7 +244,7 @@ class LoopFitter:
 
     def _spared(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
-        stand_in.optimizer = _optimizer_of([module])
+        stand_in.optimizer = optimizer_of([module])
         stand_in.limit_bytes = self.options.budget_bytes
         stand_in.around_bytes = _bytes_around(stand_in)
         applied, what = recompute_every_block(stand_in)
@@ -261,12 +270,15 @@ class LoopFitter:
         """Plan and prove with the pass that was recorded, and apply."""
         tape, self._tape = self._tape, None
         assert tape is not None
+        unsteppable = self._end_watching_steps()
         self._unspare()
         refuse_unplayable(tape)
         began = time.monotonic()
         self.say(f"fitting into {format_bytes(self.options.budget_bytes)}: measuring the step, planning, proving")
-        self._fitted = self.fit_job(_job_of(tape, self.options.name), self.options.budget_bytes)
-        del tape
+        job = _job_of(tape, self.options.name)
+        job.unsteppable = unsteppable
+        self._fitted = self.fit_job(job, self.options.budget_bytes)
+        del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
         self._planned_bytes = self._recorded_bytes
@@ -274,6 +286,21 @@ class LoopFitter:
         self.say(_said_of(self._fitted.fit))
         if self.options.only_plan:
             raise StopAfterFitting
+
+    def _watch_steps(self, tape: Tape) -> None:
+        """From here to the next pass, note whether the step could have been taken in the backward."""
+        model = tape.modules[0] if len(tape.modules) == 1 else _together(tape.modules)
+        optimizer = optimizer_of([model])
+        if optimizer is not None and self._steps is None:
+            self._steps = ProgramWatch(optimizer, model)
+            self._steps.start()
+
+    def _end_watching_steps(self) -> str:
+        """Why the step must not be taken in the backward; empty when it may, or nobody asks."""
+        watch, self._steps = self._steps, None
+        if watch is not None:
+            return watch.stop()
+        return "the program has no optimizer for the model that could be watched"
 
     def _refuse_wrapped(self, module: torch.nn.Module) -> None:
         kinds = {kind.__name__ for kind in type(module).__mro__}
@@ -346,7 +373,8 @@ def _said_of(fit: Fit) -> str:
     proof = fit.proof
     measured = "" if proof is None or proof.measured_peak_bytes is None else format_bytes(proof.measured_peak_bytes)
     slower = f"{100 * (fit.plan.slowdown - 1):.0f} % slower promised"
-    return f"plan {fit.plan.solver}: {measured} measured in the proof, {slower}"
+    levers = "".join(f" with {lever.name}" for lever in fit.plan.applied_levers)
+    return f"plan {fit.plan.solver}{levers}: {measured} measured in the proof, {slower}"
 
 
 def _run_to_a_sum(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -373,7 +401,7 @@ def _job_of(tape: Tape, name: str) -> Job:
     outside = [t for t in held if t.requires_grad and t.is_leaf and id(t) not in parameters]
     outside += [p for other in tape.others for p in other.parameters() if id(p) not in parameters]
     batch = [t for t in held if id(t) not in parameters]
-    job = Job(model=model, run=lambda: None, optimizer=_optimizer_of([model]), batch=batch, name=name)
+    job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
 
     def run() -> Any:
         gradients = [(tensor, tensor.grad) for tensor in outside]
@@ -401,7 +429,7 @@ def _together(modules: list[torch.nn.Module]) -> torch.nn.Module:
     return whole
 
 
-def _optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None:
+def optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None:
     """The optimizer of the program that has most of a model's parameters; a wrapper of another one does not count."""
     wanted = {id(p) for module in modules for p in module.parameters()}
     best: tuple[int, Any] = (0, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,11 @@ class BudgetedTraining:
         disk: str | Path | None = None,
         planner: str = "best",
         measure_every: int | None = None,
+        allow: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._options: dict[str, Any] = {"disk": disk, "planner": planner, "measure_every": measure_every}
+        self._options["allow"] = allow
         self._budget = budget
         self._new_fitter()  # a budget that cannot be read is refused here, before anything trains
         self._fitter: LoopFitter | None = None

@@ -116,11 +116,13 @@ def watcher(before: Before | None, after: After | None) -> Layer:
 
 
 def outside_compiled(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """All modules but those below one that is compiled: its calls are one piece."""
+    """All modules but those below one that is compiled, whose calls are one piece, and those that are left out."""
     found: dict[int, torch.nn.Module] = {}
     waiting = [model]
     while waiting:
         module = waiting.pop()
+        if any(hasattr(layer, "leaves_out_calls") for layer in layers_of(module)):
+            continue
         if id(module) not in found:
             found[id(module)] = module
             waiting.extend([] if is_compiled(module) else list(module.children()))

@@ -47,6 +47,12 @@ class Job:
     """Of tensors that belong to the program and neither to the model, nor to its batch or optimizer; they count."""
     is_exact: bool = True
     """Whether two runs of the step agree to the last bit."""
+    inexact_because: str = ""
+    """Why the step need not be the plain one to the bit, where somebody allowed that."""
+    unsteppable: str = ""
+    """Why the optimizer's step must not be taken in the backward, as far as the program was watched."""
+    stepped: tuple[torch.Tensor, ...] = ()
+    """Parameters that the optimizer updates within the backward: their gradients are gone after it."""
     spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 

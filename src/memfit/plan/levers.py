@@ -1,4 +1,4 @@
-"""What else would make it fit: splitting the batch, half precision, a leaner optimizer; and at what price?
+"""What else would make it fit: splitting the batch, half precision, another update; and at what price?
 
 Each lever rewrites the chain and plans again. The rewriting is an assumption, said with the lever: everything a stage
 leaves grows with the batch; half precision halves it; seconds of a part of the batch are that part of the seconds, plus
@@ -16,6 +16,8 @@ from memfit.records.plan import Chain, Ending, Fixed, Lever, Link, Option, Stage
 
 FIXED_SHARE = 0.05
 SPLITS = (2, 4, 8)
+TEMPORARY_VALUES = 2
+"""Assumed of an update, for each gradient."""
 
 Way = Stage | Option
 SmallestBudget = Callable[[Case], int]
@@ -60,6 +62,18 @@ def quarter_optimizer_state(chain: Chain) -> Chain:
     return msgspec.structs.replace(chain, fixed=fixed)
 
 
+def step_in_backward(chain: Chain) -> Chain:
+    """Gradients that go as soon as the backward has made them, and have been stepped with."""
+
+    def passing(stage: Stage) -> Stage:
+        update = min(chain.update_transient_bytes, TEMPORARY_VALUES * stage.gradient_bytes)
+        transient = stage.backward_transient_bytes + stage.gradient_bytes + update
+        return msgspec.structs.replace(stage, backward_transient_bytes=transient, gradient_bytes=0)
+
+    stages = tuple(passing(stage) for stage in chain.stages)
+    return msgspec.structs.replace(chain, stages=stages, update_transient_bytes=0)
+
+
 def _scaled(stage: Stage, size: float, seconds: float) -> Stage:
     def change(way: Way) -> dict[str, float | int]:
         return {
@@ -99,6 +113,10 @@ def consider_levers(
         found.append(
             _pulled(name, split_batch(chain, num_parts), budget_bytes, link, planner, smallest, price, num_parts)
         )
+    if sum(stage.gradient_bytes for stage in chain.stages) and chain.update_seconds:
+        price = "gradients cannot be read after the backward: no clipping, no accumulation; applied if allowed"
+        name, freed = "the step in the backward (--allow step-in-backward)", step_in_backward(chain)
+        found.append(_pulled(name, freed, budget_bytes, link, planner, smallest, price, 1))
     price = "values differ from full precision; seconds are assumed unchanged"
     name = "activations in half precision"
     found.append(_pulled(name, half_precision(chain), budget_bytes, link, planner, smallest, price, 1))

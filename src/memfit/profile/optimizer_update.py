@@ -52,7 +52,7 @@ def measure_update(job: Job) -> Update:
         return Update()
     before = RandomState.now()
     try:
-        return _sum_of(job, optimizer)
+        return _sum_of(job, optimizer)[0]
     except (KeyError, AttributeError, TypeError, ValueError, AssertionError) as error:
         raise UsageError(
             f"the step of {type(optimizer).__name__} could not be measured",
@@ -63,8 +63,19 @@ def measure_update(job: Job) -> Update:
         before.put_back()
 
 
-def _sum_of(job: Job, optimizer: Any) -> Update:
+def transients_alone(job: Job) -> dict[int, int]:
+    """By id of a parameter, what its update alone holds in passing."""
+    before = RandomState.now()
+    try:
+        return {} if job.optimizer is None else _sum_of(job, job.optimizer)[1]
+    finally:
+        before.put_back()
+
+
+def _sum_of(job: Job, optimizer: Any) -> tuple[Update, dict[int, int]]:
     found: dict[Any, Update] = {}
+    alone: dict[int, int] = {}
+    within_backward = {id(p) for p in job.stepped}
     state_bytes, seconds, transients = 0, 0.0, []
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
@@ -75,8 +86,11 @@ def _sum_of(job: Job, optimizer: Any) -> Update:
                 found[key] = _of_some(job, optimizer, group, [parameter])
             state_bytes += found[key].state_bytes
             seconds += found[key].seconds
-            transients.append(found[key].transient_bytes)
-    return Update(state_bytes, _in_passing(job, optimizer, transients), seconds)
+            alone[id(parameter)] = found[key].transient_bytes
+            if id(parameter) not in within_backward:
+                transients.append(found[key].transient_bytes)
+    in_passing = _in_passing(job, optimizer, transients) if transients else 0
+    return Update(state_bytes, in_passing, seconds), alone
 
 
 def _in_passing(job: Job, optimizer: Any, transients: list[int]) -> int:

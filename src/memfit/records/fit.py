@@ -18,7 +18,11 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     differing: tuple[str, ...] = ()
     """What is not the same."""
     within_tolerance: tuple[str, ...] = ()
-    """What differs by no more than two plain runs differ: kernels that are not deterministic."""
+    """What differs by no more than two plain runs differ, or by no more than `inexact_because` allows."""
+    inexact_because: str = ""
+    """Why the planned step need not be bit-equal, where that was allowed; empty where kernels are the reason."""
+    largest_share: float | None = None
+    """The largest difference of a gradient, as a share of the largest gradient; None where all are bit-equal."""
     failure: str = ""
     """The error that ended the planned step."""
 

@@ -19,7 +19,9 @@ from memfit.records.figure import Source
 from memfit.regular_file import describe_error, read_regular
 
 PLAN_FORMAT = "memfit-plan"
-PLAN_VERSION = 2
+PLAN_VERSION = 3
+LEVERS = ("step-in-backward", "chunked-loss")
+"""Changes beside recomputing and moving that `memfit fit` makes where they are allowed and no plan fits otherwise."""
 
 StepKind = Literal["forward", "sweep", "recompute", "backward", "update"]
 """forward: computed and kept; sweep: computed, only the last output of the run is kept; recompute: a forward within the
@@ -270,6 +272,15 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why there is no peak."""
 
 
+class AppliedLever(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A lever that a plan was measured and proven with, and that is pulled where the plan is applied."""
+
+    name: str
+    """One of `LEVERS`."""
+    module: str = ""
+    """The layer whose output is never there as a whole, for 'chunked-loss'."""
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One planner's answer in a comparison."""
 
@@ -314,6 +325,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     frontier: tuple[Point, ...] = ()
     levers: tuple[Lever, ...] = ()
+    applied_levers: tuple[AppliedLever, ...] = ()
+    """Since format 3."""
     notes: tuple[str, ...] = ()
 
     @property

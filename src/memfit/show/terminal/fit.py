@@ -80,7 +80,23 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"The peak is {plan.binding.where}: "
         + ", ".join(f"{part.name} {format_bytes(part.num_bytes)}" for part in plan.binding.parts[:4]),
         f"Smallest budget for a plan of this kind: {format_bytes(plan.smallest_budget_bytes)}",
+        *_lever_lines(plan),
     ]
+
+
+_LEVER_WORDS = {
+    "step-in-backward": "the optimizer steps each parameter in the backward; gradients cannot be read after it",
+    "chunked-loss": "the loss is computed in chunks of rows; all logits are never there",
+}
+
+
+def _lever_lines(plan: Plan) -> list[str]:
+    levers = plan.applied_levers
+    return [f"Lever {lever.name}: {_LEVER_WORDS.get(lever.name, 'applied')}{_of(lever.module)}" for lever in levers]
+
+
+def _of(module: str) -> str:
+    return f" ({module})" if module else ""
 
 
 def _decisions(plan: Plan) -> Table:
@@ -117,16 +133,26 @@ def _same_line(proof: Proof) -> str:
     what = f"loss, gradients, buffers and random state ({proof.num_compared} values)"
     if proof.bit_equal:
         return f"Proven: with the same seed, {what} are bit-equal with and without the plan"
+    if proof.inexact_because:
+        return (
+            f"Proven within tolerance, NOT bit-equal: {len(proof.within_tolerance)} of {what} differ"
+            f"{_by_at_most(proof)}; {proof.inexact_because}"
+        )
     return (
         f"Proven within tolerance: {len(proof.within_tolerance)} of {what} differ as much as two plain runs do: "
         "kernels here are not deterministic"
     )
 
 
+def _by_at_most(proof: Proof) -> str:
+    return "" if proof.largest_share is None else f", gradients by at most {proof.largest_share:.1g} of the largest"
+
+
 def _how_to_load(fit: Fit) -> tuple[str, ...]:
     if not fit.plan_file:
         return ()
-    return (f"memfit.apply_plan(model, {fit.plan_file!r})",)
+    needs_optimizer = any(lever.name == "step-in-backward" for lever in fit.plan.applied_levers)
+    return (f"memfit.apply_plan(model, {fit.plan_file!r}{', optimizer=optimizer' if needs_optimizer else ''})",)
 
 
 def loop_fit_text(found: LoopFit, *, width: int, color: bool) -> str:
@@ -160,9 +186,12 @@ def _loop_rows(found: LoopFit) -> list[tuple[str, str, str]]:
     for fit in found.fits[-1:]:
         plan, proof = fit.plan, fit.proof
         rows.append(("with everything kept", format_bytes(plan.plain_peak_bytes), f"{plan.chain.source}"))
+        rows += [("lever", lever.name, _LEVER_WORDS.get(lever.name, "")) for lever in plan.applied_levers]
         rows.append(("promised", format_bytes(plan.peak_bytes), f"plan {plan.solver}, {_slower(plan)} than plain"))
         if proof is not None and proof.measured_peak_bytes is not None:
             same = "bit-equal to the plain step" if proof.bit_equal else "equal to the plain step within its own noise"
+            if proof.inexact_because:
+                same = f"NOT bit-equal to the plain step, within tolerance{_by_at_most(proof)}"
             rows.append(("in the proof", format_bytes(proof.measured_peak_bytes), f"measured; {same}"))
     if found.measured_peak_bytes is not None:
         passes = f"measured; highest of {found.num_measured} measured of {found.num_passes} passes"
