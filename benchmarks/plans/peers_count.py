@@ -26,7 +26,7 @@ PRELOAD = "LD_PRELOAD"
 
 def count(name: str, tool: str, plan: Path) -> dict[str, int]:
     """Bytes of both sides; empty where there is no compiler."""
-    library = _library()
+    library = counter_library()
     if library is None:
         return {}
     command = [sys.executable, "-m", "benchmarks.plans.peers_count", name, tool, str(plan)]
@@ -35,7 +35,8 @@ def count(name: str, tool: str, plan: Path) -> dict[str, int]:
 
 
 @functools.lru_cache(maxsize=1)
-def _library() -> str | None:
+def counter_library() -> str | None:
+    """The compiled counter, to be preloaded; None where there is no compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

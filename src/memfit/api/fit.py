@@ -200,6 +200,7 @@ def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str)
     """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
     from memfit.fit.fitted import FittedModel
     from memfit.fit.hold import check_budget, hold_to_budget
+    from memfit.plan.operators import OperatorPlanner
     from memfit.profile.link_speed import measure_disk
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
@@ -213,12 +214,21 @@ def _fit_job(job: Any, budget_bytes: int, disk: str | Path | None, planner: str)
 
     folder = None if disk is None else str(disk)
     plain_bytes = profile.plain_record_peak_bytes
-    held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, folder, profile.reference, plain_bytes)
+    held = hold_to_budget(
+        job,
+        profile.chain,
+        budget_bytes,
+        plan_for,
+        folder,
+        profile.reference,
+        plain_bytes,
+        operators=OperatorPlanner if planner == "best" else None,
+    )
     fit = Fit(
         target=held.plan.chain.target,
         budget_bytes=budget_bytes,
         plan=held.plan,
-        candidates=_candidates(held.plan.chain, held.plan.budget_bytes, link, held.plan.solver),
+        candidates=_with_operators(held.plan, link),
         proof=held.proof,
         num_rounds=held.num_rounds,
         kept_blocks=(*profile.kept_blocks, *held.kept_blocks),
@@ -237,6 +247,16 @@ def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner:
     except DoesNotFit as error:
         error.levers = levers_for(chain, budget_bytes, link=link)
         raise
+
+
+def _with_operators(plan: Plan, link: Link | None) -> tuple[Candidate, ...]:
+    """What every planner of blocks finds, beside the plan that was taken."""
+    from memfit.records.plan import Candidate
+
+    if plan.operators is None:
+        return _candidates(plan.chain, plan.budget_bytes, link, plan.solver)
+    mine = Candidate(solver=plan.solver, fits=True, peak_bytes=plan.peak_bytes, seconds=plan.seconds)
+    return (mine, *_candidates(plan.chain, plan.budget_bytes, link, "nested"))
 
 
 def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str) -> tuple[Candidate, ...]:
