@@ -36,7 +36,7 @@ def count(name: str, tool: str, plan: Path) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1)
 def counter_library() -> str | None:
-    """The path of the compiled counter; None where there is no compiler."""
+    """The compiled counter, to be preloaded; None where there is no compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

@@ -191,7 +191,8 @@ def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
     with pytest.raises(DoesNotFit) as failure:
         fit(model, peaks[0] - 4096)
     assert failure.value.exit_code == 3
-    assert 1 < len(tried) <= 9  # as it is, three plans, the smallest there is, and some that promise a little more
+    # as it is, three plans, the smallest there is, some that promise a little more; then three by operators
+    assert 1 < len(tried) <= 9 + 3
     assert tried[:5] == sorted(tried[:5], reverse=True)
     assert is_untouched(model)
 

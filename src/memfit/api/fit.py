@@ -250,6 +250,7 @@ def _fit_job(
     from memfit.fit.fitted import FittedModel
     from memfit.fit.hold import check_budget, hold_to_budget, reference_for
     from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
+    from memfit.plan.operators import OperatorPlanner
     from memfit.profile.link_speed import measure_disk
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
@@ -267,7 +268,16 @@ def _fit_job(
     plain_bytes = profile.plain_record_peak_bytes
     reference = profile.reference or reference_for(job, profile.chain)
     try:
-        held = hold_to_budget(job, profile.chain, budget_bytes, plan_for, folder, reference, plain_bytes)
+        held = hold_to_budget(
+            job,
+            profile.chain,
+            budget_bytes,
+            plan_for,
+            folder,
+            reference,
+            plain_bytes,
+            operators=OperatorPlanner if planner == "best" else None,
+        )
     except DoesNotFit as refusal:
         if not allowed:
             raise
@@ -279,7 +289,7 @@ def _fit_job(
         target=held.plan.chain.target,
         budget_bytes=budget_bytes,
         plan=held.plan,
-        candidates=_candidates(held.plan.chain, held.plan.budget_bytes, link, held.plan.solver),
+        candidates=_with_operators(held.plan, link),
         proof=held.proof,
         num_rounds=held.num_rounds,
         kept_blocks=(*profile.kept_blocks, *held.kept_blocks),
@@ -298,6 +308,16 @@ def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner:
     except DoesNotFit as error:
         error.levers = levers_for(chain, budget_bytes, link=link)
         raise
+
+
+def _with_operators(plan: Plan, link: Link | None) -> tuple[Candidate, ...]:
+    """What every planner of blocks finds, beside the plan that was taken."""
+    from memfit.records.plan import Candidate
+
+    if plan.operators is None:
+        return _candidates(plan.chain, plan.budget_bytes, link, plan.solver)
+    mine = Candidate(solver=plan.solver, fits=True, peak_bytes=plan.peak_bytes, seconds=plan.seconds)
+    return (mine, *_candidates(plan.chain, plan.budget_bytes, link, "nested"))
 
 
 def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str) -> tuple[Candidate, ...]:

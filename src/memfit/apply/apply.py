@@ -7,6 +7,7 @@ import torch
 from memfit.apply.checkpoints import AppliedPlan, apply_nodes, carries_plan
 from memfit.errors import MemfitError, UsageError
 from memfit.model.step import storage_bytes
+from memfit.records.operators import OperatorChoice
 from memfit.records.plan import Keep, Node, Plan
 from memfit.units import format_bytes
 
@@ -19,12 +20,14 @@ def apply_to(model: torch.nn.Module, plan: Plan, disk: str | None = None, is_exa
     check_model(model, plan)
     chain = plan.chain
     applied = apply_nodes(model, chain.stages, plan.nodes, is_exact=is_exact, uncalled=chain.uncalled)
-    if plan.moves:
-        try:
+    try:
+        if plan.moves:
             _move(applied, plan, disk)
-        except BaseException:
-            applied.undo()
-            raise
+        if plan.operators is not None:
+            _make_again(applied, plan.operators)
+    except BaseException:
+        applied.undo()
+        raise
     return applied
 
 
@@ -59,3 +62,9 @@ def _move(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
     from memfit.apply.moves import attach_moves
 
     attach_moves(applied, plan, disk)
+
+
+def _make_again(applied: AppliedPlan, choice: OperatorChoice) -> None:
+    from memfit.apply.operators import attach_operators
+
+    attach_operators(applied, choice)

@@ -195,7 +195,7 @@ class PlannedCall:
         """Whether a backward may follow, and hooks below are those of the plan."""
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return False
-        if _within_a_transform():
+        if within_a_transform():
             return False
         self.watch.refresh()
         if self.watch.has_new_hooks():
@@ -268,7 +268,7 @@ def _has_hooks(module: torch.nn.Module) -> bool:
     return bool(own) or bool(torch_module._has_any_global_hook())
 
 
-def _within_a_transform() -> bool:
+def within_a_transform() -> bool:
     """Whether `torch.func` runs the model: `grad`, `vmap` and the like."""
     functorch: Any = torch._C
     return functorch._functorch.peek_interpreter_stack() is not None

@@ -471,19 +471,21 @@ def _sample(holders: list[Holder], call: Call, is_exact: bool) -> None:
         fixed = {buffer.untyped_storage()._cdata for buffer, _ in call.state.buffers}
         for some in (holders, holders[: len(holders) // 2 + 1]):
             for holder in reversed(some):
-                if holder.tensor is not None and _can_be_sampled(holder.tensor, fixed):
-                    call.saved[holder.number].sample = _values_of(holder.tensor)
+                if holder.tensor is not None and can_be_sampled(holder.tensor, fixed):
+                    call.saved[holder.number].sample = values_of(holder.tensor)
                     break
 
 
-def _can_be_sampled(tensor: torch.Tensor, fixed: set[int]) -> bool:
+def can_be_sampled(tensor: torch.Tensor, fixed: set[int]) -> bool:
+    """Whether some values of a tensor can be noted: it lies here, and is not one of the `fixed` storages."""
     if fixed and tensor.untyped_storage()._cdata in fixed:
         return False
     here = tensor.device.type == "cpu" and tensor.layout == torch.strided and type(tensor) is torch.Tensor
     return here and tensor.is_floating_point() and tensor.is_contiguous() and tensor.numel() > 0
 
 
-def _values_of(tensor: torch.Tensor) -> bytes:
+def values_of(tensor: torch.Tensor) -> bytes:
+    """A few values of a tensor, as bytes."""
     some = tensor.detach().view(-1)[:: max(1, tensor.numel() // NUM_SAMPLED)]
     return some.contiguous().view(torch.uint8).numpy().tobytes()
 
@@ -496,7 +498,7 @@ def _compare(call: Call, number: int, tensor: torch.Tensor) -> None:
         raise SecondRunDiffers(
             call.name, f"a tensor {tuple(first.shape)} the first time, {tuple(tensor.shape)} the second"
         )
-    same = first.sample is None or _values_of(tensor) == first.sample
+    same = first.sample is None or values_of(tensor) == first.sample
     if first.digest is not None and STRICTNESS.digest is not None:
         same = STRICTNESS.digest(tensor) == first.digest
     if not same:

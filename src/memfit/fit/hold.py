@@ -20,6 +20,7 @@ import msgspec
 from memfit.apply.apply import apply_to, refuse_planned
 from memfit.apply.checkpoints import AppliedPlan, apply_nodes
 from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
+from memfit.fit.operators import MakePlanner, fit_operators
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.out_of_memory import ran_out, refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState, storage_bytes
@@ -103,9 +104,11 @@ def hold_to_budget(
     disk: str | None = None,
     reference: Reference | None = None,
     plain_record_peak_bytes: int | None = None,
+    operators: MakePlanner | None = None,
 ) -> Held:
     """Plan, apply and prove until the step is the same and within the budget, and no faster one is.
 
+    `operators` plans operator by operator where no plan of whole blocks holds; None where that is not to be tried.
     `reference` is what steps are compared with; None runs the step twice for it. `plain_record_peak_bytes` is what the
     plain step was measured with above what is there before it; None where it was not run.
     """
@@ -117,8 +120,11 @@ def hold_to_budget(
         update_bytes = gradient_bytes_left(job, reference) + job.update_transient_bytes
         bench.plain_bytes = base_bytes + max(plain_record_peak_bytes, update_bytes)
     attempt = _Attempt(chain, budget_bytes)
-    plan, proof = _first_that_holds(bench, attempt, plan_for)
-    plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
+    try:
+        plan, proof = _first_that_holds(bench, attempt, plan_for)
+        plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
+    except DoesNotFit as refusal:
+        plan, proof = _operator_by_operator(bench, plan_for(attempt.chain, PLENTY_BYTES), operators, refusal)
     applied = apply_to(job.model, plan, disk, job.is_exact)
     return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
 
@@ -195,6 +201,19 @@ def _refused(bench: _Bench, error: DoesNotFit, needed_bytes: int | None) -> Does
     )
     refusal.levers = error.levers
     return refusal
+
+
+def _operator_by_operator(
+    bench: _Bench, everything_kept: Plan, operators: MakePlanner | None, refusal: DoesNotFit
+) -> tuple[Plan, Proof]:
+    """A plan inside of blocks and between them that holds; else the refusal, with the smaller of what was measured."""
+    found = fit_operators(bench, everything_kept, operators) if operators is not None else None
+    if found is None:
+        raise refusal
+    if bench.holds(found[1]):
+        return found
+    measured = [each for each in (found[1].measured_peak_bytes, refusal.needed_bytes) if each is not None]
+    raise _refused(bench, refusal, min(measured, default=None))
 
 
 def _found(error: DoesNotFit, named_bytes: int | None) -> str:

@@ -83,7 +83,7 @@ class Circumstances:
     __slots__ = ("autocast", "cpu", "devices", "others")
 
     def __init__(self, given: Sequence[torch.Tensor], before: Circumstances | None = None) -> None:
-        state = _cpu_state()
+        state = cpu_state()
         same = before is not None and before.cpu == state
         self.cpu = before.cpu if before is not None and same else state  # one copy for all calls that draw nothing
         self.devices: Any = None
@@ -97,10 +97,10 @@ class Circumstances:
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Run under them, then leave the generators as they are."""
-        now = _cpu_state()
+        now = cpu_state()
         devices = get_device_states(*_on(self.devices)) if self.devices is not None else None
         others = _other_generators() if self.others is not None else None
-        _lay_cpu_state(self.cpu)
+        lay_cpu_state(self.cpu)
         if self.devices is not None:
             set_device_states(*self.devices)
         if self.others is not None:
@@ -109,19 +109,20 @@ class Circumstances:
             with self.autocast.again():
                 yield
         finally:
-            _lay_cpu_state(now)
+            lay_cpu_state(now)
             if devices is not None:
                 set_device_states(*devices)
             if others is not None:
                 _lay_other_generators(others)
 
 
-def _cpu_state() -> bytearray:
+def cpu_state() -> bytearray:
     """The state of torch's generator, as memory of Python: it is compared faster, and takes none of the budget."""
     return bytearray(torch.get_rng_state().numpy().data)
 
 
-def _lay_cpu_state(state: bytearray) -> None:
+def lay_cpu_state(state: bytearray) -> None:
+    """Let torch's generator go on from a state."""
     torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))
 
 

@@ -63,8 +63,8 @@ class Layout:
         return [stage for stage in self.stages if not stage.is_glue]
 
 
-def find_stages(tree: CallTree) -> Layout:
-    """The stages of one step, or an error that says why there are none."""
+def find_stages(tree: CallTree, *, needs_blocks: bool = True) -> Layout:
+    """The stages of one step; where no block may run twice, an error that says so, or a note if none is needed."""
     calls = _opened(tree.root, max(1, tree.root.made_bytes))
     notes: list[str] = []
     stages = [_stage_of(call, tree, notes) for call in calls if call.name]
@@ -72,9 +72,11 @@ def find_stages(tree: CallTree) -> Layout:
     stages = _fuse(stages, notes)
     if not any(stage.recomputable for stage in stages):
         found = f"{len(stages)} calls of modules, none of which may run twice" if stages else "no module is called"
-        raise UsageError(
-            "the model has no chain of blocks", found=found, hint="put its blocks into a ModuleList or a Sequential"
-        )
+        if needs_blocks:
+            raise UsageError(
+                "the model has no chain of blocks", found=found, hint="put its blocks into a ModuleList or a Sequential"
+            )
+        notes.append(f"the model has no chain of blocks ({found}): it is planned operator by operator")
     if 2 * sum(stage.joins_next for stage in stages[:-1]) < len(stages) - 1:
         notes.append("most blocks cannot be recomputed together with the next: each of them is decided for itself")
     uncalled = _uncalled(stages, tree)

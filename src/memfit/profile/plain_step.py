@@ -69,11 +69,12 @@ class _Seen:
 
 def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
     """Measure the chain of a job by plain steps and one with every block checkpointed."""
-    layout = find_stages(watch_calls(job))
-    draft, heads = _fused(job, tuple(_draft(stage) for stage in layout.stages))
+    layout = find_stages(watch_calls(job), needs_blocks=False)
+    draft, heads, plain, seen = _fused(job, tuple(_draft(stage) for stage in layout.stages))
     live = live_stages(job.model, draft)
-    seen = _Seen()
-    plain = _record(job, live, seen)
+    if len(draft) < len(layout.stages):  # other stages than those that were recorded
+        seen = _Seen()
+        plain = _record(job, live, seen)
     swept, draft, kept, num_saved = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs)
     update = measure_update(job)
@@ -100,18 +101,19 @@ def every_block(stages: Sequence[Stage]) -> tuple[Node, ...]:
 # ---- stages whose output nobody keeps --------------------------------------------------------------------------
 
 
-def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads]:
+def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads, Record, _Seen]:
     """Put a stage together with the next one where the plain step does not keep the boundary between them.
 
     A chain counts every output among the bytes that are kept. A linear layer before a ReLU would be counted with an
-    output that is gone as soon as the ReLU has run. Also says of which stages the last part may be left alone.
+    output that is gone as soon as the ReLU has run. Also says of which stages the last part may be left alone, and
+    returns the record of the stages that it was given.
     """
     live, seen = live_stages(job.model, draft), _Seen()
     record = _record(job, live, seen)
     windows = windows_of(record, len(draft))
     groups = fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
     parts = [part_of(live[i], seen.outputs.get(i, []), record, windows[i]) for i in range(len(draft))]
-    return tuple(stage for stage, _ in groups), heads_of(groups, parts)
+    return tuple(stage for stage, _ in groups), heads_of(groups, parts), record, seen
 
 
 def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> list[tuple[Stage, range]]:

@@ -16,6 +16,7 @@ import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
+from memfit.records.operators import OperatorChoice
 from memfit.regular_file import describe_error, read_regular
 
 PLAN_FORMAT = "memfit-plan"
@@ -307,6 +308,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     steps: tuple[Step, ...]
     moves: tuple[Move, ...] = ()
+    operators: OperatorChoice | None = None
+    """Tensors that are dropped and made again operator by operator, beside what the nodes say."""
     peak_bytes: int
     seconds: float
     plain_peak_bytes: int
@@ -320,7 +323,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     bound_of: str
     """Which plans the bound holds for."""
     smallest_budget_bytes: int
-    """The least budget this solver finds a plan for."""
+    """The least budget this solver finds a plan for; of operators, this plan's own: less was not searched."""
     binding: Binding
     decisions: tuple[Decision, ...] = ()
     frontier: tuple[Point, ...] = ()

@@ -79,7 +79,7 @@ def _plan_lines(plan: Plan) -> list[str]:
         f"Sizes are {plan.chain.source}, times are {plan.chain.time_source}{link}",
         f"The peak is {plan.binding.where}: "
         + ", ".join(f"{part.name} {format_bytes(part.num_bytes)}" for part in plan.binding.parts[:4]),
-        f"Smallest budget for a plan of this kind: {format_bytes(plan.smallest_budget_bytes)}",
+        _last_line(plan),
         *_lever_lines(plan),
     ]
 
@@ -97,6 +97,13 @@ def _lever_lines(plan: Plan) -> list[str]:
 
 def _of(module: str) -> str:
     return f" ({module})" if module else ""
+
+
+def _last_line(plan: Plan) -> str:
+    if plan.operators is None:
+        return f"Smallest budget for a plan of this kind: {format_bytes(plan.smallest_budget_bytes)}"
+    dropped, repeated = len(plan.operators.dropped), len(plan.operators.repeated)
+    return f"Operator by operator: {dropped} saved tensors are dropped, {repeated} operators are run again"
 
 
 def _decisions(plan: Plan) -> Table:

@@ -1,0 +1,555 @@
+"""Drops tensors that autograd saves, and makes them again operator by operator when the backward asks.
+
+While the model's forward runs, a dispatch mode notes the calls of the operators that a plan names, with what they
+read; saved-tensor hooks around the forward put a `Handle` in place of each tensor that the plan drops. A handle
+knows the calls that made its tensor, and they know where their inputs come from: parameters and inputs from outside,
+tensors that autograd keeps anyway, or other calls. The first use in the backward runs those calls again, lowest
+number first, with the random numbers of the first time, and lets go of everything that no other handle waits for.
+
+What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
+from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
+since, and if some of its values are those of the first time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memfit.apply.checkpoints import AppliedPlan, within_a_transform
+from memfit.apply.recompute import SecondRunDiffers, can_be_sampled, values_of
+from memfit.errors import PlanBroken
+from memfit.model.call_sites import add_layer
+from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
+from memfit.model.step import storage_bytes, tensors_of
+from memfit.model.structures import leaves_of, replaced
+from memfit.records.operators import OperatorChoice
+from memfit.units import format_bytes
+
+BATCH_NORMS = frozenset({"aten::native_batch_norm"})
+"""Change running statistics without saying so (read in torch 2.13)."""
+KEPT = re.compile(r"aten::(set_|resize|cudnn_batch_norm|miopen_batch_norm|_cudnn_rnn|miopen_rnn|_cudnn_init_dropout)")
+"""Change what they are given, or a state of their own, without saying so: never run again."""
+SHAPES_ONLY = frozenset({"aten::empty_like", "aten::empty.memory_format", "aten::empty_strided", "aten::new_empty"})
+"""Read nothing but the shape of what they are given."""
+SMALL_BYTES = 4096
+"""Smaller tensors are always kept, and those from outside are copied."""
+_names: dict[Any, str] = {}
+
+
+def name_of(func: Any) -> str:
+    """What torch calls an operator."""
+    found = _names.get(func)
+    if found is None:
+        found = _names[func] = func.name()
+    return found
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is nothing but a window on its storage."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    return not tensor.is_conj() and not tensor.is_neg() and not tensor.is_quantized
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments that an operator says it writes into."""
+    if not func._schema.is_mutable:
+        return []
+    found: list[torch.Tensor] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
+    return found
+
+
+def draws(func: Any) -> bool:
+    """Whether an operator reads torch's random generator."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def can_be_repeated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operator, run again with the same arguments, makes the same."""
+    leaves, name = leaves_of((args, kwargs)), name_of(func)
+    if not name.startswith("aten::") or KEPT.match(name):  # nobody knows what operators of others do
+        return False
+    if any(isinstance(leaf, torch.Generator) for leaf in leaves):
+        return False
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not all(is_plain(tensor) for tensor in tensors):
+        return False
+    return not draws(func) or all(tensor.device.type == "cpu" for tensor in tensors)
+
+
+# ---- what was called -----------------------------------------------------------------------------------------------
+
+
+class Value:
+    """One storage of the forward: the calls that made it, and its bytes while they are held."""
+
+    __slots__ = (
+        "__weakref__", "digest", "drop", "first", "num_handles", "num_writes", "stays", "steps", "storage", "tensor",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, tensor: torch.Tensor, drop: bool, stays: bool = True) -> None:
+        self.version, self.drop, self.stays = tensor._version, drop, stays
+        self.first = StorageWeakRef(tensor.untyped_storage())
+        self.steps: list[Step] = []
+        """Empty for what comes from elsewhere, and once it is there again."""
+        self.num_writes = 0
+        self.num_handles = 0
+        self.tensor: torch.Tensor | None = None
+        """Of the first run: it tells whether somebody has written into it since."""
+        self.storage: Any = None
+        """Of the first run where nobody else told of it, or of the second."""
+        self.digest: bytes | None = None
+        """Of a storage of the first run whose writers torch does not count for us."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it stays when it has been made on the way to another."""
+        return self.num_handles > 0 and self.stays and bool(self.steps)
+
+    def there(self) -> Any:
+        """Its storage if it is held; None when it has to be made again."""
+        if self.tensor is None:
+            if self.digest is not None and _digest_of(self.storage) != self.digest:
+                raise _written_into(_bytes_of(self.storage))
+            return self.storage
+        if self.tensor._version != self.version:
+            raise _written_into(self.tensor)
+        return self.tensor.untyped_storage()
+
+    def guard(self) -> None:
+        """Note what a storage holds that autograd did not save after all."""
+        if self.tensor is None and self.storage is not None:
+            self.digest = _digest_of(self.storage)
+
+
+def _bytes_of(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _digest_of(storage: Any) -> bytes:
+    return hashlib.blake2b(_bytes_of(storage).cpu().numpy().data, digest_size=16).digest()
+
+
+class Ref:
+    """In the place of an argument: a window on a value."""
+
+    __slots__ = ("dtype", "num_writes", "offset", "size", "stride", "value")
+
+    def __init__(self, value: Value, tensor: torch.Tensor) -> None:
+        self.value, self.num_writes = value, value.num_writes
+        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
+        self.size, self.stride = tensor.size(), tensor.stride()
+
+
+class Outer:
+    """In the place of an argument: a tensor that no noted call made."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        if not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES:
+            tensor = tensor.clone()  # a buffer that the next forward moves on
+        self.tensor, self.version = tensor, tensor._version
+
+    def there(self) -> torch.Tensor:
+        """The tensor, as it was."""
+        if self.tensor._version != self.version:
+            raise _written_into(self.tensor)
+        return self.tensor.detach()
+
+
+class Step:
+    """One call of an operator, with everything needed to make it again."""
+
+    __slots__ = ("func", "made", "number", "random", "refs", "template", "with_gradients")
+
+    def __init__(self, number: int, func: Any, template: Any, refs: list[Ref]) -> None:
+        self.number, self.func, self.template, self.refs = number, func, template, refs
+        self.random = cpu_state() if draws(func) else None
+        self.with_gradients = torch.is_grad_enabled()  # some kernels make less when no backward may follow
+        self.made: list[weakref.ref[Value]] = []
+        """Values on new storages, in order; they hold it, not it them."""
+
+    def again(self, storages: dict[Value, Any]) -> list[Any]:
+        """Make the call once more; the new storages in order."""
+
+        def fill(leaf: Any) -> Any:
+            if isinstance(leaf, Ref):
+                return _window(storages[leaf.value], leaf)
+            return leaf.there() if isinstance(leaf, Outer) else leaf
+
+        args, kwargs = replaced(self.template, fill)
+        known = {t.untyped_storage()._cdata for t in leaves_of((args, kwargs)) if isinstance(t, torch.Tensor)}
+        with _drawing_again(self.random), torch.set_grad_enabled(self.with_gradients):
+            result = self.func(*args, **kwargs)
+        return [tensor.untyped_storage() for tensor in fresh(result, known)]
+
+
+def fresh(result: Any, known: set[int]) -> list[torch.Tensor]:
+    """The first tensor on every storage that an operator made."""
+    found: dict[int, torch.Tensor] = {}
+    for leaf in leaves_of(result):
+        if isinstance(leaf, torch.Tensor) and is_plain(leaf) and leaf.untyped_storage()._cdata not in known:
+            found.setdefault(leaf.untyped_storage()._cdata, leaf)
+    return list(found.values())
+
+
+def _window(storage: Any, ref: Ref | Handle) -> torch.Tensor:
+    empty = torch.empty(0, dtype=ref.dtype, device=storage.device)
+    return empty.set_(storage, ref.offset, ref.size, ref.stride)
+
+
+@contextlib.contextmanager
+def _drawing_again(state: bytearray | None) -> Iterator[None]:
+    if state is None:
+        yield
+        return
+    now = cpu_state()
+    lay_cpu_state(state)
+    try:
+        yield
+    finally:
+        lay_cpu_state(now)
+
+
+def _written_into(tensor: torch.Tensor) -> PlanBroken:
+    return PlanBroken(
+        "a tensor was written into before the backward had made others from it again",
+        found=f"a tensor of shape {tuple(tensor.shape)}",
+        hint="write into a copy, or undo the plan",
+    )
+
+
+# ---- making it again -----------------------------------------------------------------------------------------------
+
+
+class Handle:
+    """What autograd keeps in place of a dropped tensor."""
+
+    __slots__ = ("dtype", "lock", "name", "offset", "sample", "size", "stride", "value")
+
+    def __init__(self, value: Value, tensor: torch.Tensor, lock: Any, name: str, is_exact: bool) -> None:
+        self.value, self.lock, self.name = value, lock, name
+        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.sample = values_of(tensor) if is_exact and can_be_sampled(tensor, set()) else None
+        value.num_handles += 1
+
+    def __del__(self) -> None:
+        self.value.num_handles -= 1
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor as it was saved; made again if need be."""
+        with self.lock:
+            if self.value.there() is None:
+                _make(self.value)
+            found = _window(self.value.there(), self)
+        if self.sample is not None and values_of(found) != self.sample:
+            raise SecondRunDiffers(self.name, f"another value in a tensor of shape {tuple(self.size)}")
+        return found
+
+
+def find(kept: Any) -> torch.Tensor:
+    """The tensor behind what autograd keeps."""
+    return kept.tensor() if isinstance(kept, Handle) else kept
+
+
+def _make(wanted: Value) -> None:
+    """Run again what is needed for one value; others that a handle waits for stay as well."""
+    values, steps = _needed(wanted)
+    readers: dict[Value, int] = dict.fromkeys(values, 0)
+    for step in steps:
+        for value in {ref.value for ref in step.refs}:
+            readers[value] = readers.get(value, 0) + 1
+    storages: dict[Value, Any] = {}
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+        for step in steps:
+            _run(step, storages)
+            _let_go(step, storages, readers, wanted)
+    for value in values:
+        if value.is_awaited or value is wanted:
+            value.storage, value.steps = storages[value], []
+
+
+def _needed(wanted: Value) -> tuple[list[Value], list[Step]]:
+    """The values to make, and the calls that make them in their order."""
+    found: dict[Value, None] = {}
+    steps: dict[int, Step] = {}
+    waiting = [wanted]
+    while waiting:
+        value = waiting.pop()
+        if value in found or value.there() is not None:
+            continue
+        if not value.steps:
+            raise PlanBroken(
+                "what a dropped tensor was made from is gone",
+                found="the forward ran other operators than when the plan was made",
+                hint="undo the plan, or fit again",
+            )
+        found[value] = None
+        for step in value.steps:
+            steps[step.number] = step
+            waiting += [ref.value for ref in step.refs]
+    return list(found), [steps[number] for number in sorted(steps)]
+
+
+def _run(step: Step, storages: dict[Value, Any]) -> None:
+    for ref in step.refs:
+        if ref.value not in storages:
+            storages[ref.value] = ref.value.there()
+        final = ref.value.num_writes == ref.num_writes
+        if not final and not any(step is own for own in ref.value.steps):
+            raise PlanBroken(
+                "a tensor was written into after another was made from it",
+                found=f"{step.func.name()} has to read it as it was",
+                hint="undo the plan, or fit again",
+            )
+    made = step.again(storages)
+    for reference, storage in zip(step.made, made, strict=True):
+        value = reference()
+        if value is not None and value.there() is None:
+            storages[value] = storage
+
+
+def _let_go(step: Step, storages: dict[Value, Any], readers: dict[Value, int], wanted: Value) -> None:
+    """Drop what no later call reads and no handle waits for."""
+    for value in {ref.value for ref in step.refs}:
+        readers[value] -= 1
+    for value in [value for value in storages if not readers.get(value)]:
+        if value is not wanted and not (value in readers and value.is_awaited):
+            del storages[value]
+
+
+# ---- the forward ---------------------------------------------------------------------------------------------------
+
+
+class Recording(TorchDispatchMode):
+    """The operators of one forward, as far as the plan needs them."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        super().__init__()
+        self.chosen, self.number, self.on_plan = chosen, 0, True
+        self.lock = threading.RLock()
+        self._values: dict[int, Value] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        number, kwargs = self.number, kwargs or {}
+        self.number = number + 1
+        if self.on_plan and number < len(self.chosen.names) and self.chosen.names[number] != name_of(func):
+            self.on_plan = False
+            self.chosen.say_other_operators(number, name_of(func))
+        if not self.on_plan or number not in self.chosen.repeated:
+            self._note_writes(func, args, kwargs)
+            result = func(*args, **kwargs)
+            if self.on_plan and number in self.chosen.sources:
+                self._note_sources(result)
+            return result
+        if name_of(func) in SHAPES_ONLY:
+            result = func(*args, **kwargs)
+            self._note_made(Step(number, *_empty_like(result), []), result, set(), [])
+            return result
+        step = self._noted(number, func, args, kwargs)
+        if step is None:
+            self._note_writes(func, args, kwargs)
+        known = {t.untyped_storage()._cdata for t in leaves_of((args, kwargs)) if isinstance(t, torch.Tensor)}
+        written = written_by(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if step is not None:
+            self._note_made(step, result, known, written)
+        return result
+
+    def _noted(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+        if not can_be_repeated(func, args, kwargs):
+            return None
+        refs: list[Ref] = []
+
+        def stand_in(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            value = self._value_of(leaf)
+            if value is None:
+                return Outer(leaf)
+            refs.append(Ref(value, leaf))
+            return refs[-1]
+
+        template = replaced((_without_statistics(func, args), kwargs), stand_in)
+        return Step(number, func, template, refs)
+
+    def _note_sources(self, result: Any) -> None:
+        """What others will be made from, and autograd will save: then torch counts for us who writes into it."""
+        for tensor in fresh(result, set()):
+            known = self._values.get(tensor.untyped_storage()._cdata)
+            if known is None or known.first.expired():
+                self._values[tensor.untyped_storage()._cdata] = Value(tensor, drop=False)
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
+        for tensor in written_by(func, args, kwargs):
+            value = self._values.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
+            if value is not None and not value.first.expired():
+                value.drop, value.steps, value.num_writes = False, [], value.num_writes + 1
+                value.version = tensor._version + 1
+
+    def _value_of(self, tensor: torch.Tensor) -> Value | None:
+        """The value under a tensor; None for what lies outside of the forward: parameters, buffers, the batch."""
+        storage = tensor.untyped_storage()
+        known = self._values.get(storage._cdata)
+        if known is not None and not known.first.expired():
+            if known.version != tensor._version:  # an operator that is not noted wrote into it
+                known.drop, known.steps, known.num_writes = False, [], known.num_writes + 1
+                known.version = tensor._version
+            return known
+        base = tensor._base if tensor._is_view() else tensor  # a weight is often read transposed
+        if base is None or base.grad_fn is None:
+            return None
+        value = self._values[storage._cdata] = Value(tensor, drop=False)
+        return value
+
+    def _note_made(self, step: Step, result: Any, known: set[int], written: list[torch.Tensor]) -> None:
+        for output, tensor in enumerate(fresh(result, known)):
+            storage = tensor.untyped_storage()
+            planned = self.chosen.dropped.get((step.number, output))
+            value = Value(tensor, drop=planned is not None, stays=planned is None or planned.stays)
+            value.steps.append(step)
+            step.made.append(weakref.ref(value))
+            self._values[storage._cdata] = value
+        for tensor in written:
+            value = self._value_of(tensor)
+            if value is not None:
+                value.steps.append(step)
+                value.num_writes += 1
+                value.version = tensor._version + 1  # torch counts it when the operator is over
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """What autograd keeps in place of a tensor."""
+        with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
+            return self._kept(tensor)
+
+    def _kept(self, tensor: torch.Tensor) -> Any:
+        if not is_plain(tensor):
+            return tensor
+        storage = tensor.untyped_storage()
+        value = self._values.get(storage._cdata)
+        if value is None or value.first.expired() or value.version != tensor._version:
+            return tensor
+        if not value.drop or not value.steps or not self._holds_sources(value):
+            value.tensor = tensor.detach()
+            return tensor
+        self.chosen.check_size(storage.nbytes(), value)
+        return Handle(value, tensor, self.lock, name_of(value.steps[-1].func), self.chosen.is_exact)
+
+    def _holds_sources(self, wanted: Value) -> bool:
+        """Take hold of everything that a value is made from; False when something of it is gone already."""
+        seen: set[int] = set()
+        waiting = [wanted]
+        while waiting:
+            value = waiting.pop()
+            if id(value) in seen or value.tensor is not None or value.storage is not None:
+                continue
+            seen.add(id(value))
+            if not value.steps:
+                if value.first.expired():
+                    return False
+                value.storage = torch.UntypedStorage._new_with_weak_ptr(value.first.cdata)
+            waiting += [ref.value for step in value.steps for ref in step.refs]
+        return True
+
+    def close(self) -> None:
+        """The forward is over: only handles know from here on what they were made from."""
+        for value in self._values.values():
+            value.guard()
+        self._values.clear()
+
+
+def _empty_like(like: torch.Tensor) -> tuple[Any, Any]:
+    """A call that makes an empty tensor of the same shape without reading anything."""
+    arguments = (list(like.size()), list(like.stride()))
+    return torch.ops.aten.empty_strided.default, (arguments, {"dtype": like.dtype, "device": like.device})
+
+
+def _without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an operator for its second run: a batch norm in training must not move its statistics twice."""
+    if name_of(func) in BATCH_NORMS and len(args) > 5 and args[5]:
+        return (*args[:3], None, None, *args[5:])
+    return args
+
+
+# ---- the model -----------------------------------------------------------------------------------------------------
+
+
+class Chosen:
+    """What a plan has decided operator by operator, ready to be carried out."""
+
+    def __init__(self, choice: OperatorChoice, say: Callable[[str, str], None], is_exact: bool) -> None:
+        self.names, self.repeated, self.is_exact = choice.names, frozenset(choice.repeated), is_exact
+        self.sources = frozenset(choice.sources)
+        self.dropped = {(each.operator, each.output): each for each in choice.dropped}
+        self.input_bytes = choice.input_bytes
+        self._say = say
+
+    def say_other_operators(self, number: int, name: str) -> None:
+        """Warn once that a forward is not the one of the plan."""
+        self._say(
+            "operators",
+            f"operator {number} of the forward is {name}, {self.names[number]} when the plan was made: what the plan "
+            "drops after it is kept, and the step may take more than the budget",
+        )
+
+    def check_size(self, num_bytes: int, value: Value) -> None:
+        """Warn once of tensors that are larger than when the plan was made."""
+        planned = self.dropped[value.steps[0].number, _output_of(value)].num_bytes
+        if num_bytes > planned:
+            self._say(
+                "size",
+                f"a tensor of {format_bytes(num_bytes)} had {format_bytes(planned)} when the plan was made: the step "
+                "may take more than the budget; fit again with the largest batch",
+            )
+
+
+def _output_of(value: Value) -> int:
+    return next((place for place, made in enumerate(value.steps[0].made) if made() is value), 0)
+
+
+def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:
+    """Let the model of an applied plan drop and make again what the plan says."""
+    chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact)
+
+    def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not may_record():
+            return proceed(*args, **kwargs)
+        recording = Recording(chosen)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(recording.pack, find), recording:
+                return proceed(*args, **kwargs)
+        finally:
+            recording.close()
+
+    around.of_a_plan = True  # type: ignore[attr-defined]
+    applied.closers.append(add_layer(applied.model, around))
+
+
+def may_record() -> bool:
+    """Whether a backward may follow, and torch runs the operators one by one."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    return not within_a_transform()
+
+
+def bytes_of(batch: Any) -> int:
+    """Of a batch."""
+    return storage_bytes(tensors_of(batch))

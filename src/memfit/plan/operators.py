@@ -1,0 +1,385 @@
+"""Which saved tensors are dropped and made again, operator by operator, so that a traced step fits into a budget?
+
+For a set of dropped tensors the step is replayed on the moments of its trace: a dropped tensor is gone between its
+last reader in the forward and its first use in the backward. There it is made again by the operators that made it,
+from tensors that are kept, or from others that are made again on the way and stay where the backward waits for them.
+A kept tensor stays until the last of those that are made from it is there.
+
+Choosing the best set is NP-hard (knapsack is a special case). This is a descent: from sets that keep what modules of
+one depth return, and from the empty set, tensors are dropped or kept one by one where that takes most from what lies
+above the budget for each second; then tensors that turn out not to be needed are kept again, dearest first. A search
+of at most MOST_REPLAYS replays, each linear in the moments and in the operators that are run again. No promise of
+optimality; the replay itself is exact but for what frees itself within one moment, which is counted as if it stayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from memfit.records.operators import DroppedTensor, OperatorChoice, OperatorTrace, TracedTensor
+from memfit.records.plan import Binding, Decision, Part, Plan
+
+NAME = "operators"
+
+MOST_REPLAYS = 400
+"""For one search."""
+MOST_TRIED = 12
+"""Tensors that are tried at one moment."""
+ENOUGH = 3
+"""Of so many sets that are better, the best is taken."""
+MOST_KNOWN = 4
+"""Recipes that are remembered for each tensor."""
+NUM_STARTS = 4
+REPLAY_SECONDS = 6e-5
+"""What running an operator again costs in Python, beside its own time."""
+NOTE_SECONDS = 1e-5
+"""What it costs to see an operator of the forward go by."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A step under one set of dropped tensors."""
+
+    dropped: frozenset[int]
+    passing: frozenset[int]
+    """Of these, what does not stay when it was made again for another."""
+    levels: np.ndarray
+    """The most alive in each moment, above what was there before the step."""
+    made_again: list[tuple[int, int]]
+    """Moment and tensor, in the order in which they are made again."""
+    repeated: set[int]
+    """Operators that are run again."""
+    sources: set[int]
+    """Tensors that are kept and from which others are made again."""
+    seconds: float
+    """Paid beside the plain step."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most alive at any moment."""
+        return int(self.levels.max())
+
+    @property
+    def moment(self) -> int:
+        """Where that is."""
+        return int(self.levels.argmax())
+
+
+@dataclass(slots=True, frozen=True)
+class _Recipe:
+    """How one tensor is made again, as long as the same others are dropped and there."""
+
+    on_the_way: frozenset[int]
+    """Other dropped tensors that are made for it."""
+    passing: frozenset[int]
+    """Of these, what does not stay."""
+    sources: frozenset[int]
+    staying: frozenset[int]
+    operators: frozenset[int]
+    burst_bytes: int
+    """The most alive while it is made, above what stays of it."""
+    seconds: float
+
+    def holds(self, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> bool:
+        """Whether it is also the one for these sets."""
+        if not self.on_the_way <= dropped or not self.on_the_way.isdisjoint(there):
+            return False
+        return self.on_the_way & passing == self.passing and self.sources & dropped <= there.keys()
+
+
+class Replayer:
+    """Replays one trace under any set of dropped tensors."""
+
+    def __init__(self, trace: OperatorTrace) -> None:
+        self.trace = trace
+        self.peaks = np.array(trace.peaks, dtype=np.int64)
+        self.starts = np.array(trace.starts, dtype=np.int64)
+        self.num_replays = 0
+        self._known: list[list[_Recipe]] = [[] for _ in trace.tensors]
+        self.reads = [self._reads(number) for number in range(len(trace.tensors))]
+        self.by_use = sorted(
+            (n for n, each in enumerate(trace.tensors) if each.may_drop), key=lambda n: trace.tensors[n].used
+        )
+
+    def _reads(self, number: int) -> list[int]:
+        tensor, operators = self.trace.tensors[number], self.trace.operators
+        return sorted({each for writer in tensor.writers for each in operators[writer].reads} - {number})
+
+    def replay(self, dropped: frozenset[int], passing: frozenset[int] = frozenset()) -> Replayed:
+        """Bytes at every moment and seconds paid."""
+        self.num_replays += 1
+        tensors, count = self.trace.tensors, len(self.peaks)
+        changes = [0] * (count + 1)
+        bursts: list[tuple[int, int]] = []
+        there: dict[int, int] = {}
+        """Tensors that were made again, and when."""
+        repeated: set[int] = set()
+        sources: set[int] = set()
+        seconds = 0.0
+        for number in self.by_use:
+            if number not in dropped or number in there:
+                continue
+            moment, recipe = tensors[number].used, self._recipe(number, dropped, passing, there)
+            bursts.append((moment, recipe.burst_bytes))
+            seconds += recipe.seconds
+            repeated |= recipe.operators
+            sources |= recipe.sources
+            there.update(dict.fromkeys(recipe.staying, moment))
+            for each in recipe.sources:
+                if each not in dropped and tensors[each].ends < moment:  # it waits for this
+                    changes[tensors[each].ends] += tensors[each].num_bytes
+                    changes[moment] -= tensors[each].num_bytes
+        for number in dropped:
+            if tensors[number].gone < there[number]:
+                changes[tensors[number].gone] -= tensors[number].num_bytes
+                changes[there[number]] += tensors[number].num_bytes
+        moved = np.cumsum(np.array(changes, dtype=np.int64))[:count]
+        levels = self.peaks + moved
+        for moment, burst in bursts:
+            levels[moment] = max(levels[moment], self.starts[moment] + moved[moment] + burst)
+        if dropped:
+            seconds += NOTE_SECONDS * len(self.trace.operators)
+        return Replayed(
+            dropped, passing, levels, [(at, n) for n, at in there.items()], repeated, sources - dropped, seconds
+        )
+
+    def _recipe(self, wanted: int, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> _Recipe:
+        """How one tensor is made again when some others are there; most sets share most of their recipes."""
+        for known in self._known[wanted]:
+            if known.holds(dropped, passing, there):
+                return known
+        made, sources = self._cone(wanted, dropped, there)
+        operators = sorted({w for number in made for w in self.trace.tensors[number].writers})
+        staying = {each for each in made if each == wanted or (each in dropped and each not in passing)}
+        new_bytes = sum(self.trace.tensors[each].num_bytes for each in staying)
+        recipe = _Recipe(
+            on_the_way=frozenset(each for each in made if each in dropped and each != wanted),
+            passing=frozenset(each for each in made if each in passing and each != wanted),
+            sources=frozenset(sources),
+            staying=frozenset(staying),
+            operators=frozenset(operators),
+            burst_bytes=self._burst_bytes(made, operators, staying) - new_bytes,
+            seconds=sum(self.trace.operators[each].seconds + REPLAY_SECONDS for each in operators),
+        )
+        self._known[wanted] = [recipe, *self._known[wanted][: MOST_KNOWN - 1]]
+        return recipe
+
+    def _cone(self, wanted: int, dropped: frozenset[int], there: dict[int, int]) -> tuple[set[int], set[int]]:
+        """Tensors that have to be made for one, and those that are there for it."""
+        made: set[int] = set()
+        sources: set[int] = set()
+        waiting = [wanted]
+        while waiting:
+            number = waiting.pop()
+            if number in made or number in sources:
+                continue
+            is_kept = self.trace.tensors[number].is_saved and number not in dropped
+            if number != wanted and (number in there or is_kept):
+                sources.add(number)
+                continue
+            made.add(number)
+            waiting += self.reads[number]
+        return made, sources
+
+    def _burst_bytes(self, made: set[int], operators: list[int], staying: set[int]) -> int:
+        """The most alive while tensors are made again, above what was there before."""
+        tensors, trace = self.trace.tensors, self.trace
+        last = {each: op for op in operators for each in trace.operators[op].reads if each in made}
+        alive = most = 0
+        for op in operators:
+            operator = trace.operators[op]
+            alive += sum(tensors[each].num_bytes for each in operator.makes)
+            most = max(most, alive + operator.transient_bytes)
+            for each in operator.makes:
+                if each not in made or (each not in last and each not in staying):
+                    alive -= tensors[each].num_bytes
+            for each in operator.reads:
+                if last.get(each) == op and each not in staying:
+                    alive -= tensors[each].num_bytes
+        return most
+
+
+class OperatorPlanner:
+    """Chooses sets of dropped tensors for one trace."""
+
+    def __init__(self, trace: OperatorTrace) -> None:
+        self.trace, self.replayer = trace, Replayer(trace)
+        self.plain = self.replayer.replay(frozenset())
+        self._least: Replayed | None = None
+
+    def within(self, budget_bytes: int) -> Replayed | None:
+        """The fastest set found whose step stays within so many bytes above what was there before it."""
+        if self.plain.peak_bytes <= budget_bytes:
+            return self.plain
+        found = [each for start in self._starts(budget_bytes) if (each := self._descend(start, budget_bytes))]
+        if not found:
+            return None
+        return min((self._keep_again(each, budget_bytes) for each in found), key=lambda each: each.seconds)
+
+    def least(self) -> Replayed:
+        """The set of the lowest peak that is found; seconds do not count, so that it is always the same one."""
+        if self._least is None:
+            found = [self._lower(start) for start in self._starts(0)]
+            self._least = min(found, key=lambda each: each.peak_bytes)
+        return self._least
+
+    def _lower(self, best: Replayed) -> Replayed:
+        for step in (0.9, 0.97, 0.99):
+            while (found := self._descend(best, int(step * best.peak_bytes), by_seconds=False)) is not None:
+                best = found
+        return best
+
+    def _starts(self, budget_bytes: int) -> list[Replayed]:
+        """Nothing dropped, and everything but what modules of some depth return; the most promising first."""
+        may = [n for n, each in enumerate(self.trace.tensors) if each.may_drop]
+        depths = sorted({self.trace.tensors[n].depth for n in may})
+        sets = {frozenset(n for n in may if self.trace.tensors[n].depth > depth) for depth in [0, *depths]}
+        found = [self.plain, *(self.replayer.replay(each) for each in sets if each)]
+        return sorted(found, key=lambda each: _excess(each, budget_bytes))[:NUM_STARTS]
+
+    def _descend(self, start: Replayed, budget_bytes: int, *, by_seconds: bool = True) -> Replayed | None:
+        """Drop, keep or pass one tensor after the other until the step fits; None when nothing helps any more."""
+        now, until = start, self.replayer.num_replays + MOST_REPLAYS
+        while now.peak_bytes > budget_bytes:
+            excess = _excess(now, budget_bytes)
+            better: list[tuple[float, Replayed]] = []
+            for dropped, passing in self._neighbours(now, by_seconds):
+                if self.replayer.num_replays >= until:
+                    return None
+                other = self.replayer.replay(dropped, passing)
+                gain = excess - _excess(other, budget_bytes)
+                if gain > 0:
+                    better.append((gain / max(other.seconds - now.seconds, 1e-9) if by_seconds else gain, other))
+                if len(better) >= ENOUGH:
+                    break
+            if not better:
+                return None
+            now = max(better, key=lambda pair: pair[0])[1]
+        return now
+
+    def _neighbours(self, now: Replayed, by_seconds: bool) -> list[tuple[frozenset[int], frozenset[int]]]:
+        """Sets in which one tensor is gone at the highest moment, or is not made again there, or does not stay."""
+        tensors, moment = self.trace.tensors, now.moment
+        could_go = [
+            n for n, each in enumerate(tensors)
+            if each.may_drop and n not in now.dropped and each.gone <= moment < each.used
+        ]  # fmt: skip
+        here = [(n, at) for at, n in now.made_again if at <= moment <= max(at, tensors[n].ends)]
+        here = sorted(here, key=lambda pair: (-tensors[pair[0]].num_bytes, pair[0]))[:MOST_TRIED]
+        worth = {n: tensors[n].num_bytes / (self._price(n) + REPLAY_SECONDS if by_seconds else 1.0) for n in could_go}
+        largest = sorted(could_go, key=lambda n: (-worth[n], n))[:MOST_TRIED]
+        found = [(now.dropped | {n}, now.passing) for n in largest]
+        found += [(now.dropped - {n}, now.passing - {n}) for n, _ in here]
+        return found + [(now.dropped, now.passing | {n}) for n, at in here if at < tensors[n].used]
+
+    def _keep_again(self, now: Replayed, budget_bytes: int) -> Replayed:
+        """Keep what need not be dropped, dearest first, and let stay what may."""
+        for number in sorted(now.dropped, key=self._price, reverse=True):
+            staying = now.passing - {number}
+            for dropped in (now.dropped - {number}, now.dropped):
+                if (dropped, staying) == (now.dropped, now.passing):
+                    continue
+                other = self.replayer.replay(dropped, staying)
+                if other.peak_bytes <= budget_bytes and other.seconds <= now.seconds:
+                    now = other
+                    break
+        return now
+
+    def _price(self, number: int) -> float:
+        tensor = self.trace.tensors[number]
+        return sum(self.trace.operators[each].seconds for each in tensor.writers)
+
+    # ---- as a plan ---------------------------------------------------------------------------------------------------
+
+    def plan(self, everything_kept: Plan, before_bytes: int, budget_bytes: int, input_bytes: int) -> Plan | None:
+        """The fastest plan found within a budget; `before_bytes` are there before the step."""
+        found = self.within(budget_bytes - before_bytes)
+        return None if found is None else self._as_plan(everything_kept, found, before_bytes, budget_bytes, input_bytes)
+
+    def smallest(self, everything_kept: Plan, before_bytes: int, input_bytes: int) -> Plan:
+        """The plan of the lowest peak that was found."""
+        found = self.least()
+        budget_bytes = before_bytes + found.peak_bytes
+        return self._as_plan(everything_kept, found, before_bytes, budget_bytes, input_bytes)
+
+    def _as_plan(self, kept: Plan, found: Replayed, before_bytes: int, budget_bytes: int, input_bytes: int) -> Plan:
+        seconds = kept.plain_seconds + found.seconds
+        return msgspec.structs.replace(
+            kept,
+            solver=NAME,
+            operators=self.choice(found, input_bytes),
+            budget_bytes=budget_bytes,
+            peak_bytes=max(before_bytes + found.peak_bytes, kept.steps[-1].memory_bytes),
+            plain_peak_bytes=max(before_bytes + self.plain.peak_bytes, kept.steps[-1].memory_bytes),
+            seconds=seconds,
+            recompute_seconds=found.seconds,
+            lower_bound_seconds=kept.plain_seconds,
+            bound_of="all plans: it is the plain step",
+            smallest_budget_bytes=min(budget_bytes, before_bytes + found.peak_bytes),
+            binding=self._binding(found, before_bytes),
+            decisions=self._decisions(found),
+        )
+
+    def _binding(self, found: Replayed, before_bytes: int) -> Binding:
+        moment, tensors = found.moment, self.trace.tensors
+        held = [
+            Part(name=f"{self.trace.operators[each.operator].name} of {self._where(each)}", num_bytes=each.num_bytes)
+            for n, each in enumerate(tensors)
+            if each.is_saved and n not in found.dropped and each.operator <= moment <= each.ends
+        ]
+        named = sorted(held, key=lambda part: -part.num_bytes)[:2]
+        rest = found.peak_bytes - sum(part.num_bytes for part in named)
+        parts = [
+            Part(name="parameters, optimizer state and the batch", num_bytes=before_bytes),
+            Part(name="gradients and everything else", num_bytes=rest),
+            *named,
+        ]
+        return Binding(
+            step=0,
+            where=self.trace.labels[moment],
+            parts=tuple(sorted(parts, key=lambda part: -part.num_bytes)),
+            unavoidable_bytes=before_bytes,
+            a_plan_helps=True,
+        )
+
+    def _decisions(self, found: Replayed) -> tuple[Decision, ...]:
+        return tuple(
+            Decision(
+                what=f"make {self.trace.operators[self.trace.tensors[n].operator].name} of "
+                f"{self._where(self.trace.tensors[n])} again",
+                stages=(),
+                saved_bytes=self.trace.tensors[n].num_bytes,
+                spared_bytes=self.trace.tensors[n].num_bytes,
+                paid_seconds=self._price(n),
+            )
+            for n in sorted(found.dropped)
+        )
+
+    def _where(self, tensor: TracedTensor) -> str:
+        return self.trace.operators[tensor.operator].where or "the model"
+
+    def choice(self, found: Replayed, input_bytes: int) -> OperatorChoice:
+        """What a model has to be told to carry a set out."""
+        tensors, operators = self.trace.tensors, self.trace.operators
+        last = max(found.repeated, default=-1)
+        return OperatorChoice(
+            names=tuple(each.name for each in operators[: last + 1]),
+            dropped=tuple(
+                DroppedTensor(
+                    operator=tensors[n].operator, output=tensors[n].output, name=operators[tensors[n].operator].name,
+                    where=operators[tensors[n].operator].where, num_bytes=tensors[n].num_bytes,
+                    stays=n not in found.passing,
+                )
+                for n in sorted(found.dropped)
+            ),
+            repeated=tuple(sorted(found.repeated)),
+            sources=tuple(sorted({tensors[n].operator for n in found.sources} - found.repeated)),
+            input_bytes=input_bytes,
+        )  # fmt: skip
+
+
+def _excess(found: Replayed, budget_bytes: int) -> int:
+    return int(np.maximum(found.levels - budget_bytes, 0).sum())
