@@ -103,6 +103,10 @@ class StorageError(MemfitError):
     """The run folder cannot be written."""
 
 
+class NoOutput(StorageError):
+    """The standard output is closed, or lies on a full disk."""
+
+
 class Interrupted(MemfitError):
     """Ctrl-C or a termination signal ended a series of runs; what is done is kept."""
 

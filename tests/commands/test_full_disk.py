@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import memfit
 from memfit import api
 from memfit.errors import StorageError
 from memfit.show.new_file import write_bytes
@@ -94,3 +95,31 @@ def test_a_link_stays_a_link_and_a_device_is_written_to(tmp_path: Path):
     assert (tmp_path / "real").read_bytes() == b"new"
     write_bytes(Path("/dev/null"), b"nothing")
     assert Path("/dev/null").is_char_device()
+
+
+def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "memfit", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_an_output_that_is_closed_or_full_is_one_clear_line_and_the_jobs_own_exit_code(tmp_path: Path):
+    run = str(tmp_path / "run")
+    measure = ("measure", "--no-report", "-f", "-o", run, "--", "sh", "-c", "exit 7")
+    for line, found in {'exec "$@" >&-': "it is closed", 'exec "$@" >/dev/full': "No space left"}.items():
+        ended = shell(line, *measure)
+        assert ended.returncode == 7
+        assert found in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+        shown = shell(line, "show", run, "--json")
+        assert shown.returncode == 1
+        assert found in shown.stderr
+        assert "Traceback" not in shown.stderr
+
+
+def test_with_all_three_standard_files_closed_the_job_runs_and_its_record_opens(tmp_path: Path):
+    run, beside = tmp_path / "run", tmp_path / "beside"
+    job = ("measure", "-q", "--no-report", "-o", str(run), "--", "sh", "-c", f"echo said; echo ran > {beside}; exit 7")
+    ended = shell('exec "$@" <&- >&- 2>&-', *job)
+    assert ended.returncode == 7
+    assert beside.read_text() == "ran\n"
+    assert memfit.read_run(run).outcome.exit_code == 7

@@ -450,6 +450,36 @@ def test_an_evaluation_between_steps_that_are_only_counted_is_told_apart(recordi
     assert after == "FBUS"
 
 
+def test_a_step_by_a_closure_right_after_an_evaluation_between_counted_steps_is_a_step(recording: Path):
+    model = mlp()
+    optimizer = sgd(model)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        return float(loss.detach())
+
+    num_steps = 0
+    for _ in range(3):
+        for _ in range(400):
+            optimizer.step(closure)
+            num_steps += 1
+            marks = inside.this_process.marks
+            if marks.is_light and marks.is_grouping and marks.quick[0]:
+                break
+        else:
+            raise AssertionError("these steps are too long to form groups")
+        model.eval()
+        with torch.no_grad():
+            model(X)
+        model.train()
+        optimizer.step(closure)
+        num_steps += 1
+    assert read(recording).steps.total == num_steps
+    assert letters(recording).count("V") == 3
+
+
 def test_counted_steps_call_no_forward_hook_and_a_context_without_gradients_leaves_none_behind(recording: Path):
     model = mlp()
     optimizer = sgd(model)

@@ -95,12 +95,17 @@ def recorded_command(folder: str | Path, *, stable: bool | None = None) -> Repea
     import msgspec
 
     from memfit.errors import UsageError
+    from memfit.records.only_text import NO_TEXT
     from memfit.records.repeats import RepeatedCommand
     from memfit.runfolder.reader import read_run
 
     header = read_run(folder).header
     if header.settings.attached or header.kind != "measured" or not header.command:
         found = "it was attached to" if header.settings.attached else f"{header.kind}, {len(header.command)} words"
+        hint = "memfit diff --repeat 4 -- COMMAND A -- COMMAND B"
+        raise UsageError(f"the command of {folder} cannot be run again", found=found, hint=hint)
+    if any(NO_TEXT in word for word in (*header.command, header.working_folder)):
+        found = "bytes that are no text, which a record does not keep"
         hint = "memfit diff --repeat 4 -- COMMAND A -- COMMAND B"
         raise UsageError(f"the command of {folder} cannot be run again", found=found, hint=hint)
     settings = header.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -105,6 +106,7 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a user's mistake is one clear line, never a traceback."""
+    open_standard_files()
     try:
         code = cli.main(args=arguments, prog_name="memfit", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -123,6 +125,18 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+def open_standard_files() -> None:
+    """Where standard input, output or error are closed, /dev/null stands in: a pipe of ours must not get their number,
+    which a job takes for its output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def print_error(error: MemfitError) -> None:

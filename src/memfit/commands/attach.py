@@ -6,7 +6,7 @@ import click
 
 from memfit.commands.measure import after_a_run, checked_interval
 from memfit.commands.options import SECONDS, force_option, json_option, no_report_option, output_option, quiet_option
-from memfit.errors import StorageError
+from memfit.errors import NoOutput, StorageError
 
 EPILOG = """\b
 Example:
@@ -49,5 +49,7 @@ def command(
         line.close()
     try:
         after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    except NoOutput as error:
+        click.echo(f"memfit: {error}", err=True)
     except StorageError as error:
         click.echo(f"memfit: the page was not written: {error}", err=True)

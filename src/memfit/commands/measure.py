@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from memfit.commands.options import (
     stable_option,
 )
 from memfit.commands.output import write_record
-from memfit.errors import StorageError, UsageError
+from memfit.errors import NoOutput, StorageError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +101,8 @@ def command(
         record = result.read()
         over_limit = record.outcome.kind == "over the limit"
         after_a_run(record, as_json=as_json, quiet=quiet, report=not no_report)
+    except NoOutput as error:
+        click.echo(f"memfit: {error}", err=True)
     except StorageError as error:  # a full disk: the summary stands above, and the record is as whole as it can be
         click.echo(f"memfit: the page was not written: {error}", err=True)
     except Exception as error:  # whatever goes wrong with a picture, the job's own exit code must pass through
@@ -148,8 +151,9 @@ def checked_interval(seconds: float) -> float:
 
 def leave_like_the_job(exit_code: int | None, number: int | None, *, over_limit: bool) -> None:
     """End as the job ended: its exit code, or the signal that ended it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed before memfit began, or on a full disk
+            stream.flush()
     if over_limit:
         sys.exit(3)
     if number is not None:

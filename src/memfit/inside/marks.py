@@ -281,7 +281,7 @@ class Marks:
             return not self.failed
 
     def _begin_file(self):
-        path = os.path.join(self.folder, f"marks-{os.getpid()}.txt")
+        path = os.path.join(self.folder, "marks-" + own_name() + ".txt")
         self._descriptor = open_high(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         head = {"format": "memfit-marks", "version": 1, "pid": os.getpid(), "python": platform.python_version()}
         head.update(_rank())
@@ -316,6 +316,19 @@ def _group_line(ended_ns, peak_bytes, counted):
     if len(counted) == 1 and 1 in counted.values():
         return b"S %d %d%s 0 0 0\n" % (ended_ns, peak_bytes, *counted)
     return b"G %d %d%s\n" % (ended_ns, peak_bytes, b"".join([b" %d%s" % (k, number) for number, k in counted.items()]))
+
+
+def own_name():
+    """What the files of this process are called: its number, and its PID namespace where that is not memfit's, for
+    there the same number may be somebody else's."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = None
+    outer = os.environ.get("MEMFIT_PID_NAMESPACE")
+    if namespace is None or not outer or namespace == outer:
+        return str(os.getpid())
+    return f"{os.getpid()}-{namespace[5:-1]}"
 
 
 def _rank():

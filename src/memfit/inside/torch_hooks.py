@@ -35,6 +35,8 @@ class TorchHooks:
         self._numbers = weakref.WeakKeyDictionary()
         self._stepping = None
         """While an update runs: (optimizer, its number as text, its thread, passes until then, has it a closure)."""
+        self._may_be_unheard = False
+        """Whether an update may be running that began while steps were only counted: its closure runs this pass."""
         self._in_backward = None
         """(optimizer, its number as text) of the first that stepped inside of the running backward pass."""
         self._has_updates_in_backward = False
@@ -99,6 +101,7 @@ class TorchHooks:
     def forked(self):
         """In a forked child: no step is running here."""
         self._stepping = self._in_backward = None
+        self._may_be_unheard = False
         self._count(False)
         if self._tracing is not None:
             self._tracing.forked()
@@ -130,6 +133,7 @@ class TorchHooks:
         if self._tracing is not None and self._tracing.forward_begins(module, inputs):
             self._marks.is_light = False
         if not self._marks.is_light:
+            self._may_be_unheard = self._is_counting
             self._count(False)
             self._watch_backward()
             self._marks.phase_begins(b"F")
@@ -247,6 +251,7 @@ class TorchHooks:
         if stepping is not None and self._is_nested(optimizer, stepping):
             self._end_groups()
             return
+        self._may_be_unheard = False
         known, number = self._last_optimizer
         if known() is not optimizer:
             number = self._number(optimizer)
@@ -282,9 +287,10 @@ class TorchHooks:
             self._end_step(optimizer, number)
 
     def _after_update(self, optimizer, _args, _kwargs):
-        if self._is_counting:
+        if self._is_counting or (self._may_be_unheard and self._stepping is None):
             if _is_compiling():
                 return
+            self._may_be_unheard = False
             known, number = self._last_optimizer
             if known() is not optimizer:
                 number = self._number(optimizer)

@@ -31,6 +31,7 @@ from memfit.errors import (
     UsageError,
 )
 from memfit.measure.session import JobEnd, check_command, run_command
+from memfit.records.only_text import only_text
 from memfit.records.repeats import (
     PLAN_FILE,
     PLAN_FORMAT,
@@ -69,7 +70,10 @@ def create_series(folder: Path, plan: RepeatPlan, *, overwrite: bool = False) ->
 
 
 def _check_side(side: RepeatedCommand) -> None:
-    """Refuse what cannot be started, before anything is written."""
+    """Refuse what cannot be started, or not be kept in a plan, before anything is written."""
+    words = (*side.command, side.working_folder)
+    if any(only_text(word) != word for word in words):
+        raise UsageError("repeats are kept as text, and the command is none", found=repr(words)[:200], hint="rename it")
     if not Path(side.working_folder).is_dir():
         raise UsageError("the folder a run was started in is gone", found=side.working_folder, hint="give the commands")
     with chdir(side.working_folder):

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,7 @@ def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
         changes["MEMFIT_RUN_FOLDER"] = str(folder.resolve())
         changes["MEMFIT_MARKS"] = "1"
         changes["MEMFIT_LEDGER_EVERY"] = str(settings.ledger_every) if settings.ledger_every else None
+        changes["MEMFIT_PID_NAMESPACE"] = proc.own_namespace()
         changes["MEMFIT_LIMIT_BYTES"] = str(settings.limit_bytes) if settings.limit_bytes else None
     if settings.stable:
         threshold = str(STABLE_THRESHOLD_BYTES)
@@ -137,15 +138,29 @@ def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
 def start_sampler(
     orders: dict[str, Any], pass_fds: tuple[int, ...], output_file: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the sampler as a bare interpreter: no site-packages, no environment, memfit found by its place."""
+    """Start the sampler; with `output_file` it and the job print there."""
+    with sampler_command(orders) as (arguments, orders_fd):
+        pass_fds = (*pass_fds, orders_fd)
+        if output_file is None:
+            return subprocess.Popen(arguments, pass_fds=pass_fds)
+        with output_file.open("wb") as out:
+            return subprocess.Popen(arguments, pass_fds=pass_fds, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+@contextlib.contextmanager
+def sampler_command(orders: dict[str, Any]) -> Iterator[tuple[list[str], int]]:
+    """The command of a sampler, and the open file with its orders, which it must inherit.
+
+    A bare interpreter: no site-packages, no environment, memfit found by its place. The orders are no argument: they
+    hold the job's whole command, and the kernel takes no argument above 128 KiB.
+    """
     code = (
         f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler.process import main; main()"
     )
-    arguments = [sys.executable, "-I", "-S", "-c", code, json.dumps(orders)]
-    if output_file is None:
-        return subprocess.Popen(arguments, pass_fds=pass_fds)
-    with output_file.open("wb") as out:
-        return subprocess.Popen(arguments, pass_fds=pass_fds, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    with os.fdopen(os.memfd_create("memfit-orders"), "wb") as stream:
+        stream.write(json.dumps(orders).encode())
+        stream.seek(0)
+        yield [sys.executable, "-I", "-S", "-c", code, str(stream.fileno())], stream.fileno()
 
 
 class _Supervisor:

@@ -67,6 +67,7 @@ def assemble_run(raw: RawRun) -> RunRecord:
     if raw.samples.num_failed:
         notes.append(f"{raw.samples.num_failed} samples could not be read, or are damaged, and were left out")
     marks = _read_all_marks(raw, notes)
+    notes += _marks_cut_short(raw, marks)
     tree_readings = tuple(sorted(map(_tree_reading, raw.of(ev.Tree)), key=lambda reading: reading.time_seconds))
     faults = sorted(map(_fault_reading, raw.of(ev.Faults)), key=lambda reading: reading[0])
     curve = tree_curve(raw.samples, tree_readings, faults)
@@ -116,10 +117,10 @@ def _duration_seconds(raw: RawRun) -> float:
 
 def _read_all_marks(raw: RawRun, notes: list[str]) -> dict[int, MarksFile]:
     """Marks files by process index; a process the sampler never saw gets a note."""
-    index_of_pid = {event.pid: event.process for event in raw.of(ev.ProcessStarted)}
+    index_of = {event.inner_name or str(event.pid): event.process for event in raw.of(ev.ProcessStarted)}
     marks: dict[int, MarksFile] = {}
     for text in raw.marks:
-        index = index_of_pid.get(text.pid)
+        index = index_of.get(text.writer)
         if index is None:
             notes.append(f"{text.name} belongs to no process of the record and was left out")
             continue
@@ -128,6 +129,15 @@ def _read_all_marks(raw: RawRun, notes: list[str]) -> dict[int, MarksFile]:
             marks[index] = read
             notes.extend(read.notes)
     return marks
+
+
+def _marks_cut_short(raw: RawRun, marks: dict[int, MarksFile]) -> list[str]:
+    """A job that ended by itself, without a last mark: what it did after the one before is not in its steps."""
+    final, first = _final(raw), marks.get(0)
+    if final is None or final.exit_code is None or first is None or first.exited:
+        return []
+    why = "it closed memfit's files, left by os._exit, or became another program"
+    return [f"the marks of the job end before it did ({why}): steps after the last mark are not counted"]
 
 
 def _named_phases(marks: dict[int, MarksFile]) -> tuple[NamedPhase, ...]:
@@ -151,7 +161,7 @@ def _processes(raw: RawRun, marks: dict[int, MarksFile]) -> tuple[ProcessRecord,
     ended = {event.process: event.time_seconds for event in raw.of(ev.ProcessEnded)}
     largest, polled = _largest_counters(raw.of(ev.Counters))
     readings = {index: _readings(polled.get(index, 0), sampled.get(index, 0), marks.get(index)) for index in started}
-    peaks = process_peaks(readings, _final(raw))
+    peaks = process_peaks(readings, _final(raw), are_marks_whole=len(marks) == len(raw.marks))
     return tuple(
         ProcessRecord(
             index=index,

@@ -26,6 +26,8 @@ class ProcessStarted(Event, frozen=True, kw_only=True, tag="process_started"):
     pid: Pid
     parent_pid: Pid
     command: str
+    inner_name: str = ""
+    """Number and PID namespace by which its own files are called, where that is not its `pid`."""
 
 
 class ProcessRenamed(Event, frozen=True, kw_only=True, tag="process_renamed"):

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from memfit.records.only_text import decode_lenient
 from memfit.records.ranges import MOST_BYTES
 from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps, no_steps
 from memfit.regular_file import read_regular
@@ -78,10 +78,9 @@ class MarksText:
     content: bytes
 
     @property
-    def pid(self) -> int:
-        """The process that wrote it, by its name; -1 for a name that holds none."""
-        text = self.name.removesuffix(".txt").partition("-")[2]
-        return int(text) if text.isdecimal() and len(text) < 20 else -1
+    def writer(self) -> str:
+        """The process that wrote it, by its name: its number, in another PID namespace also that."""
+        return self.name.removesuffix(".txt").partition("-")[2]
 
 
 def read_marks(path: Path, *, process: int, clock_start_ns: int) -> MarksFile | None:
@@ -108,7 +107,7 @@ def _rank(head: dict[str, Any]) -> int | None:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        value = msgspec.json.decode(text)
+        value = decode_lenient(text)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -32,6 +32,7 @@ SAME_BYTES = 512 * 1024
 
 AT_LEAST = "kernel high-water mark, last read shortly before the end"
 TOLD = "kernel high-water mark, read at the end"
+LOWERED = "kernel high-water mark, which a process that cannot be told has lowered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,24 @@ class Readings:
 # ---- one process -----------------------------------------------------------------------------------------------------
 
 
-def process_peaks(readings: Mapping[int, Readings], final: JobEnded | None) -> dict[int, Figure]:
-    """The peak of every process; `final` is the job's end as its parent was told."""
+def process_peaks(
+    readings: Mapping[int, Readings], final: JobEnded | None, *, are_marks_whole: bool = True
+) -> dict[int, Figure]:
+    """The peak of every process; `final` is the job's end as its parent was told.
+
+    Without all of the marks the end value proves nothing: whoever wrote them has reset the mark it was read from.
+    """
+    found = _all_peaks(readings, final)
+    if are_marks_whole:
+        return found
+    return {index: figure if figure.method != TOLD else _at_least(figure) for index, figure in found.items()}
+
+
+def _at_least(figure: Figure) -> Figure:
+    return measured(figure.value or 0, "bytes", LOWERED, low=figure.value)
+
+
+def _all_peaks(readings: Mapping[int, Readings], final: JobEnded | None) -> dict[int, Figure]:
     first, second = heapq.nlargest(2, [*(own.best_bytes for own in readings.values()), 0, 0])
     alone = len(readings) == 1
     return {

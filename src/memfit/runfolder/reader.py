@@ -15,12 +15,13 @@ import msgspec
 from memfit.errors import DamagedRecord, NewerFormat, NotARun
 from memfit.records import layout
 from memfit.records.ledger import LedgerFacts
+from memfit.records.only_text import decode_lenient
 from memfit.records.ranges import is_plausible
 from memfit.records.run import RunHeader, RunRecord
 from memfit.records.samples import samples_from_bytes
 from memfit.regular_file import describe_error, open_regular, read_beginning, read_regular
 from memfit.runfolder.assemble import RawRun, assemble_run
-from memfit.runfolder.events import AnyEvent, Event
+from memfit.runfolder.events import AnyEvent, Event, ProcessStarted
 from memfit.runfolder.marks import MarksText
 from memfit.units import GIB, MIB, format_bytes
 
@@ -36,14 +37,16 @@ def read_run(folder: str | Path) -> RunRecord:
     path = Path(folder)
     header = read_header(path)
     notes: list[str] = []
+    samples = samples_from_bytes(_read_bytes(path / layout.SAMPLES_FILE, MOST_BYTES["samples"], notes))
+    events = _read_events(path / layout.EVENTS_FILE, notes)
     return assemble_run(
         RawRun(
             folder=str(path),
             header=header,
-            samples=samples_from_bytes(_read_bytes(path / layout.SAMPLES_FILE, MOST_BYTES["samples"], notes)),
-            events=_read_events(path / layout.EVENTS_FILE, notes),
+            samples=samples,
+            events=events,
             marks=_read_marks(path, notes),
-            ledger_facts=_read_ledgers(path, notes),
+            ledger_facts=_read_ledgers(path, _outer_pids(events), notes),
             notes=notes,
         )
     )
@@ -54,7 +57,7 @@ def read_header(folder: Path) -> RunHeader:
     path = folder / layout.HEADER_FILE
     hint = "give the folder that `memfit measure` wrote"
     try:
-        raw = msgspec.json.decode(read_regular(path, most_bytes=HEADER_BYTES))
+        raw = _decode(read_regular(path, most_bytes=HEADER_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         found = "no such folder" if not folder.exists() else f"no {layout.HEADER_FILE} in it"
         raise NotARun(f"{folder} is not a memfit run", found=found, hint=hint) from None
@@ -69,6 +72,16 @@ def read_header(folder: Path) -> RunHeader:
         return msgspec.convert(raw, RunHeader)
     except msgspec.ValidationError as error:
         raise DamagedRecord(f"{path} does not hold a run header", found=str(error), hint="measure again") from None
+
+
+def _decode(raw: bytes) -> Any:
+    """A JSON document; also one of an older memfit, which wrote bytes that are no text as they were."""
+    try:
+        return msgspec.json.decode(raw)
+    except ValueError:
+        if b"\\ud" not in raw.lower():
+            raise
+        return decode_lenient(raw)
 
 
 def _check_version(folder: Path, version: Any) -> None:
@@ -144,18 +157,24 @@ def _read_marks(folder: Path, notes: list[str]) -> tuple[MarksText, ...]:
     return tuple(MarksText(name=name, content=content) for name, content in found.items())
 
 
-def _read_ledgers(folder: Path, notes: list[str]) -> tuple[LedgerFacts, ...]:
+def _outer_pids(events: list[Event]) -> dict[str, int]:
+    """The numbers of processes that have another one in their own PID namespace, by what their files are called."""
+    return {e.inner_name: e.pid for e in events if isinstance(e, ProcessStarted) and e.inner_name}
+
+
+def _read_ledgers(folder: Path, outer_pids: dict[str, int], notes: list[str]) -> tuple[LedgerFacts, ...]:
     facts: list[LedgerFacts] = []
     decoder = msgspec.json.Decoder(LedgerFacts)
     for name, content in _read_all(folder, layout.LEDGER_PREFIX, ".jsonl", MOST_BYTES["ledger"], notes).items():
         num_broken = 0
+        outer_pid = outer_pids.get(name.removeprefix(layout.LEDGER_PREFIX).removesuffix(".jsonl"))
         for line in content.split(b"\n"):
             try:
                 read = decoder.decode(line) if line else None
                 if read is not None and not is_plausible(read):
                     num_broken += 1
                 elif read is not None:
-                    facts.append(read)
+                    facts.append(read if outer_pid is None else msgspec.structs.replace(read, pid=outer_pid))
             except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, RecursionError):
                 num_broken += 1
         if num_broken:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.records import layout
+from memfit.records.only_text import only_text
 
 
 class RunWriter:
@@ -64,11 +65,12 @@ class RunWriter:
 
 
 def write_header(folder: str | Path, header: dict[str, Any]) -> None:
-    """Write run.json whole or not at all."""
+    """Write run.json whole or not at all; bytes of a command or a path that are no text stand there as U+FFFD."""
     target = Path(folder) / layout.HEADER_FILE
     draft = target.with_suffix(".json.part")
     with open(draft, "w", encoding="utf-8") as stream:
-        json.dump({"format": layout.FORMAT_NAME, "format_version": layout.FORMAT_VERSION, **header}, stream, indent=1)
+        facts = {"format": layout.FORMAT_NAME, "format_version": layout.FORMAT_VERSION, **header}
+        json.dump(only_text(facts), stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(draft, target)

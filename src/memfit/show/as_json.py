@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from memfit.records.only_text import only_text
+
 
 def plain(value: Any) -> Any:
     """Turn arrays into lists and everything else into JSON's own types."""
@@ -14,8 +16,11 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> bytes:
-    """Encode; nan and infinity become null, so that every JSON reader takes it."""
-    return msgspec.json.encode(value, enc_hook=_array)
+    """Encode; nan and infinity become null and bytes that are no text U+FFFD, so that every JSON reader takes it."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_array)
+    except UnicodeEncodeError:  # the folder of a run may be called by any bytes
+        return msgspec.json.encode(only_text(plain(value)))
 
 
 def _array(value: Any) -> Any:

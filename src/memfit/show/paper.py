@@ -6,6 +6,7 @@ cannot write are replaced by plain ones.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -17,7 +18,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from memfit.errors import StorageError
+from memfit.errors import NoOutput
+from memfit.records.only_text import only_text
 
 PIPE_WIDTH = 80
 MAX_WIDTH = 120
@@ -67,22 +69,38 @@ def write_text(compose: Callable[[int, bool], str], stream: TextIO | None = None
     on_terminal = stream.isatty()
     color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
     text = compose(_width(on_terminal), bool(color))
-    stream.write(writable(text, stream.encoding or "utf-8"))
-    stream.flush()
+    _write(stream, writable(text, stream.encoding or "utf-8"))
 
 
 def write_json(raw: bytes, stream: TextIO | None = None) -> None:
     """Write one JSON document and a line end."""
-    stream = _opened(stream)
-    stream.write(raw.decode() + "\n")
-    stream.flush()
+    _write(_opened(stream), raw.decode() + "\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write all of it now; a reader that has gone away is the caller's affair, a full disk one clear error."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget(stream)
+        found = error.strerror or str(error)
+        raise NoOutput("the standard output cannot be written", found=found, hint="free some space") from None
+
+
+def _forget(stream: TextIO) -> None:
+    """Drop what could not be written, which Python would try again, and complain of, at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _opened(stream: TextIO | None) -> TextIO:
     """The stream asked for, or the standard output."""
     chosen = sys.stdout if stream is None else stream
     if chosen is None:
-        raise StorageError(
+        raise NoOutput(
             "there is no standard output to write to", found="it is closed", hint="redirect it to a file"
         )
     return chosen
@@ -97,6 +115,7 @@ def _width(on_terminal: bool) -> int:
 
 def writable(text: str, encoding: str) -> str:
     """The text with letters this encoding lacks replaced by plain ones."""
+    text = only_text(text)
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -6,6 +6,7 @@ import os
 import time
 
 from ..descriptors import close, open_high
+from ..marks import own_name
 from ..resident import Resident, read_parts
 from .heaps import Heaps
 from .import_costs import ImportCosts
@@ -71,7 +72,7 @@ class Ledger:
         data = json.dumps(facts, separators=(",", ":")).encode() + b"\n"
         descriptor = -1
         try:
-            path = os.path.join(self.marks.folder, f"ledger-{os.getpid()}.jsonl")
+            path = os.path.join(self.marks.folder, "ledger-" + own_name() + ".jsonl")
             descriptor = open_high(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(descriptor, data)
         except OSError:

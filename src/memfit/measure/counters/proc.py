@@ -183,6 +183,27 @@ def read_command(pid: int) -> str:
     return "[" + read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip() + "]"
 
 
+def read_inner_name(pid: int) -> str:
+    """What a process in a PID namespace of its own (a sandbox, a container) is called inside: its number there and the
+    namespace, as `inside.marks.own_name` says it. Empty for a process that has the number we see."""
+    try:
+        raw = read_file(f"/proc/{pid}/status", 8192)
+        numbers = raw.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+        if len(numbers) < 2:
+            return ""
+        return f"{int(numbers[-1])}-{os.readlink(f'/proc/{pid}/ns/pid')[5:-1]}"
+    except (OSError, ValueError):
+        return ""
+
+
+def own_namespace() -> str | None:
+    """The PID namespace of this process, as the kernel names it; None where it does not."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
 def read_owner(pid: int) -> int:
     """The user id a process belongs to."""
     return os.stat(f"/proc/{pid}").st_uid

@@ -236,7 +236,9 @@ class Sampler:
     def _announce(self, process: LiveProcess | None) -> None:
         """Write down that a process has joined the job."""
         if process is not None:
-            names = {"pid": process.pid, "parent_pid": process.parent_pid, "command": process.command}
+            names: dict[str, Any] = {"pid": process.pid, "parent_pid": process.parent_pid, "command": process.command}
+            if process.inner_name:
+                names["inner_name"] = process.inner_name
             self.writer.event("process_started", process.born_us, process=process.index, **names)
 
     def _read_statuses(self, now_us: int) -> None:
@@ -336,6 +338,7 @@ class Sampler:
         if root is not None and not (self.end or {}).get("detached"):
             self._lose(root, now_us)
         self._mention_survivors(now_us)
+        self._mention_left_out(now_us)
         assert self.counters is not None
         self._write_all(self.counters.finish(), now_us)
         own = proc.read_status(os.getpid())
@@ -362,6 +365,13 @@ class Sampler:
         if living and not (self.end or {}).get("detached"):
             names = ", ".join(f"{process.command[:60]} (pid {process.pid})" for process in living[:3])
             message = f"{len(living)} of the job's processes were still running when it ended: {names}"
+            self.writer.event("note", now_us, message=message)
+
+    def _mention_left_out(self, now_us: int) -> None:
+        """Processes that could not be read are missing in every sum: say so."""
+        if self.tree.num_left_out:
+            message = f"{self.tree.num_left_out} of the job's processes were too many for the sampler to read (open "
+            message += "files: ulimit -n): they are not in the figures of the tree, which are too low"
             self.writer.event("note", now_us, message=message)
 
     # ---- talking to the command -----------------------------------------------------------------------------------
@@ -407,6 +417,7 @@ def _is_news(old: proc.StatusCounters | None, new: proc.StatusCounters) -> bool:
 
 
 def main() -> None:
-    """Entry point: the orders come as one JSON argument."""
-    orders = json.loads(sys.argv[1])
+    """Entry point: the argument is the number of an open file with the orders, which the job must not inherit."""
+    with open(int(sys.argv[1]), "rb") as stream:
+        orders = json.load(stream)
     Sampler(orders).run()

@@ -7,19 +7,25 @@ parent died between two looks turns up as the sampler's own child instead of get
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 
 from memfit.measure.counters import proc
 
 PR_SET_CHILD_SUBREAPER = 36
+MOST_SEEN = 1 << 16
+"""Processes that a record can tell apart: samples have 16 bits for their number."""
+SPARE_FILES = 32
+"""Open files that the sampler needs for everything but its processes."""
 
 
 class LiveProcess:
     """One process of the job, with its open counter file."""
 
     __slots__ = (
-        "born_us", "command", "earlier_bytes", "fault_bytes", "index", "overlap_bytes", "parent_pid", "pid",
-        "reported", "resident_bytes", "statm",
+        "born_us", "command", "earlier_bytes", "fault_bytes", "index", "inner_name", "overlap_bytes", "parent_pid",
+        "pid", "reported", "resident_bytes", "statm",
     )  # fmt: skip
 
     def __init__(self, index: int, pid: int, parent_pid: int, born_us: int) -> None:
@@ -28,6 +34,8 @@ class LiveProcess:
         self.parent_pid = parent_pid
         self.born_us = born_us
         self.command = proc.read_command(pid)
+        self.inner_name = proc.read_inner_name(pid)
+        """Its number and namespace, where it has another number than we see; empty otherwise."""
         self.statm = proc.StatmFile(pid)
         self.resident_bytes = 0
         self.overlap_bytes: int | None = None
@@ -45,6 +53,9 @@ class ProcessTree:
     def __init__(self, root_pid: int, *, adopts_orphans: bool) -> None:
         self.processes: dict[int, LiveProcess] = {}
         self.num_seen = 0
+        self.num_left_out = 0
+        """Processes of the job that could not be taken up, for they or the open files were too many."""
+        self._most_alive = raise_file_limit() - SPARE_FILES
         self._adopting_pid = os.getpid() if adopts_orphans else None
         self._strangers: set[int] = {os.getpid()}
         self._newest = b""
@@ -81,9 +92,14 @@ class ProcessTree:
         return found
 
     def _enter(self, pid: int, parent_pid: int, now_us: int) -> LiveProcess | None:
+        if self.num_seen >= MOST_SEEN or len(self.processes) >= self._most_alive:
+            self.num_left_out += 1
+            self._strangers.add(pid)
+            return None
         try:
             process = LiveProcess(self.num_seen, pid, parent_pid, now_us)
-        except OSError:
+        except OSError as error:
+            self.num_left_out += error.errno in (errno.EMFILE, errno.ENFILE)
             return None
         self.num_seen += 1
         self.processes[pid] = process
@@ -106,6 +122,16 @@ def has_ended(pid: int) -> bool:
     """Whether a process is gone for good; one that is just becoming another program has no memory for a moment
     either."""
     return _parent(pid) is None
+
+
+def raise_file_limit() -> int:
+    """Allow this process as many open files as it may have, one for each process of a job; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    except (OSError, ValueError):
+        return soft
 
 
 def become_subreaper() -> bool:

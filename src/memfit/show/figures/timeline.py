@@ -107,8 +107,8 @@ def _title(axes: Axes, view: RunView) -> None:
 
 
 def _plain(text: str) -> str:
-    """Keep matplotlib from reading a user's dollar signs as formulas."""
-    return text.replace("$", r"\$")
+    """Keep matplotlib from reading a user's dollar signs as formulas, and from drawing what is no letter."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).replace("$", r"\$")
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------

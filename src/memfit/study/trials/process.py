@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import msgspec
 
 from memfit.errors import MemfitError, StorageError
 from memfit.measure import new_run
-from memfit.measure.session import INSIDE_START, PACKAGE_PARENT, common_orders, job_environment
+from memfit.measure.session import INSIDE_START, common_orders, job_environment, sampler_command
 from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.regular_file import open_regular, read_regular
@@ -38,9 +37,6 @@ PROCESS_FILE = "sampler.json"
 ENDING_FILE = "ending.json"
 INTERRUPTED = Ending(kind="cancelled", reason="the study was ended before the trial was; it is run again")
 PROFILE_START = str(Path(__file__).parent / "profile_start")
-SAMPLER_CODE = (
-    f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler.process import main; main()"
-)
 _LAST_WORDS_BYTES = 4096
 
 
@@ -111,10 +107,14 @@ class TrialProcess:
         (self.folder / PROCESS_FILE).write_bytes(msgspec.json.encode(name))
 
     def _spawn(self, orders: dict[str, Any], status_write: int) -> subprocess.Popen[bytes]:
-        with open(self.folder / "stdout.txt", "wb") as out, open(self.folder / "stderr.txt", "wb") as err:
+        with (
+            open(self.folder / "stdout.txt", "wb") as out,
+            open(self.folder / "stderr.txt", "wb") as err,
+            sampler_command(orders) as (arguments, orders_fd),
+        ):
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", SAMPLER_CODE, json.dumps(orders)],
-                pass_fds=(status_write,),
+                arguments,
+                pass_fds=(status_write, orders_fd),
                 cwd=self.order.code_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
