@@ -53,6 +53,70 @@ def image_folder(folder: Path, num_classes: int = 2, num_images: int = 10, side:
                 Image.fromarray(pixels).save(place / f"{number}.jpg")
 
 
+def cora(folder: Path, num_nodes: int = 2708, num_words: int = 1433) -> None:
+    """cora.content and cora.cites: a citation graph of seven classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = np.random.default_rng(0)
+    names = (
+        "Case_Based", "Genetic_Algorithms", "Neural_Networks", "Probabilistic_Methods", "Reinforcement_Learning",
+        "Rule_Learning", "Theory",
+    )  # fmt: skip
+    with (folder / "cora.content").open("w") as file:
+        for number in range(num_nodes):
+            words = "\t".join(map(str, (drawn.random(num_words) < 0.013).astype(int)))
+            file.write(f"{1000 + number}\t{words}\t{names[number % 7]}\n")
+    edges = drawn.integers(1000, 1000 + num_nodes, (5429, 2))
+    (folder / "cora.cites").write_text("".join(f"{start}\t{end}\n" for start, end in edges))
+
+
+def pictures(folder: Path, num_images: int = 10, height: int = 321, width: int = 481) -> None:
+    """train/ and test/ with pictures and no classes."""
+    from PIL import Image
+
+    for part in ("train", "test"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        for number in range(num_images):
+            pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / part / f"{number}.jpg")
+
+
+def masked_pictures(folder: Path, num_images: int = 30) -> None:
+    """imgs/ and masks/, one mask of two classes for each picture."""
+    from PIL import Image
+
+    for name in ("imgs", "masks"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for number in range(num_images):
+        drawn = np.random.default_rng(number)
+        pixels = drawn.integers(0, 256, (160, 240, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "imgs" / f"{number:04d}.jpg")
+        Image.fromarray((pixels[:, :, 0] > 127).astype(np.uint8)).save(folder / "masks" / f"{number:04d}_mask.gif")
+
+
+def word_lines(path: Path) -> None:
+    """One file of 600 lines of 20 words."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = random.Random(0)
+    path.write_text("\n".join(" ".join(f"w{drawn.randrange(500)}" for _ in range(20)) for _ in range(600)) + "\n")
+
+
+def paraphrases(folder: Path, num_rows: int = 48) -> None:
+    """nyu-mll/glue with the configuration mrpc, and a metric glue/, where Hugging Face looks before it asks the hub."""
+    place = folder / "nyu-mll" / "glue"
+    place.mkdir(parents=True, exist_ok=True)
+    drawn, parts = random.Random(0), ("train", "validation", "test")
+    for part in parts:
+        rows = [
+            {"sentence1": _sentence(drawn), "sentence2": _sentence(drawn), "label": k % 2, "idx": k}
+            for k in range(num_rows)
+        ]
+        (place / f"mrpc-{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = "".join(f"  - split: {part}\n    path: mrpc-{part}.jsonl\n" for part in parts)
+    (place / "README.md").write_text(f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n")
+    (folder / "glue").mkdir(exist_ok=True)
+    (folder / "glue" / "glue.py").write_text(_METRIC.format(name="accuracy", features=_NUMBERS))
+
+
 def word_files(folder: Path, num_words: int = 500, num_lines: int = 400) -> None:
     """train.txt, valid.txt and test.txt of a word language model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +217,19 @@ def tiny_distilbert(folder: Path) -> None:
     tokenizer = _tokenizer({f"{name}_token": f"[{name.upper()}]" for name in marks})
     config = DistilBertConfig(vocab_size=505, dim=128, hidden_dim=512, n_layers=2, n_heads=4)
     DistilBertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
+
+
+def tiny_bert(folder: Path) -> None:
+    """A randomly initialised BERT of two layers and its tokenizer."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    marks = ("pad", "unk", "cls", "sep", "mask")
+    tokenizer = _tokenizer({f"{name}_token": f"[{name.upper()}]" for name in marks})
+    config = BertConfig(
+        vocab_size=505, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +17,8 @@ from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
-from memfit.predict.fake.patches.save_and_load import MAPPED  # noqa: E402
+from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
+from memfit.predict.fake.passed_steps import SEARCHES  # noqa: E402
 from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
@@ -134,6 +138,86 @@ with safe_open(path + ".safetensors", framework="pt") as file:
 for step in range(4):
     train(torch.randn(1600, 64))
 """
+READS_A_LIST = """
+rows = torch.tensor([[float(number)] * 64 for number in range(3000)])
+for step in range(4):
+    loss = model(rows[:16]).sum()
+    target = torch.tensor([loss, 0.5]) + torch.as_tensor([loss.item(), 1.0])
+    optimizer.zero_grad()
+    torch.nn.functional.l1_loss(loss.expand(2), target).backward()
+    optimizer.step()
+"""
+ASKS_INFERENCE_TENSORS = """
+for step in range(4):
+    train(torch.randn(16, 64))
+with torch.inference_mode():
+    kept = model(torch.randn(3000, 64))
+    labels = kept.argmax(1)
+    assert labels.min() >= 0
+    hot = torch.nn.functional.one_hot(labels, 10).float()
+    loss = torch.nn.functional.cross_entropy(kept, labels)
+loss.item(), f"{loss:.3f}"
+"""
+SOLVES = """
+left, right = torch.randn(40, 50, 8), torch.randn(40, 50, 16)
+for step in range(4):
+    train(torch.linalg.lstsq(left, right).solution.reshape(-1, 64))
+square = torch.randn(200, 200)
+torch.linalg.svd(square), torch.linalg.inv(square), torch.linalg.qr(square), torch.linalg.eigh(square @ square.T)
+"""
+SEARCHES_A_LINE = """
+torch.manual_seed(3)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=8, tolerance_grad=0.0, tolerance_change=0.0, lr=1e-3)
+x, y = torch.randn(16, 64), torch.randn(16, 10)
+def closure():
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+"""
+MULTIPLIES_SPARSE = """
+torch.sparse.check_sparse_tensor_invariants.disable()
+ones = torch.diag(torch.ones(300)).to_sparse()
+edges = torch.sparse_coo_tensor(torch.randint(0, 300, (2, 900)), torch.ones(900), (300, 300)).coalesce()
+edges = edges + ones
+for step in range(4):
+    optimizer.zero_grad()
+    torch.spmm(edges, torch.sparse.mm(ones, model(torch.randn(300, 64)))).sum().backward()
+    optimizer.step()
+"""
+LOADS_MAPPED = """
+if not os.path.exists(path):
+    torch.save(model.state_dict(), path)
+torch.save(torch.zeros(1000, 64), path + ".own")
+kept = torch.load(path, mmap=True)
+model.load_state_dict(kept, assign=True)
+own = torch.load(path + ".own", mmap=True)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    train(own[:16] + 1)
+"""
+EVALUATES_AFTER_MANY_STEPS = """
+for step in range(400):
+    train(torch.randn(16, 64))
+with torch.no_grad():
+    model(torch.randn(3000, 64)).argmax(1)
+"""
+EVALUATES_RARELY = """
+criterion = torch.nn.CrossEntropyLoss()
+for step in range(1, 125):
+    loss = criterion(model(torch.randn(16, 64)), torch.zeros(16, dtype=torch.long))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 50 == 0:
+        with torch.no_grad():
+            model(torch.randn(10, 64))
+    if step % 120 == 0:
+        with torch.no_grad():
+            model(torch.randn(3000, 64)).argmax(1)
+"""
 SAVES_A_FILE = """
 for step in range(2):
     train(torch.randn(16, 64))
@@ -169,7 +253,11 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
         pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
         pytest.param(RESUMES_A_FILE, id="resumes a file"),
-        pytest.param(LOADS_SAFETENSORS, id="loads weights from a safetensors file"),
+        pytest.param(READS_A_LIST, id="data come from a list"),
+        pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values"),
+        pytest.param(SOLVES, id="solves linear systems"),
+        pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps"),
+        pytest.param(EVALUATES_RARELY, id="samples every 50 steps and evaluates every 120"),
         pytest.param(SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters"),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
     ],
@@ -179,13 +267,78 @@ def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, te
     if text is RESUMES_A_FILE:
         Path(script).write_text(START + SAVES_A_FILE)
         real_script_peak(script, (), sys.maxsize)
-    if text is LOADS_SAFETENSORS:
-        pytest.importorskip("safetensors", reason="safetensors is not installed")
-        Path(script).write_text(START + text)
-        real_script_peak(script, (), sys.maxsize)
     reply = foreseen(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)
-    assert set(said(reply, steps.UNSEEN)) == ({MAPPED} if text is LOADS_SAFETENSORS else set())
+    assert said(reply, steps.UNSEEN) == []
+
+
+def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
+    reply = foreseen(tmp_path, SEARCHES_A_LINE)
+    real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert abs(peak_of(reply.timeline, "cpu")[0] - real) < 1e-3 * real
+    assert SEARCHES in said(reply, "upper bound")
+
+
+def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
+    text = "\nlosses = []\nfor step in range(1000):\n    loss = model(torch.randn(16, 64)).pow(2).sum()\n"
+    text += "    loss.backward(retain_graph=True)\n    optimizer.step()\n    losses.append(loss)\n"
+    assert [line for line in said(foreseen(tmp_path, text), UNSEEN) if line.startswith("every step leaves ")]
+
+
+def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
+    library = tmp_path / "optuna" / "searching.py"
+    library.parent.mkdir()
+    library.write_text("def optimize(objective):\n    while True:\n        objective()\n")
+    text = f"\nimport sys\nsys.path.insert(0, {str(library.parent)!r})\nimport searching\n"
+    reply = foreseen(tmp_path, text + "searching.optimize(lambda: train(torch.randn(16, 64)))\n")
+    assert [line for line in said(reply, UNSEEN) if "many trials" in line]
+
+
+def test_sparse_matrices_are_followed_by_their_entries(tmp_path: Path):
+    reply = foreseen(tmp_path, MULTIPLIES_SPARSE)
+    real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert abs(peak_of(reply.timeline, "cpu")[0] - real) < 0.03 * real
+    assert said(reply, UNSEEN) == [INSIDE] * len(said(reply, UNSEEN)) != []
+
+
+OPENS_AND_COMPILES = """
+from sqlite3 import dbapi2
+dbapi2.connect(path + ".db").execute("create table t (a)")
+@torch.jit.script
+def shift(x):
+    return x + torch.tensor(1.0)
+for step in range(3):
+    train(shift(torch.randn(16, 64)))
+"""
+
+
+def test_a_database_by_the_name_that_sqlalchemy_uses_and_torchscript_of_what_is_replaced(tmp_path: Path):
+    foreseen(tmp_path, OPENS_AND_COMPILES)
+    assert not list(tmp_path.glob("*.db"))
+
+
+def counted_peak(script: Path) -> int:
+    """The peak of the allocator's own bytes over a whole script, counted from outside of torch."""
+    source = Path(__file__).parents[2] / "benchmarks" / "accuracy" / "allocator_counter.c"
+    library, peak = script.with_name("counter.so"), script.with_name("peak")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True)
+    environment = os.environ | {"LD_PRELOAD": str(library), "ALLOCATOR_PEAK_FILE": str(peak), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, script], check=True, env=environment)
+    return int.from_bytes(peak.read_bytes(), "little")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [LOADS_SAFETENSORS, LOADS_MAPPED], ids=["safetensors", "torch.load(mmap=True)"])
+def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text: str):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    script = tmp_path / "train.py"
+    script.write_text(START + text)
+    subprocess.run([sys.executable, script], check=True)
+    reply = foreseen(tmp_path, text)
+    assert peak_of(reply.timeline, "cpu")[0] == counted_peak(script)
+    assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
 
 
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):

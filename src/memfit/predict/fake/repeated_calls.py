@@ -45,7 +45,7 @@ class RepeatedCalls:
 
     def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
         """The result of a call, run or made again."""
-        key = None if torch.is_grad_enabled() else _key(module, inputs)
+        key = None if torch.is_grad_enabled() else key_of(module, inputs)
         if key is None:
             return call()
         seen = self._seen.setdefault(module, {})
@@ -55,7 +55,7 @@ class RepeatedCalls:
             return _made_again(*known.result)
         num_births = len(self._tracker.log.births)
         result = call()
-        shown = _geometry(result) if self._keeps_only(result, num_births) else None
+        shown = geometry_of(result) if self._keeps_only(result, num_births) else None
         if shown is None:
             seen.pop(key, None)
         elif known is not None and known.result == shown:
@@ -72,9 +72,9 @@ class RepeatedCalls:
         return whole and len(set(uids)) == len(uids) and set(uids) == self._tracker.living_since(num_births)
 
 
-def _key(module: Any, inputs: Any) -> Key | None:
+def key_of(module: Any, inputs: Any) -> Key | None:
     """What a call looks like; None where an argument is neither a tensor nor plain."""
-    looks = _geometry(inputs)
+    looks = geometry_of(inputs)
     if looks is None:
         return None
     leaves, nest = looks
@@ -84,7 +84,7 @@ def _key(module: Any, inputs: Any) -> Key | None:
     return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled()
 
 
-def _geometry(value: Any) -> tuple[tuple[Any, ...], Any] | None:
+def geometry_of(value: Any) -> tuple[tuple[Any, ...], Any] | None:
     """A nest with tensors described by their geometry; None where it holds anything but tensors and plain values."""
     leaves, nest = _pytree.tree_flatten(value)
     found: list[Any] = []

@@ -19,8 +19,9 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.jit._builtins
 import torch.utils.data
-from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN, TraceRequest
 from memfit.predict.child.script_ends import NeverStepped, run_as_main
@@ -30,7 +31,7 @@ from memfit.predict.fake.patches.shared_memory import SharedTensors
 from memfit.predict.fake.probe.threads import variables_heeded
 from memfit.predict.fake.recording import Recording, Trace
 from memfit.predict.fake.steps import StepCounter
-from memfit.predict.fake.values.compute import small_copy
+from memfit.predict.fake.values.lists import of_numbers
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
@@ -40,6 +41,10 @@ from memfit.predict.sandbox.processes import Processes
 from memfit.predict.sandbox.scratch_files import ScratchFiles
 from memfit.predict.sandbox.scratch_imports import ScratchFinder
 
+COMPILED = (
+    "torch.compile was left out: the model is predicted as it runs without it, and its first steps, which compile, "
+    "are not predicted; for a GPU, --engine phantom compiles it"
+)
 SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
 
 
@@ -55,7 +60,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         chooser = BatchChooser(lambda: recording.places.step, recording.places.line)
     with (
         recording.running(),
-        _pretending(recording, chooser, request.device == "cuda"),
+        _pretending(recording, chooser),
         counter.listening(),
         pretending_ranks(request.options.ranks, note),
         files.guarding(),
@@ -73,8 +78,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
             if not counter.is_done:
                 raise
             recording.shadow.answered[UNSEEN, _failed_later(error), ""] += 1
-    if was_ended:
-        counter.note_unseen()
+    counter.note_unseen(was_ended)
     trace = recording.finish(time.perf_counter() - started)
     trace.data_bytes = recording.tracker.outside.peak_bytes
     _note_end(recording, trace, counter, request.num_steps)
@@ -111,35 +115,44 @@ def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_step
 
 
 @contextlib.contextmanager
-def _pretending(recording: Recording, chooser: BatchChooser | None, on_gpu: bool) -> Iterator[None]:
+def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
     shadow = recording.shadow
 
     def unsaved(*args: Any, **kwargs: Any) -> None:
         shadow.note("script", "a checkpoint was not written")
 
     def uncompiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        shadow.note(UNSEEN, "torch.compile was left out: the model is predicted as it runs without it")
+        shadow.note(UNSEEN, COMPILED)
         return model if model is not None else lambda function: function
 
-    checkpoints = Checkpoints(shadow.note)
+    outside = recording.tracker.outside.made_here
+    checkpoints = Checkpoints(shadow.note, outside)
     replacements: list[tuple[Any, str, Any]] = [
         (torch, "save", checkpoints.save),
         (torch, "load", checkpoints.load),
         (torch, "compile", uncompiled),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
+        (torch, "tensor", partial(of_numbers, torch.tensor)),
         *((module, name, unsaved) for module, name in _savers()),
-        *((module, "safe_open", opened) for module, opened in _openers(None if on_gpu else shadow.note)),
+        *((module, "safe_open", opened) for module, opened in _openers(outside)),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, function in replacements:
+            _known_to_torchscript(getattr(owner, name), function)
             stack.enter_context(patch.object(owner, name, function))
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
-        outside = recording.tracker.outside.made_here
         stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
+
+
+def _known_to_torchscript(original: Any, replacement: Any) -> None:
+    """TorchScript knows the functions of torch by their identity (torch 2.13): it compiles the original one."""
+    table = torch.jit._builtins._get_builtin_table()
+    if id(original) in table:
+        table[id(replacement)] = table[id(original)]
 
 
 def _savers() -> Iterator[tuple[Any, str]]:
@@ -153,30 +166,31 @@ def _savers() -> Iterator[tuple[Any, str]]:
             yield from ((module, name) for name in names)
 
 
-def _openers(note: Callable[[str, str], None] | None) -> Iterator[tuple[Any, Any]]:
+def _openers(outside: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
     """Where Hugging Face's file format is opened, and what opens it with fake tensors."""
-    told = staticmethod(note) if note is not None else None
     for library in ("safetensors", "safetensors.torch"):
         if importlib.util.find_spec("safetensors") is not None:
             module = importlib.import_module(library)
-            yield module, type("SafeOpened", (SafeOpened,), {"open": module.safe_open, "note": told})
+            own = {"open": module.safe_open, "outside": staticmethod(outside)}
+            yield module, type("SafeOpened", (SafeOpened,), own)
 
 
 def _faked(recording: Recording, original: Any) -> Any:
     """A maker of real tensors that hands out fake ones, with the values of small integers."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        real = original(*args, **kwargs)
-        if isinstance(real, FakeTensor):
-            return real
+        if args and isinstance(args[0], (list, tuple)):
+            return of_numbers(original, *args, **kwargs)
+        if not args or isinstance(args[0], (torch.Tensor, int, float)):
+            return original(*args, **kwargs)
+        device = kwargs.pop("device", None)
+        with _disable_current_modes():
+            real = original(*args, **kwargs)
         fake = recording.mode.from_tensor(real)
-        if original.__name__ in SHARE_MEMORY and real.device.type == "cpu":
-            keep_shadow(fake, real)  # whoever changes the array changes the tensor, and the other way round
-        else:
-            keep_shadow(fake, small_copy(real))
+        keep_shadow(fake, real)  # whoever changes the array changes the tensor, and the other way round
         with recording.tracker.outside.made_here() if _shares(real, args) else contextlib.nullcontext():
             recording.tracker.see(fake, original.__name__)
-        return fake
+        return fake if device is None else fake.to(device)
 
     return make
 

@@ -2,8 +2,9 @@
 
 With an optimizer, a step is its update; in a script that never builds one, a backward. When the steps are made the run
 goes on for a while, because an evaluation with the optimizer's state alive may hold more than a step: until such an
-evaluation was seen, the script ends, or the time for it is over. Data loaders end early there and in evaluations, once
-the shapes of their batches repeat and no batch leaves anything behind; that is listed. What was not seen is listed too.
+evaluation was seen, the script ends, or the time for it is over; on the way, repeated steps are passed over. Data
+loaders end early there and in evaluations, once the shapes of their batches repeat and no batch leaves anything behind;
+that is listed. What was not seen is listed too.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from torch.utils.data import dataloader
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.script_ends import EnoughSteps
+from memfit.predict.fake.passed_steps import PassedSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
-from memfit.predict.observe.places import is_called_by_library, speaks_of_evaluation
-from memfit.predict.observe.repeating_batches import go_to_smaller_last, grows, num_batches, repeats
+from memfit.predict.observe.places import is_called_by_library, is_called_by_study, speaks_of_evaluation
+from memfit.predict.observe.repeating_batches import NEGLIGIBLE, go_to_smaller_last, grows, num_batches, repeats
 from memfit.predict.observe.tracker import tensors_in
 from memfit.units import format_bytes
 
@@ -34,6 +36,12 @@ LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
 """How long a run goes on where the job's own files say that it evaluates."""
 MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
+SAME_GROWTH = 0.1
+"""By how much the growth of two steps may differ and still be the same."""
+PASS_AFTER_SECONDS = 1.0
+"""How long steps are followed after those that were asked for, before their repetitions are passed over."""
+RARER = 3
+"""Where an evaluation comes after so many steps, others may come after this many times as many."""
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
@@ -50,15 +58,25 @@ class StepCounter:
         self._recording, self._num_steps = recording, num_steps
         self._leader: int | None = None
         self._started, self._patience_seconds = time.perf_counter(), patience_seconds
+        self._began = _seconds_now()
         self._until: float | None = None
         self._evaluated: list[tuple[Any, int]] = []
         """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
+        self._evaluated_before: set[Any] = set()
+        """Shapes of such inputs before the steps were made: all kinds of evaluation that a first round shows."""
         self._modules_before = set(sys.modules)
         self._script = script
         self._in_library = False
         """Whether the loop stands in a library's file."""
+        self._in_study = False
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
+        self._passed = PassedSteps(recording.tracker, recording.shadow.note)
+        self._passed.on_step = self._goes_on
+        self._made_at = 0.0
+        self._live_at_steps: list[int] = []
+        self._num_after = self._num_to_evaluation = 0
+        """Steps after those that were asked for, and how many of them stood before the first evaluation."""
 
     @property
     def by_backwards(self) -> bool:
@@ -70,7 +88,12 @@ class StepCounter:
         """Within, optimizers, backwards and batches are noticed."""
         recording, counter = self._recording, self
         recording.on_update, recording.on_root = self.stepped, self.called
-        recording.places.run_root = RepeatedCalls(recording.tracker, recording.shadow.note).run
+        repeated = RepeatedCalls(recording.tracker, recording.shadow.note)
+
+        def run_root(module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+            return (self._passed if torch.is_grad_enabled() else repeated).run(module, inputs, call)
+
+        recording.places.run_root = run_root
         make = torch.optim.Optimizer.__init__
         following = dataloader._BaseDataLoaderIter.__next__
 
@@ -88,13 +111,17 @@ class StepCounter:
         with (
             patch.object(torch.optim.Optimizer, "__init__", made),
             patch.object(dataloader._BaseDataLoaderIter, "__next__", next_batch),
+            self._passed.standing_in(),
             patch.object(torch.autograd, "backward", self._counting(torch.autograd.backward)),
             patch.object(torch.autograd, "grad", self._counting(torch.autograd.grad)),
         ):
             yield
 
     def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        torch_grad = torch.autograd.grad
+
         def backward(*args: Any, **kwargs: Any) -> Any:
+            self._passed.is_possible &= original is not torch_grad and not kwargs.get("create_graph")
             self.goes_backward()
             return original(*args, **kwargs)
 
@@ -105,11 +132,13 @@ class StepCounter:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
+        self._in_study = self._in_study or is_called_by_study()
         counts = self._recording.num_updates
         most = max(counts.values())
         self._recording.places.step = most + 1
+        self._passed.note_update(optimizer)
         if self._until is not None:
-            self._end_if(bool(self._evaluated) or time.perf_counter() > self._until)
+            self._goes_on(optimizer)
             return
         number = self._recording.number_of(optimizer)
         all_there = all(counts.get(key, 0) >= self._num_steps for key in self._recording.living_optimizers())
@@ -118,27 +147,51 @@ class StepCounter:
         elif self._leader is None or number == self._leader or self._leader not in self._recording.living_optimizers():
             self._leader = number
             self._recording.tracker.work.reset()
+        if number == self._leader:
+            self._live_at_steps.append(self._recording.tracker.log.live_bytes)
 
     def goes_backward(self) -> None:
         """A backward begins; in a script without an optimizer this is where a step ends."""
-        if self.by_backwards and torch._C._current_graph_task_id() == -1:
-            if self.num_backwards >= self._num_steps or (self.num_backwards and self._is_late()):
-                self.is_done = True
-                raise EnoughSteps
+        if not self.by_backwards or torch._C._current_graph_task_id() != -1:
+            return
+        for module in self._recording.places.living_roots():
+            self._passed.note_trained(module.parameters())
+        if self._until is not None:
+            self._goes_on()
+        elif self.num_backwards >= self._num_steps or (self.num_backwards and self._is_late()):
+            self._steps_are_made()
+        else:
             self.num_backwards += 1
             self._recording.places.step = self.num_backwards
             self._recording.tracker.work.reset()
 
+    def _goes_on(self, optimizer: Any = None) -> None:
+        """A step after those that were asked for: is there anything to wait for?"""
+        now = _seconds_now()
+        self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
+        if self._evaluated:
+            self._end_if({str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before)
+            self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
+            self._end_if(not self._passed.is_passing or self._num_after > RARER * self._num_to_evaluation)
+        self._end_if(self._until is not None and now > self._until)
+        self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
+
     def called(self, inputs: Any) -> None:
         """An outermost module is called."""
-        if self._until is None or torch.is_grad_enabled():
-            self._end_if(self._until is not None and time.perf_counter() > self._until)
+        if torch.is_grad_enabled():
+            if self._until is not None and _seconds_now() > self._until + MOST_AFTER_SECONDS:
+                self._recording.shadow.note(UNSEEN, "what follows the steps takes long and was not followed to its end")
+                self._end_if(True)
+            return
+        if self._until is None:
+            self._evaluated_before.add(str([tuple(tensor.shape) for tensor in tensors_in(inputs)]))
             return
         shapes = [tuple(tensor.shape) for tensor in tensors_in(inputs)]
         self._evaluated.append((shapes, self._recording.tracker.live_bytes()))
         alike = repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
-        self._end_if(alike and not grows([live for _, live in self._evaluated], 1))
-        if time.perf_counter() > self._until + MOST_KEEPING_SECONDS:
+        still_grows = alike and grows([live for _, live in self._evaluated], 1)
+        self._end_if(alike and not still_grows and _seconds_now() > self._until)
+        if _seconds_now() > self._until + MOST_KEEPING_SECONDS:
             self._note_cut([live for _, live in self._evaluated], None)
             self._end_if(True)
 
@@ -180,18 +233,25 @@ class StepCounter:
 
     def _steps_are_made(self) -> None:
         self.is_done = True
-        self.num_steps_made = max(self._recording.num_updates.values())
+        self.num_steps_made = max(self._recording.num_updates.values(), default=0)
         self._recording.keep_work()
-        now = time.perf_counter()
+        now = self._made_at = _seconds_now()
         least, share = LEAST_AFTER_SECONDS, AFTER_SHARE
         if self._evaluates():
             least, share = LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE
-        share = min(max(share * (now - self._started), least), MOST_AFTER_SECONDS)
+        share = min(max(share * (now - self._began), least), MOST_AFTER_SECONDS)
         self._until = now + (0.0 if self._is_late() else share)
 
-    def note_unseen(self) -> None:
-        """The run was ended: list an evaluation that the job's files speak of and that was not reached."""
-        if self._until is not None and not self._evaluated and self._evaluates():
+    def note_unseen(self, was_ended: bool) -> None:
+        """List what the run did not reach: an evaluation that the job's files speak of, or what later steps keep."""
+        kept = _kept_by_steps(self._live_at_steps) if was_ended or self._passed.is_passing else 0
+        if kept > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
+            text = f"every step leaves {format_bytes(kept)} behind that are never freed: later steps hold more by that"
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        if was_ended and self._in_study:
+            text = "the script is a study of many trials: later ones, which may draw other sizes, were not followed"
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        if was_ended and self._until is not None and not self._evaluated and self._evaluates():
             text = "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
 
@@ -205,3 +265,16 @@ class StepCounter:
     def _end_if(self, enough: bool) -> None:
         if enough:
             raise EnoughSteps
+
+
+def _seconds_now() -> float:
+    """Of this process on a processor: how far a run is followed does not depend on what else the machine does."""
+    return time.process_time()
+
+
+def _kept_by_steps(live: list[int]) -> int:
+    """By how much live bytes grow from step to step; 0 where the last three do not show the same growth."""
+    if len(live) < 3:
+        return 0
+    earlier, later = live[-2] - live[-3], live[-1] - live[-2]
+    return later if later > 0 and abs(earlier - later) <= SAME_GROWTH * later else 0

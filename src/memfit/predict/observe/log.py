@@ -88,11 +88,16 @@ class TraceLog:
     entries: list[Entry] = field(default_factory=list)
     scratches: list[Scratch] = field(default_factory=list)
     """Calls of cuDNN; their place in the timeline is known only when it is made."""
+    live_bytes: int = 0
+    highest_bytes: int = 0
+    """Of all devices, about: while the log is written."""
 
     def alloc(self, birth: Birth) -> int:
         """A storage came to life; its number is returned."""
         uid = self.born(birth)
         self.entries.append(("alloc", uid))
+        self.live_bytes += birth.num_bytes
+        self.highest_bytes = max(self.highest_bytes, self.live_bytes)
         return uid
 
     def born(self, birth: Birth) -> int:
@@ -103,6 +108,7 @@ class TraceLog:
     def free(self, uid: int) -> None:
         """A storage died."""
         self.entries.append(("free", uid))
+        self.live_bytes -= self.births[uid].num_bytes
 
     def call(self, call: ProbedCall) -> None:
         """An operator with unknown insides is about to run."""

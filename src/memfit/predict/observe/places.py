@@ -31,6 +31,7 @@ _OWN_FOLDER = PACKAGE_FOLDER + os.sep
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
+_STUDIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("optuna", "hyperopt", "skopt"))
 _EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
 
@@ -238,6 +239,16 @@ def is_called_by_library() -> bool:
         kind = kind_of_file(frame.f_code.co_filename)
         if kind < 2:
             return kind == 1
+        frame = frame.f_back
+    return False
+
+
+def is_called_by_study() -> bool:
+    """Whether a library that searches for settings has called the code that called torch."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _STUDIES):
+            return True
         frame = frame.f_back
     return False
 

@@ -17,11 +17,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memfit.predict.fake.kernels.sparse import parts_of
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
 from memfit.predict.observe.known_values import storage_of
 from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
@@ -44,6 +46,8 @@ BORN_IN_ORDER = {
 """Results that are not made in the order they are returned in: random state, masks and numbers of texts come first."""
 CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
 """Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
+LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
+"""What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that nobody has seen."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 
 MULTIPLIES = {
@@ -79,6 +83,11 @@ def is_distributed(types: tuple[type, ...]) -> bool:
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
+def _is_inferred(args: tuple[Any, ...]) -> bool:
+    """Whether inference mode is on, or was when one of these tensors was made."""
+    return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_in(args))
+
+
 def _changes_in_place(func: Any) -> bool:
     """Whether this step of a backward is taken in place where there are no fake tensors."""
     if not any(func in steps for steps in CHANGED_IN_PLACE.values()):
@@ -95,8 +104,25 @@ class LeanMode(TorchDispatchMode):
         return False
 
 
+def _lies_in_file(storage: Any) -> bool:
+    """Whether the memory of a real tensor is that of a mapped file, or shared between processes."""
+    address = storage.data_ptr() if storage.device.type == "cpu" else 0
+    if not address:
+        return False
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        bounds, _, _, _, inode, *_ = line.split(maxsplit=5)
+        first, _, last = bounds.partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            return inode != "0"
+    return False
+
+
 class OutsideMemory:
-    """Memory behind tensors that torch's allocator never hands out: numpy arrays, batches from worker processes."""
+    """Memory behind tensors that torch's allocator never hands out: numpy arrays, mapped files, batches of workers."""
 
     def __init__(self) -> None:
         self.is_here = False
@@ -114,7 +140,7 @@ class OutsideMemory:
 
     def allocated(self, storage: Any, device: torch.device) -> int:
         """The bytes that the allocator gives for a new storage: none, where it lies outside."""
-        if not self.is_here or device.type != "cpu":
+        if device.type != "cpu" or not (self.is_here or _lies_in_file(storage)):
             return storage.nbytes()
         self._live_bytes += storage.nbytes()
         self.peak_bytes = max(self.peak_bytes, self._live_bytes)
@@ -150,6 +176,7 @@ class Tracker(LeanMode):
         self._takeover: tuple[int, int, int] | None = None
         self._task = -1
         self._allocates: dict[Any, bool] = {}
+        self._composite: dict[Any, bool] = {}
         self._number_rules: dict[Any, NumberRule] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -158,6 +185,9 @@ class Tracker(LeanMode):
             return device_of(args[0])
         if is_distributed(types):
             return NotImplemented
+        if self._is_composite(func) and _is_inferred(args):
+            with self:  # what it is made of is seen, as it is where gradients could be asked for
+                return func.decompose(*args, **kwargs)
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
@@ -191,19 +221,28 @@ class Tracker(LeanMode):
             return []
         old = self._accumulated_into(func, args)
         uids = []
-        for tensor in tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result):
+        made = tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result)
+        for tensor in (part for each in made for part in parts_of(each)):
             uid, is_new = self.see(tensor, str(func))
             uids.append(uid if is_new else -1)
             if is_new and old is not None and self.log.births[old].num_bytes == self.log.births[uid].num_bytes:
                 self._takeover = (uid, old, id(storage_of(tensor)))
         return uids
 
+    def _is_composite(self, func: Any) -> bool:
+        """Whether an operator is a recipe of others, which a dispatch mode gets as a whole in inference mode."""
+        known = self._composite.get(func)
+        if known is None:
+            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            self._composite[func] = known
+        return known
+
     def _makes_storage(self, func: Any) -> bool:
         """Whether some result is not declared as an alias of an argument; asked once per operator."""
         known = self._allocates.get(func)
         if known is None:
             returns = func._schema.returns
-            known = not returns or any(r.alias_info is None for r in returns)
+            known = func in LIFTS or not returns or any(r.alias_info is None for r in returns)
             self._allocates[func] = known
         return known
 
@@ -282,6 +321,7 @@ class Tracker(LeanMode):
     def _inherit(self, new: int, old: int, key: int) -> None:
         """The new storage is the old buffer, added to in place: forget the birth, keep the old number."""
         self._takeover = None
+        self.log.live_bytes -= self.log.births[new].num_bytes
         if self.log.entries and self.log.entries[-1] == ("alloc", new):
             self.log.entries.pop()
         else:

@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sqlite3
+import sqlite3.dbapi2
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,7 +45,11 @@ def opening_for_compiled_code(files: ScratchFiles, note: Note) -> Iterator[None]
     for name in finder.names:
         if name in sys.modules:
             finder.change(sys.modules[name])
-    with patch.object(sqlite3, "connect", connected), patch.object(sys, "meta_path", [finder, *sys.meta_path]):
+    with (
+        patch.object(sqlite3, "connect", connected),
+        patch.object(sqlite3.dbapi2, "connect", connected),  # the name under which SQLAlchemy knows it
+        patch.object(sys, "meta_path", [finder, *sys.meta_path]),
+    ):
         yield
 
 

@@ -4,7 +4,8 @@ Nothing is saved but a line that says which checkpoint it was, so that the file 
 is found again. Kept is a pickle with the geometry of every storage (`copies`), and its values where they are known:
 a checkpoint keeps no tensor alive, and loading it makes tensors as loading a real one would. A file that was there
 before is read by torch itself (mapped, not copied, where that works), and turned into fake tensors with the values of
-small ones.
+small ones. Tensors that a real run leaves in the mapped file (`mmap=True`, safetensors) are not the allocator's: they
+are made within `outside()`, and what copies them makes tensors that count.
 """
 
 from __future__ import annotations
@@ -20,22 +21,18 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.values.compute import small_copy
 from memfit.predict.fake.values.copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
 
-MAPPED = (
-    "tensors of a safetensors file count as tensors, although they lie in the mapped file and not in torch's "
-    "allocator, until something copies them: the peak may be less by their size"
-)
+Outside = Callable[[], contextlib.AbstractContextManager[Any]]
 MARK = b"memfit: a checkpoint that was not written, number "
 
 
 class Checkpoints:
     """Stands in for `torch.save` and `torch.load`."""
 
-    def __init__(self, note: Callable[[str, str], None]) -> None:
-        self._note = note
+    def __init__(self, note: Callable[[str, str], None], outside: Outside = contextlib.nullcontext) -> None:
+        self._note, self._outside = note, outside
         self._load = torch.load
         self._saved: list[bytes] = []
 
@@ -55,7 +52,7 @@ class Checkpoints:
         number = self._number_in(file)
         if number is None:
             return self._load_file(file, map_location, *args, **kwargs)
-        with read_to(map_location):
+        with read_to(map_location), self._outside() if kwargs.get("mmap") else contextlib.nullcontext():
             return pickle.loads(self._saved[number])
 
     def _load_file(self, file: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +67,8 @@ class Checkpoints:
             value = self._read(file, stay, *args, **kwargs)
             if map_location is None:
                 _check_places(locations.values())
-        return _as_fakes(value, locations, map_location)
+        with self._outside() if kwargs.get("mmap") else contextlib.nullcontext():
+            return _as_fakes(value, locations, map_location)
 
     def _read(self, file: Any, stay: Callable[[Any, str], Any], *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, (str, os.PathLike)) and not kwargs.get("mmap"):
@@ -97,14 +95,11 @@ class SafeOpened:
 
     open: Any = None
     """The class of the library."""
-    note: Callable[[str, str], None] | None = None
-    """Told that a file was opened, where that matters: on a GPU its tensors are copied anyway."""
+    outside: Outside = contextlib.nullcontext
+    """Within it, tensors on the host are made that lie in the mapped file."""
 
     def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:
         self._device = device
-        note = type(self).note
-        if note is not None:
-            note(UNSEEN, MAPPED)
         self._file = self.open(path, framework=framework, device="cpu", **options)
 
     def __enter__(self) -> SafeOpened:
@@ -135,7 +130,8 @@ class SafeOpened:
         with _disable_current_modes():
             found = read()
         place = f"cuda:{self._device}" if isinstance(self._device, int) else str(self._device)
-        return _as_fakes(found, {}, place)
+        with type(self).outside():
+            return _as_fakes(found, {}, place)
 
 
 class _Slice:

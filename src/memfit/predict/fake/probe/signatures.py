@@ -15,6 +15,13 @@ from typing import Any
 import torch
 
 RISKY = {
+    "aten::linalg_lstsq",
+    "aten::_linalg_svd",
+    "aten::_linalg_eigh",
+    "aten::_linalg_solve_ex",
+    "aten::linalg_inv_ex",
+    "aten::linalg_cholesky_ex",
+    "aten::linalg_qr",
     "aten::convolution",
     "aten::convolution_backward",
     "aten::convolution_overrideable",
@@ -77,10 +84,15 @@ class Signatures:
         if kind is None:
             name = func._schema.name
             kind = self._risky[func] = 1 if name in RISKY else 2 if name in RISKY_SOMETIMES else 0
-        if kind == 0 or (kind == 2 and not _has_half(args) and not _is_expanded(args)):
+        if kind == 0 or _has_sparse(args) or (kind == 2 and not _has_half(args) and not _is_expanded(args)):
             return None
         text = json.dumps([str(func), encode(args), encode(kwargs), torch.is_grad_enabled()])
         return self.texts.setdefault(text, len(self.texts))
+
+
+def _has_sparse(args: tuple[Any, ...]) -> bool:
+    """Whether a tensor is not strided: what a probe would make up for it is another call."""
+    return any(isinstance(a, torch.Tensor) and a.layout is not torch.strided for a in args)
 
 
 def _has_half(args: tuple[Any, ...]) -> bool:

@@ -7,6 +7,7 @@ storage that was written with something unknown.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,14 @@ MOST_INTEGERS = 4 * 1024**2
 MOST_FLOATS = 1 << 14
 MOST_DRAWN_FLOATS = 16
 """Random floats steer decisions one by one; weights are not drawn."""
+CHOOSE = {"rand": 1 << 17, "rand_like": 1 << 17, "bernoulli": 1 << 17}
+"""Uniform numbers choose samples and masks: so many are drawn."""
 MOST_CHECKED = 1 << 26
-LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
+BESIDE_INFINITY = {
+    aten.eq.Scalar: operator.eq, aten.ne.Scalar: operator.ne, aten.lt.Scalar: operator.lt, aten.le.Scalar: operator.le,
+    aten.gt.Scalar: operator.gt, aten.ge.Scalar: operator.ge,
+}  # fmt: skip
+"""Comparisons whose answer is the same for every finite number, where the other one is infinite."""
 BY_SHAPE = {
     "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like",
     "randint_like",
@@ -151,7 +158,7 @@ def compute(func: Any, plan: Plan | None) -> Any:
 def is_small(func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether what the operator makes or changes is worth computing."""
     of = properties_of(func)
-    most_floats = MOST_DRAWN_FLOATS if of.random else MOST_FLOATS
+    most_floats = CHOOSE.get(of.name, MOST_DRAWN_FLOATS) if of.random else MOST_FLOATS
     touched = [*tensors_in(result), *written_by(func, args, kwargs)] if of.is_mutable else list(tensors_in(result))
     if of.random and any(tensor.requires_grad for tensor in touched):
         return False
@@ -221,6 +228,6 @@ def _finite_answer(func: Any, args: tuple[Any, ...]) -> bool | None:
         return False
     if func in (aten.eq.Tensor, aten.ne.Tensor) and args[0] is args[1] and args[0].dtype.is_floating_point:
         return func is aten.eq.Tensor
-    if func in (aten.eq.Scalar, aten.ne.Scalar) and isinstance(args[1], float) and abs(args[1]) == float("inf"):
-        return func is aten.ne.Scalar
+    if func in BESIDE_INFINITY and isinstance(args[1], float) and abs(args[1]) == float("inf"):
+        return BESIDE_INFINITY[func](0.0, args[1])
     return None

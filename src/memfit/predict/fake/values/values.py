@@ -16,13 +16,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.kernels import attention as attention
 from memfit.predict.fake.kernels import convolution as convolution
 from memfit.predict.fake.kernels import norm as norm
 from memfit.predict.fake.kernels import recurrent as recurrent
+from memfit.predict.fake.kernels import sparse as sparse
 from memfit.predict.fake.values import packed_sequences as packed
 from memfit.predict.fake.values.compute import (
-    LIFTS,
     Plan,
     attach,
     compute,
@@ -36,7 +37,7 @@ from memfit.predict.fake.values.compute import (
 from memfit.predict.levels.guesses import AS_TOLD, BOOLEAN, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.places import is_for_order
-from memfit.predict.observe.tracker import PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
+from memfit.predict.observe.tracker import LIFTS, PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten
@@ -57,6 +58,7 @@ class Shadow(LeanMode):
         super().__init__()
         self._line = line
         self._truth = truth
+        self._is_sparse = False
         self.guesses = Guesses(answers or {})
         self.answered: Counter[tuple[str, str, str]] = Counter()
         self._bounds = {
@@ -75,7 +77,9 @@ class Shadow(LeanMode):
             recurrent.FORWARD: recurrent.answer_forward,
             recurrent.BACKWARD: recurrent.answer_backward,
             packed.PACK: self._pack,
+            aten.linalg_lstsq.default: self._least_squares,
             **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
+            **sparse.answers(self._most, self.note),
         }
 
     def assumptions(self) -> list[Assumption]:
@@ -105,8 +109,12 @@ class Shadow(LeanMode):
             return None
         if func in LIFTS and not isinstance(args[0], FakeTensor):
             return self._lifted(func, args, kwargs)
-        plan = plan_for(func, args, kwargs)
+        self._is_sparse |= func in sparse.MADE_BY
         bound = self._bounds.get(func)
+        if self._is_sparse and func not in sparse.ANSWERED and sparse.has_sparse((args, kwargs)):
+            self.note(UNSEEN, sparse.INSIDE)
+            return sparse.answer_by_example(func, args, kwargs)
+        plan = plan_for(func, args, kwargs)
         if properties_of(func).dynamic and (bound is not None or plan is not None):
             return self._sized_by_values(func, args, kwargs, plan, bound)
         if plan is None and _only_writes(func, args):
@@ -234,6 +242,21 @@ class Shadow(LeanMode):
                 rows = self._most(index, "indexing by a boolean mask")
             expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
         return func(source, expanded)
+
+    def _least_squares(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        """Solution, residuals, rank and singular values; matrices of measurements are taken to have their full rank."""
+        matrix, right = args[:2]
+        driver = kwargs.get("driver") or "gelsy"
+        (*batch, rows, columns), is_vector = matrix.shape, right.dim() == matrix.dim() - 1
+        wide = () if is_vector else right.shape[-1:]
+        real_type = matrix.abs().dtype if matrix.is_complex() else matrix.dtype
+        has_rest = rows > columns and driver != "gelsy"
+        return (
+            right.new_empty((*batch, columns, *wide)),
+            right.new_empty((*batch, *wide) if has_rest else (0,), dtype=real_type),
+            right.new_empty(tuple(batch) if driver != "gels" else (0,), dtype=torch.int64),
+            right.new_empty((*batch, min(rows, columns)) if driver in ("gelsd", "gelss") else (0,), dtype=real_type),
+        )
 
     def _pack(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
         if shadow_of(args[1]) is None:

@@ -1,0 +1,164 @@
+"""Sparse tensors (COO) on fake tensors: the operators for which torch 2.13 has no fake kernel.
+
+A sparse tensor has no storage of its own: it holds indices and values, which are followed in its place. How many there
+are depends on data: where the values are known they are counted, a diagonal matrix has no more than its diagonal, else
+the largest possible number is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.child.messages import UNSEEN
+from memfit.predict.observe.known_values import keep_shadow, shadow_of, storage_of
+
+aten = torch.ops.aten
+MADE_BY = {aten._sparse_coo_tensor_with_dims_and_tensors.default, aten._to_sparse.default, aten._to_sparse.sparse_dim}
+"""After one of these there are sparse tensors."""
+TO_SPARSE = (aten._to_sparse.default, aten._to_sparse.sparse_dim)
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten._sparse_addmm.default)
+"""Products whose first matrix may be sparse; what is added stands before it in the last two."""
+ANSWERED = {*TO_SPARSE, *PRODUCTS}
+AS_THEY_ARE = {
+    aten._indices.default, aten._values.default, aten.indices.default, aten.values.default, aten.detach.default,
+    aten.alias.default, aten._nnz.default, aten.is_coalesced.default, aten.sparse_dim.default, aten.dense_dim.default,
+    aten._coalesced_.default, aten._sparse_coo_tensor_with_dims_and_tensors.default,
+}  # fmt: skip
+"""Operators for which fake tensors do."""
+MOST_MADE_UP = 1 << 25
+"""Elements up to which an operator is run on made-up entries."""
+INSIDE = "what operators on sparse tensors take inside, to sort and to join entries, is not in the figures"
+Most = Callable[[torch.Tensor, str], int]
+
+
+def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[..., Any]]:
+    """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known."""
+
+    def noted(answer: Callable[..., Any]) -> Callable[..., Any]:
+        def call(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+            result = answer(func, args, kwargs, real)
+            if any(each.layout is torch.sparse_coo for each in (result, *args) if isinstance(each, torch.Tensor)):
+                note(UNSEEN, INSIDE)
+            return result
+
+        return call
+
+    def to_sparse(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        layout = kwargs.get("layout")
+        if args[0].layout is not torch.strided or layout not in (None, torch.sparse_coo):
+            return func(*args, **kwargs)
+        num_sparse = args[1] if len(args) > 1 else args[0].dim()
+        return _made_sparse(args[0], num_sparse, _num_nonzero(args[0], num_sparse, most_in))
+
+    diagonals: dict[int, tuple[Any, int]] = {}
+
+    def diagonal(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        result = func(*args, **kwargs)
+        storage = storage_of(result)
+        diagonals[id(storage)] = weakref.ref(storage), args[0].numel()
+        return result
+
+    def most_in(tensor: torch.Tensor, name: str) -> int:
+        storage = storage_of(tensor)
+        reference, count = diagonals.get(id(storage), (None, 0))
+        return count if reference is not None and reference() is storage else most(tensor, name)
+
+    return {
+        aten.diag_embed.default: diagonal,
+        **dict.fromkeys(TO_SPARSE, noted(to_sparse)),
+        **dict.fromkeys(PRODUCTS, noted(_product)),
+    }
+
+
+def _num_nonzero(tensor: torch.Tensor, num_sparse: int, most: Most) -> int:
+    known = shadow_of(tensor)
+    if known is None:
+        return most(tensor, "to_sparse") // max(1, tensor[(0,) * num_sparse].numel())
+    with _disable_current_modes():
+        return known.to_sparse(num_sparse)._nnz()
+
+
+def _made_sparse(like: torch.Tensor, num_sparse: int, count: int) -> Any:
+    indices = like.new_empty((num_sparse, count), dtype=torch.int64)
+    values = like.new_empty((count, *like.shape[num_sparse:]))
+    return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False, is_coalesced=True)
+
+
+def has_sparse(args: Any) -> bool:
+    """Whether a sparse tensor is among the arguments."""
+    leaves = _pytree.tree_leaves(args)
+    return any(leaf.layout is torch.sparse_coo for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def answer_by_example(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Any other operator on sparse tensors: run on entries that are known, or made up, to see how many there are."""
+    given = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    parts = [part for tensor in given for part in parts_of(tensor)]
+    if func in AS_THEY_ARE or sum(part.numel() for part in parts) > MOST_MADE_UP:
+        return func(*args, **kwargs)
+    examples = [_example(tensor) for tensor in given]
+    device = kwargs.get("device") or given[0].device
+    with _disable_current_modes(), torch.no_grad():
+        by_identity = {id(tensor): example for tensor, example in zip(given, examples, strict=True)}
+        swapped = _pytree.tree_map(lambda leaf: by_identity.get(id(leaf), leaf), (args, {**kwargs, "device": None}))
+        plain = {name: value for name, value in swapped[1].items() if name in kwargs and name != "device"}
+        result = func(*swapped[0], **plain)
+    is_known = all(shadow_of(part) is not None for part in parts)
+    return _pytree.tree_map(lambda leaf: _fake_of(leaf, device, is_known), result)
+
+
+def _example(tensor: torch.Tensor) -> torch.Tensor:
+    """A real tensor of the same geometry, with the values that are known."""
+    if tensor.layout is not torch.sparse_coo:
+        known = shadow_of(tensor)
+        with _disable_current_modes():
+            return torch.ones(tuple(tensor.shape), dtype=tensor.dtype) if known is None else known
+    indices, values, is_coalesced = tensor._indices(), tensor._values(), tensor.is_coalesced()
+    shape, num_sparse = tuple(tensor.shape), indices.shape[0]
+    known = shadow_of(indices)
+    values = _example(values)
+    with _disable_current_modes():
+        if known is None:
+            places = torch.arange(values.shape[0]) % max(1, math.prod(shape[:num_sparse]))
+            known = torch.stack(torch.unravel_index(places, shape[:num_sparse]))
+        made = torch.sparse_coo_tensor(known, values, shape, check_invariants=False)
+        return made._coalesced_(is_coalesced)
+
+
+def _fake_of(real: Any, device: Any, is_known: bool) -> Any:
+    """A fake tensor like this real one, with its values where they follow from known ones."""
+    if not isinstance(real, torch.Tensor):
+        return real
+    if real.layout is not torch.sparse_coo:
+        made = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=device)
+        keep_shadow(made, real if is_known else None)
+        return made
+    with _disable_current_modes():
+        parts, is_coalesced = (real._indices(), real._values()), real.is_coalesced()
+    indices, values = (_fake_of(part, device, is_known or number == 0) for number, part in enumerate(parts))
+    return torch.sparse_coo_tensor(
+        indices, values, tuple(real.shape), check_invariants=False, is_coalesced=is_coalesced
+    )
+
+
+def _product(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    """A sparse matrix times a dense one is dense."""
+    first, second = args[-2:] if len(args) < 4 else args[1:3]
+    if first.layout is not torch.sparse_coo or second.layout is not torch.strided:
+        return answer_by_example(func, args, kwargs) if has_sparse(args) else func(*args, **kwargs)
+    return second.new_empty((first.shape[0], second.shape[1]))
+
+
+def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors whose storages hold this one."""
+    if tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    else:
+        yield tensor

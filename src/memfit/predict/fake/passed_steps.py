@@ -1,0 +1,190 @@
+"""Long training loops after the steps that are predicted: their repeated steps are passed over, to reach an evaluation.
+
+A step whose shapes repeat holds what the steps before it held. Once enough of them were followed, a call of a model
+with arguments seen before is not run: its results are made as they were, joined to their inputs by one autograd node.
+When the backward reaches that node, the parameters that had gradients have them again; an optimizer that was followed
+before changes nothing. A call with other shapes is run, and so is one that begins with more live bytes than those that
+were run, by what matters. What is passed over is listed.
+
+Optimizers that search (L-BFGS) call the model many times in one step and keep something of each: they are taken to
+make all the iterations they may, and their calls are passed over likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from memfit.predict.fake.repeated_calls import geometry_of, key_of
+from memfit.predict.observe.tracker import Tracker
+
+ALIKE = 2
+"""Calls that are run before others with the same shapes are passed over."""
+NEGLIGIBLE = 2e-3
+"""Share of the highest live bytes by which a call may begin higher than those that were run."""
+SEARCHES = "the optimizer was taken to make all the iterations that it may in a step, and to keep all it may keep"
+Key = tuple[Any, ...]
+
+
+class PassedSteps:
+    """Knows what the calls of models gave during the steps, and answers for them later."""
+
+    def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
+        self._tracker, self._note = tracker, note
+        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, list[Any]]] = weakref.WeakKeyDictionary()
+        self._trained: set[int] = set()
+        """Identities of parameters that had a gradient at an update; a tensor with weak references cannot be moved."""
+        self._followed: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Optimizers that made a step."""
+        self.is_passing = self._searches = False
+        self.is_possible = True
+        """False where a script asks for gradients of its own (`autograd.grad`), which need the true graph."""
+        self.on_step: Callable[[Any], None] = lambda optimizer: None
+
+    # ---- calls of models -------------------------------------------------------------------------------------------
+
+    def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+        """The result of a call with gradients: run, or made again."""
+        key = key_of(module, inputs)
+        if key is None or next(module.parameters(), None) is None:
+            return call()
+        seen = self._seen.setdefault(module, {})
+        known, live_bytes = seen.get(key), self._tracker.log.live_bytes
+        if known is not None and self._may_pass(known, live_bytes):
+            self._note("script", "steps after those that are predicted were passed over, since their shapes repeat")
+            return self._made_again(module, inputs, known[1])
+        result = call()
+        shown = _results_of(result)
+        if shown is None:
+            seen.pop(key, None)
+        else:
+            alike = known[0] if known is not None and known[1][:2] == shown[:2] else 0
+            seen[key] = [alike + 1, shown, live_bytes]
+        return result
+
+    def _may_pass(self, known: list[Any], live_bytes: int) -> bool:
+        """Whether a call that was run before can tell nothing new."""
+        may = (self.is_passing or self._searches) and self.is_possible and known[0] >= ALIKE
+        return may and live_bytes <= known[2] + NEGLIGIBLE * self._tracker.log.highest_bytes
+
+    def _made_again(self, module: Any, inputs: Any, shown: tuple[Any, ...]) -> Any:
+        leaves, nest, needs_gradient = shown
+        given = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        made = _StandIn.apply(lambda: self._give_gradients(module), leaves, needs_gradient, _anchor(), *given)
+        tensors = iter(made)
+        found = [next(tensors) if isinstance(leaf, tuple) else leaf for leaf in leaves]
+        return _pytree.tree_unflatten(found, nest)
+
+    def _give_gradients(self, module: Any) -> None:
+        """The backward of a call that was not run: parameters that were trained before have gradients again."""
+        for parameter in module.parameters():
+            if parameter.grad is None and id(parameter) in self._trained:
+                parameter.grad = torch.empty_like(parameter)
+                self._tracker.see(parameter.grad, "given", "gradient")
+
+    # ---- updates ---------------------------------------------------------------------------------------------------
+
+    def note_update(self, optimizer: Any) -> None:
+        """An optimizer made a step; its gradients are still there."""
+        self._followed.add(optimizer)
+        for group in optimizer.param_groups:
+            self.note_trained(group["params"])
+
+    def note_trained(self, parameters: Iterable[Any]) -> None:
+        """Remember which of these have gradients."""
+        self._trained.update(id(parameter) for parameter in parameters if parameter.grad is not None)
+
+    @contextlib.contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Within, the steps of optimizers that were followed are passed over while others are."""
+        changed: dict[type, Any] = {}
+        make, passed = torch.optim.Optimizer.__init__, self
+
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            kind = next(base for base in type(self).__mro__ if "step" in base.__dict__)
+            if kind not in changed:
+                changed[kind] = kind.step
+                kind.step = passed._stepping(kind.step)
+
+        torch.optim.Optimizer.__init__ = made
+        try:
+            yield
+        finally:
+            torch.optim.Optimizer.__init__ = make
+            for kind, step in changed.items():
+                kind.step = step
+
+    def _stepping(self, original: Any) -> Any:
+        passed = self
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                return passed._search(original, optimizer, args, kwargs)
+            if not (passed.is_passing and passed.is_possible and optimizer in passed._followed):
+                return original(optimizer, *args, **kwargs)
+            passed.on_step(optimizer)
+            closure = args[0] if args else kwargs.get("closure")
+            return None if closure is None else closure()
+
+        step.hooked = True  # type: ignore[attr-defined]  # torch 2.13: as the optimizer's own wrapper says
+        step.__wrapped__ = original  # type: ignore[attr-defined]
+        return step
+
+    def _search(self, original: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """A step of L-BFGS: no tolerance is ever reached."""
+        self._note("upper bound", SEARCHES)
+        groups = optimizer.param_groups
+        names = ("tolerance_grad", "tolerance_change")
+        before = [{name: group[name] for name in names} for group in groups]
+        for group in groups:
+            group.update(dict.fromkeys(names, -math.inf))
+        self._searches = True
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            self._searches = False
+            for group, kept in zip(groups, before, strict=True):
+                group.update(kept)
+
+
+class _StandIn(torch.autograd.Function):
+    """Results of a call that is not run, joined to what it was given."""
+
+    @staticmethod
+    def forward(ctx: Any, on_backward: Any, leaves: Any, needs_gradient: Any, anchor: Any, *given: Any) -> Any:
+        ctx.on_backward, ctx.shapes = on_backward, [(tuple(t.shape), t.dtype, t.device) for t in (anchor, *given)]
+        made = tuple(
+            torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4])
+            for leaf in leaves
+            if isinstance(leaf, tuple)
+        )
+        ctx.mark_non_differentiable(*(t for t, needs in zip(made, needs_gradient, strict=True) if not needs))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with torch.no_grad():
+            ctx.on_backward()
+            return None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
+
+
+def _anchor() -> torch.Tensor:
+    return torch.empty((), requires_grad=True)
+
+
+def _results_of(value: Any) -> tuple[Any, ...] | None:
+    """A result by the geometry of its tensors, and which of them need gradients; None where it cannot be made again."""
+    shown = geometry_of(value)
+    if shown is None:
+        return None
+    tensors = [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    needs = tuple(tensor.requires_grad for tensor in tensors)
+    makes = all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors if tensor.requires_grad)
+    return (*shown, needs) if any(needs) and makes else None
