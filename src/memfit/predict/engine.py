@@ -18,9 +18,17 @@ from memfit.predict.child.messages import TraceReply, TraceRequest
 from memfit.predict.child.parent import Nursery, reply_or_raise, trace_in_child
 from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
+from memfit.predict.gpu_rules.cudnn import ReservedWithCudnn
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
-from memfit.predict.levels.gpu import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
+from memfit.predict.levels.gpu import (
+    CUDA,
+    cuda_levels,
+    find_failure,
+    moved_to_cuda,
+    reserved_with_cudnn,
+    run_allocator,
+)
 from memfit.predict.levels.liveness import peak_by_phase, peak_of, who_is_alive
 from memfit.predict.levels.savings import savings_of
 from memfit.predict.levels.sharding import Sharding, shard
@@ -172,7 +180,8 @@ def assemble(
         )  # fmt: skip
     if device.kind == "cuda":
         free_run = run_allocator(reply.timeline, options.allocator, smallest=options.with_smallest)
-        levels = cuda_levels(peak_bytes, free_run, context_of(device), _reserved_range(reply, options, free_run))
+        with_cudnn = _reserved_with_cudnn(reply, options, free_run, device)
+        levels = cuda_levels(peak_bytes, free_run, context_of(device), with_cudnn)
         failed = find_failure(reply.timeline, options.allocator, device)
     else:
         levels = _cpu_levels(peak_bytes, reply, options)
@@ -207,9 +216,13 @@ def assemble(
     return with_lengths_of_loader(prediction, reply.survey, device, where) if reply.survey else prediction
 
 
-def _reserved_range(reply: TraceReply, options: ForecastOptions, free_run: AllocatorRun) -> tuple[int, int] | None:
-    """The least and the most reserved bytes of a job that calls cuDNN; None for one that does not."""
-    return cudnn_range(reply.timeline, options.allocator, free_run, reply.scratches) if reply.scratches else None
+def _reserved_with_cudnn(
+    reply: TraceReply, options: ForecastOptions, free_run: AllocatorRun, device: DeviceSpec
+) -> ReservedWithCudnn | None:
+    """Reserved bytes of a job that calls cuDNN, with their range; None for one that does not."""
+    if not reply.scratches:
+        return None
+    return reserved_with_cudnn(reply.timeline, options.allocator, free_run, reply.scratches, device)
 
 
 def _cpu_levels(peak_bytes: int, reply: TraceReply, options: ForecastOptions) -> tuple[Level, ...]:
@@ -265,14 +278,14 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         Assumption(kind="device", text=said_of(device)),
     ]
     if reply.scratches:
-        largest = max(scratch.all_bytes for scratch in reply.scratches)
+        largest = max(scratch.num_bytes for scratch in reply.scratches)
         text = (
-            "cuDNN's workspaces: none for the figures, none to copies of all operands for the range of reserved and "
-            f"device (up to {format_bytes(largest)} in one call), which is at least that of 90 % of measured jobs"
+            "cuDNN's workspaces: reserved and device are the mean of runs with and without copies for tensor cores and "
+            f"grouped convolutions (up to {format_bytes(largest)} in one call), their range held 90 % of measured jobs"
         )
         found.append(Assumption(kind="cudnn", text=text))
-    if any(scratch.kind == "batch norm" for scratch in reply.scratches):
-        text = "buffers of batch normalisation in channels-last order are in the range only, not in the figures"
+    if any(scratch.taker == "batch norm" for scratch in reply.scratches):
+        text = "buffers of batch normalisation in channels-last order are in reserved, not in allocated"
         found.append(Assumption(kind="cudnn", text=text))
     return tuple(found)
 
