@@ -63,8 +63,8 @@ class Habits:
 
     frees_batch: bool = False
     """The last batch is gone before the next one is moved."""
-    zeroes: Literal["first", "late", "never"] = "first"
-    """Where gradients are zeroed: before the batch is moved, between forward and backward, or not at all."""
+    zeroes: Literal["first", "late", "last"] = "first"
+    """Where gradients are zeroed: before the batch is moved, between forward and backward, or at the end."""
 
 
 AS_DESCRIBED = Habits()
@@ -104,6 +104,8 @@ def _pictures(model: nn.Module, optimizer_name: str, batch_size: int, habits: Ha
         kept["loss"].backward()
         optimizer.step()
         kept["best"] = torch.max(kept["outputs"], 1)
+        if habits.zeroes == "last":
+            optimizer.zero_grad()
 
     return Training(model=model, optimizer=optimizer, step=step)
 

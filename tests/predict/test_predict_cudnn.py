@@ -6,17 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memfit.predict.allocator.settings import AllocatorSettings
+from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.gpu_rules.cudnn import (
     LEAST_SHARE,
     MOST_SHARE,
-    STORIES,
     Scratch,
     batch_norm_scratch,
     convolution_scratch,
-    range_of,
-    scratch_bytes,
-    with_scratches,
+    decisions_of,
+    reserved_of,
+    taken_by,
 )
+from memfit.predict.levels.gpu import CUDA, reserved_with_cudnn, run_allocator
+from memfit.records.timeline import Span, Timeline
+from memfit.units import MIB
 
 torch = pytest.importorskip("torch")
 
@@ -128,59 +132,98 @@ def test_a_prediction_says_where_the_size_of_the_gpu_was_read(predict):
     assert any(GPUS["rtx3060-12gb"].source in a.text for a in predict("recurrent").assumptions if a.kind == "device")
 
 
-@given(st.integers(1, 10**9))
-def test_batch_normalisation_takes_the_same_in_every_story(num_elements):
-    taken = {scratch_bytes(batch_norm_scratch(0, num_elements), story) for story in STORIES}
-    assert len(taken) == 1
-    assert min(taken) > num_elements // 8
+def convolution(**given_sizes):
+    sizes = {"picture_bytes": 10, "weight_bytes": 1, "result_bytes": 100, "num_channels": 64}
+    return convolution_scratch(0, "forward", **{**sizes, "is_grouped": False, "is_last": False, **given_sizes})
 
 
-def test_a_depthwise_convolution_has_no_workspace():
-    sizes = {"picture_bytes": 10, "weight_bytes": 1, "result_bytes": 10}
-    assert convolution_scratch(0, "forward", **sizes, depthwise=True) is None
-    assert convolution_scratch(0, "forward", **sizes, depthwise=False) is not None
+def test_what_a_convolution_copies_hangs_on_its_channels_its_groups_and_its_order():
+    assert (convolution().taker, convolution().num_bytes) == ("tensor cores", 11)
+    assert convolution(num_channels=63).num_bytes == convolution(is_last=True).num_bytes == 0
+    grouped = convolution(is_grouped=True, num_channels=1, is_last=True)
+    assert (grouped.taker, grouped.num_bytes) == ("grouped", 110)
+
+
+@pytest.mark.parametrize(("last", "wanted"), [(False, []), (True, ["grouped"])])
+def test_a_depthwise_convolution_is_torchs_own_in_plain_order_and_cudnns_in_channels_last(last, wanted):
+    from memfit.predict.fake.kernels import workspaces
+
+    order = torch.channels_last if last else torch.contiguous_format
+    picture = torch.empty(2, 8, 5, 5).to(memory_format=order)
+    found = workspaces._of_convolution("forward", picture, torch.empty(8, 1, 3, 3), picture, 8)
+    assert ([found.taker] if found else []) == wanted
+
+
+TAKERS = ["tensor cores", "grouped", "batch norm", "nobody"]
 
 
 @st.composite
-def requests(draw):
-    """A valid list of placed requests, and calls of cuDNN somewhere among them."""
-    events, alive, made = [], [], 0
-    for place in range(draw(st.integers(0, 12))):
-        if alive and draw(st.booleans()):
-            events.append((place, -1 - alive.pop(draw(st.integers(0, len(alive) - 1)))))
-        else:
-            events.append((place, draw(st.integers(1, 10**6))))
-            alive.append(made)
-            made += 1
-    size = st.integers(0, 10**6)
-    kinds = st.sampled_from(["forward", "input gradient", "weight gradient", "batch norm"])
-    scratch = st.builds(Scratch, event=st.integers(0, 13), kind=kinds, one_bytes=size, all_bytes=size)
-    return events, draw(st.lists(scratch, max_size=5))
+def jobs(draw):
+    """A timeline of one allocator, and calls of cuDNN somewhere in it."""
+    num_spans, spans = draw(st.integers(1, 8)), []
+    for start in range(num_spans):
+        end = draw(st.none() | st.integers(start + 1, num_spans + 4))
+        size = draw(st.integers(1, 40 * MIB))
+        spans.append(
+            Span(start=start, end=end, num_bytes=size, category="activation", phase="forward", operator="", device=CUDA)
+        )
+    scratch = st.builds(
+        Scratch, event=st.integers(0, 12), taker=st.sampled_from(TAKERS), num_bytes=st.integers(0, 90 * MIB)
+    )
+    return Timeline(spans=tuple(spans), num_events=num_spans + 5, phases=()), draw(st.lists(scratch, max_size=5))
 
 
-@settings(max_examples=200)
-@given(requests(), st.sampled_from(STORIES))
-def test_workspaces_are_put_in_without_changing_the_other_requests(given_requests, story):
-    events, scratches = given_requests
-    result = with_scratches(events, scratches, story)
-    born, alive = [], {}
-    for request in result:
-        if request > 0:
-            alive[len(born)] = request
-            born.append(request)
-        else:
-            assert alive.pop(-1 - request), "only what is alive is freed"
-    inside = [scratch_bytes(s, story) for s in scratches if events and s.event <= events[-1][0]]
-    assert sorted(born) == sorted([r for _, r in events if r > 0] + [each for each in inside if each])
-    freed = {-1 - request for _, request in events if request < 0}
-    wanted = [r for k, r in enumerate([r for _, r in events if r > 0]) if k not in freed]
-    assert sorted(alive.values()) == sorted(wanted), "workspaces end with their call"
+def reserved(job, device):
+    timeline, scratches = job
+    settings_used = AllocatorSettings()
+    free_run = run_allocator(timeline, settings_used)
+    return free_run, reserved_with_cudnn(timeline, settings_used, free_run, scratches, device)
 
 
-@given(st.integers(1, 1 << 40), st.lists(st.integers(1, 1 << 40), max_size=4))
-def test_the_range_holds_the_point_every_story_and_what_measured_jobs_showed(point_bytes, story_bytes):
-    low, high = range_of(point_bytes, story_bytes)
-    assert low <= min([point_bytes, *story_bytes]) <= max([point_bytes, *story_bytes]) <= high
-    assert low <= point_bytes * LEAST_SHARE
-    assert high + 1 > point_bytes * MOST_SHARE
-    assert range_of(point_bytes, [*story_bytes, low, high]) == (low, high), "stories inside of the range change nothing"
+ANY = DeviceSpec(kind="cuda", name="any", capability=(8, 9))
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_without_workspaces_reserved_is_the_allocators_own_and_never_below_allocated(job):
+    timeline, scratches = job
+    free_run, found = reserved(job, ANY)
+    assert free_run.peak_allocated_bytes <= found.low_bytes <= found.point_bytes <= found.high_bytes
+    _, bare = reserved((timeline, [s for s in scratches if s.taker == "nobody"]), ANY)
+    assert bare.point_bytes == free_run.peak_reserved_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), st.integers(0, 200))
+def test_a_workspace_that_does_not_fit_on_the_card_is_left_out(job, spare_mib):
+    timeline, _ = job
+    needed = run_allocator(timeline, AllocatorSettings()).peak_reserved_bytes
+    card = DeviceSpec(kind="cuda", name="small", total_bytes=needed + (430 + spare_mib) * MIB, capability=(8, 9))
+    _, found = reserved(job, card)
+    assert found.point_bytes <= found.high_bytes <= needed + spare_mib * MIB
+
+
+@given(st.lists(st.sampled_from(TAKERS), max_size=6))
+def test_every_decision_that_is_open_is_taken_and_not_taken(takers):
+    scratches = [Scratch(event=0, taker=taker, num_bytes=1) for taker in takers]
+    decisions = decisions_of(scratches)
+    num_open = len({"tensor cores", "grouped"} & set(takers))
+    assert len(set(decisions)) == len(decisions) == 2**num_open
+    assert all(len(taken_by(scratches, each)) >= takers.count("batch norm") for each in decisions)
+    assert len(taken_by(scratches, decisions[-1])) == len(takers) - takers.count("nobody")
+
+
+@given(st.integers(1, 10**9))
+def test_batch_normalisation_always_takes_more_than_a_bit_per_element(num_elements):
+    scratch = batch_norm_scratch(0, num_elements)
+    assert taken_by([scratch], frozenset()) == [(0, scratch.num_bytes)]
+    assert scratch.num_bytes > num_elements // 8
+
+
+@given(st.lists(st.integers(1 << 20, 1 << 40), min_size=1, max_size=4), st.sampled_from([(8, 0), (8, 6), (8, 9)]))
+def test_the_range_holds_the_point_and_what_measured_jobs_showed(peaks_bytes, capability):
+    found = reserved_of(peaks_bytes, 0, capability)
+    assert found.low_bytes <= found.point_bytes <= max(peaks_bytes)
+    assert found.point_bytes >= int(min(peaks_bytes) * 0.97)
+    assert found.low_bytes <= found.point_bytes * LEAST_SHARE
+    assert found.high_bytes >= found.point_bytes * MOST_SHARE - 1

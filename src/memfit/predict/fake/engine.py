@@ -18,7 +18,14 @@ from memfit.predict.engine import Question, Traced
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
-from memfit.predict.levels.gpu import CUDA, cuda_levels, cudnn_range, find_failure, moved_to_cuda, run_allocator
+from memfit.predict.levels.gpu import (
+    CUDA,
+    cuda_levels,
+    find_failure,
+    moved_to_cuda,
+    reserved_with_cudnn,
+    run_allocator,
+)
 from memfit.predict.levels.liveness import peak_of, who_is_alive
 from memfit.predict.levels.sharding import Sharding, check_sharding, shard
 from memfit.predict.levels.step_time import cpu_step_time, gpu_step_time
@@ -153,8 +160,10 @@ def _gpu_levels(
     """Levels of a GPU by the simulated allocator, and the first allocation that its memory refuses."""
     allocator = parse_allocator_settings(question.options.alloc_conf)
     free_run = run_allocator(reply.timeline, allocator, smallest=question.with_smallest)
-    least_and_most = cudnn_range(reply.timeline, allocator, free_run, reply.scratches) if reply.scratches else None
-    levels = cuda_levels(peak_bytes, free_run, context_of(question.device), least_and_most)
+    with_cudnn = None
+    if reply.scratches:
+        with_cudnn = reserved_with_cudnn(reply.timeline, allocator, free_run, reply.scratches, question.device)
+    levels = cuda_levels(peak_bytes, free_run, context_of(question.device), with_cudnn)
     return levels, find_failure(reply.timeline, allocator, question.device)
 
 
@@ -215,14 +224,14 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         text = said_of_workspaces(workspace.num_bytes, reply.torch_version, os.environ)
         found.append(Assumption(kind="cublas", text=text))
     if reply.scratches:
-        largest = max(scratch.all_bytes for scratch in reply.scratches)
+        largest = max(scratch.num_bytes for scratch in reply.scratches)
         text = (
-            "cuDNN's workspaces: none for the figures, none to copies of all operands for the range of reserved and "
-            f"device (up to {format_bytes(largest)} in one call), which is at least that of 90 % of measured jobs"
+            "cuDNN's workspaces: reserved and device are the mean of runs with and without copies for tensor cores and "
+            f"grouped convolutions (up to {format_bytes(largest)} in one call), their range held 90 % of measured jobs"
         )
         found.append(Assumption(kind="cudnn", text=text))
-    if any(scratch.kind == "batch norm" for scratch in reply.scratches):
-        text = "buffers of batch normalisation in channels-last order are in the range only, not in the figures"
+    if any(scratch.taker == "batch norm" for scratch in reply.scratches):
+        text = "buffers of batch normalisation in channels-last order are in reserved, not in allocated"
         found.append(Assumption(kind="cudnn", text=text))
     return tuple(found)
 

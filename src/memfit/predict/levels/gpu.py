@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
-from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, play, simulate
+from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory
+from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, simulate
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
-from memfit.predict.gpu_rules.cudnn import STORIES, Scratch, range_of, with_scratches
+from memfit.predict.gpu_rules.cudnn import ReservedWithCudnn, Scratch, decisions_of, reserved_of, taken_by
 from memfit.predict.levels.liveness import mark_at
 from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
@@ -28,18 +30,50 @@ def run_allocator(
     return simulate(events, settings, device_bytes, smallest=smallest, max_points=1)
 
 
-def cudnn_range(
-    timeline: Timeline, settings: AllocatorSettings, free_run: AllocatorRun, scratches: Sequence[Scratch]
-) -> tuple[int, int]:
-    """The least and the most reserved bytes: over all stories of what cuDNN takes, and what measured jobs showed."""
+def reserved_with_cudnn(
+    timeline: Timeline,
+    settings: AllocatorSettings,
+    free_run: AllocatorRun,
+    scratches: Sequence[Scratch],
+    device: DeviceSpec,
+) -> ReservedWithCudnn:
+    """Reserved bytes over all decisions of what cuDNN takes; one that does not run on the card does not count."""
     events = placed_events_of(timeline, CUDA)
+    device_bytes = usable_bytes(device) if device.total_bytes else None
     peaks: list[int] = []
-    for story in STORIES:
-        allocator = make_allocator(settings)
-        peaks.append(
-            play(with_scratches(events, scratches, story), allocator).allocator.stats["reserved_bytes.all.peak"]
-        )
-    return range_of(free_run.peak_reserved_bytes, peaks)
+    for decided in decisions_of(scratches):
+        peak = _peak_with(events, taken_by(scratches, decided), make_allocator(settings, device_bytes))
+        peaks += [] if peak is None else [peak]
+    allocated = free_run.peak_allocated_bytes
+    if not peaks:
+        return reserved_of([free_run.peak_reserved_bytes], allocated, device.capability)
+    return reserved_of(peaks, allocated, device.capability, device_bytes)
+
+
+def _peak_with(
+    events: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]], allocator: CachingAllocator
+) -> int | None:
+    """The peak of reserved bytes with workspaces that come and go; None where the job itself does not fit."""
+    handles: list[int] = []
+    coming = 0
+    try:
+        for place, request in events:
+            while coming < len(taken) and taken[coming][0] <= place:
+                _try_workspace(allocator, taken[coming][1])
+                coming += 1
+            if request > 0:
+                handles.append(allocator.allocate(request))
+            else:
+                allocator.free(handles[-1 - request])
+    except OutOfDeviceMemory:
+        return None
+    return allocator.stats["reserved_bytes.all.peak"]
+
+
+def _try_workspace(allocator: CachingAllocator, num_bytes: int) -> None:
+    """Taken for one call; where it does not fit, torch tries cuDNN's next plan, here one without."""
+    with suppress(OutOfDeviceMemory):
+        allocator.free(allocator.allocate(num_bytes))
 
 
 def context_figure(context: Context) -> Figure:
@@ -50,23 +84,24 @@ def context_figure(context: Context) -> Figure:
 
 
 def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
-    """What workspaces may add to reserved: the point goes without, the most is the upper end of the range."""
-    method = "none in the figures; the most by four stories of what cuDNN could take, and by measured jobs"
+    """What workspaces may add to reserved beyond what is expected: the most is the upper end of the range."""
+    method = "what is expected of cuDNN is in reserved; the most is what 90 % of measured jobs stayed below"
     figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes - reserved_bytes, method=method)
     return Level(name="cudnn", figure=figure, meaning="what workspaces of cuDNN may add to reserved")
 
 
 def cuda_levels(
-    tensor_peak_bytes: int, free_run: AllocatorRun, beside: Context, reserved_range: tuple[int, int] | None = None
+    tensor_peak_bytes: int, free_run: AllocatorRun, beside: Context, with_cudnn: ReservedWithCudnn | None = None
 ) -> tuple[Level, ...]:
     """Requested, allocated, reserved, context, whole device and smallest device, each with its meaning.
 
-    `reserved_range` is that of a job that calls cuDNN, whose workspaces become a level of their own.
+    `with_cudnn` is given for a job that calls cuDNN, whose workspaces become a level of their own.
     """
     low, usual, high = beside.low_bytes, beside.usual_bytes, beside.high_bytes
-    least, most = reserved_range or (free_run.peak_reserved_bytes, free_run.peak_reserved_bytes)
+    reserved = least = most = free_run.peak_reserved_bytes
+    if with_cudnn is not None:
+        reserved, least, most = with_cudnn.point_bytes, with_cudnn.low_bytes, with_cudnn.high_bytes
     context = context_figure(beside)
-    reserved = free_run.peak_reserved_bytes
     device = Figure(
         value=reserved + usual, unit="bytes", source="predicted", low=least + low, high=most + high,
         method="reserved + assumed context" + (" and cuDNN workspaces" if least < most else ""),
@@ -87,7 +122,7 @@ def cuda_levels(
             figure=_reserved(reserved, least, most),
             meaning="as torch.cuda.max_memory_reserved() counts",
         ),
-        *((cudnn_level(reserved, most),) if reserved_range is not None else ()),
+        *((cudnn_level(reserved, most),) if with_cudnn is not None else ()),
         Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
         Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
     ]
@@ -106,10 +141,9 @@ def cuda_levels(
 
 
 def _reserved(value: int, least: int, most: int) -> Figure:
-    method = "allocator simulated, enough memory"
     if least == most:
-        return _predicted(value, method)
-    method += "; low and high with cuDNN's workspaces: by assumption, and at least the 90 % range of measured jobs"
+        return _predicted(value, "allocator simulated, enough memory")
+    method = "allocator simulated with and without cuDNN's workspaces, mean; low and high held 90 % of measured jobs"
     return Figure(value=value, unit="bytes", source="predicted", method=method, low=least, high=most)
 
 

@@ -45,17 +45,24 @@ def _kept(num_before: int, scratch: Scratch | None) -> list[tuple[int, Scratch]]
 
 
 def _of_convolution(kind: Pass, picture: Any, weight: Any, result: Any, groups: int) -> Scratch | None:
-    depthwise = groups > 1 and groups == picture.shape[1] and picture.dtype is torch.float32
+    is_last = _is_last(picture) or _is_last(weight)
+    if groups > 1 and groups == picture.shape[1] and picture.dtype is torch.float32 and not is_last:
+        return None
     return convolution_scratch(
         0, kind, picture_bytes=picture.nbytes, weight_bytes=weight.nbytes, result_bytes=result.nbytes,
-        depthwise=depthwise,
+        num_channels=min(weight.shape[:2]), is_grouped=groups > 1, is_last=is_last,
     )  # fmt: skip
+
+
+def _is_last(tensor: Any) -> bool:
+    """Whether a picture is in channels-last order and not in the plain one as well."""
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
 
 
 def _of_batch_norm(picture: Any) -> Scratch | None:
     """Only in channels-last order is it cuDNN's."""
-    last = picture.dim() == 4 and picture.is_contiguous(memory_format=torch.channels_last)
-    return batch_norm_scratch(0, picture.numel()) if last and not picture.is_contiguous() else None
+    return batch_norm_scratch(0, picture.numel()) if _is_last(picture) else None
 
 
 def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
