@@ -77,7 +77,7 @@ def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: boo
     from memfit import api
     from memfit.show.terminal.reproduction import offloading_text
 
-    speeds = {"bandwidths": bandwidths} if bandwidths else {}
+    speeds: dict[str, Any] = {"bandwidths": bandwidths} if bandwidths else {}
     found = _followed(lambda show: api.reproduce_offloading(**asked, **speeds, progress=show), output, force, quiet)
     text = lambda width, color: offloading_text(found, width=max(width, 100), color=color)  # noqa: E731
     _show_and_write(found, text, output, as_json, quiet)
