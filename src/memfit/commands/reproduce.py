@@ -77,7 +77,7 @@ def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: boo
     from memfit import api
     from memfit.show.terminal.reproduction import offloading_text
 
-    speeds = {"bandwidths": bandwidths} if bandwidths else {}
+    speeds: dict[str, Any] = {"bandwidths": bandwidths} if bandwidths else {}
     found = _followed(lambda show: api.reproduce_offloading(**asked, **speeds, progress=show), output, force, quiet)
     text = lambda width, color: offloading_text(found, width=max(width, 100), color=color)  # noqa: E731
     _show_and_write(found, text, output, as_json, quiet)
@@ -92,18 +92,21 @@ def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: boo
     "--budget", "budget_bytes", type=BYTES, metavar="SIZE", default="2GiB", show_default=True,
     help="What the step may take, for example 8GiB.",
 )  # fmt: skip
-@click.option("--link-mbit", type=POSITIVE, default=10.0, show_default=True, help="Speed of the link.")
-@click.option("--link-watts", type=POSITIVE, default=2.0, show_default=True, help="Power while it sends.")
-@click.option("--device-gflops", type=POSITIVE, default=20.0, show_default=True, help="10^9 operations/s reached.")
-@click.option("--device-watts", type=POSITIVE, default=10.0, show_default=True, help="Power in training.")
-@click.option("--images-per-day", type=click.IntRange(1), default=5000, show_default=True, help="To train on or send.")
+@click.option("--link-mbit", type=POSITIVE, metavar="X", default=10.0, show_default=True, help="Speed of the link.")
+@click.option("--link-watts", type=POSITIVE, metavar="X", default=2.0, show_default=True, help="Power while it sends.")
+@click.option("--device-gflops", type=POSITIVE, metavar="X", default=20.0, show_default=True, help="10^9 op/s reached.")
+@click.option("--device-watts", type=POSITIVE, metavar="X", default=10.0, show_default=True, help="Power in training.")
+@click.option(
+    "--images-per-day", type=click.IntRange(1), metavar="N", default=5000, show_default=True, help="To train on."
+)
 @click.option(
     "--image-size", "image_bytes", type=BYTES, metavar="SIZE", default="250kB", show_default=True,
     help="One image as it is sent.",
 )  # fmt: skip
 @click.option(
-    "--passes", "num_epochs", type=click.IntRange(1), default=1, show_default=True, help="Over a day's images."
-)
+    "--passes", "num_epochs", type=click.IntRange(1), metavar="N", default=1, show_default=True,
+    help="Over a day's images.",
+)  # fmt: skip
 @quiet_option
 @json_option
 def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> None:
