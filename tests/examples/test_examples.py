@@ -22,7 +22,7 @@ NEEDS_TORCH = {"measure", "predict", "fit", "doctor"}
 NO_EXAMPLE_YET: set[str] = set()
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(EXAMPLES.glob("*/README.md"))]
 FENCE = re.compile(r"^```\w*\n(.*?)^```|((?:^    .*\n)+)", re.DOTALL | re.MULTILINE)
-PLACEHOLDERS = re.compile(r"\[|\.\.\.|\b(COMMAND|RUN|FOLDER|FILE|TARGET|SNAPSHOT|ADDRESS|NAME|PID)\b|[{|<]|ARGS")
+PLACEHOLDERS = re.compile(r"\[|\.\.\.|\b(COMMAND|RUN|FOLDER|FILE|TARGET|SNAPSHOT|ADDRESS|NAME|PID)\b|[{|<$]|ARGS")
 
 
 def scripts() -> list[object]:
