@@ -95,7 +95,7 @@ def all_blocks() -> dict[str, Block]:
     for script in sorted(ROOT.glob("examples/*/run.sh")):
         verb = script.parent.name
         found[f"examples/{verb}"] = Block(
-            file=f"examples/{verb}/README.md", commands=(f"sh -v {script.name}",), folder=f"examples/{verb}"
+            file=f"examples/{verb}/README.md", commands=(f"sh -ev {script.name}",), folder=f"examples/{verb}"
         )
     return found
 

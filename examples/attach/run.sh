@@ -1,3 +1,3 @@
 python grow.py &
 memfit attach $! --for 2s --no-report -f -o memfit-runs/attached
-wait
+kill $!
