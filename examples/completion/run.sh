@@ -1,0 +1,1 @@
+memfit completion bash | head -3
