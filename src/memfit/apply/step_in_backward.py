@@ -346,21 +346,20 @@ def place_of(frame: FrameType) -> str:
 class GuardedParameter(torch.nn.Parameter):
     """The class of a parameter while its gradients are watched; copies and pickles of it are plain."""
 
-    @property
-    def grad(self) -> torch.Tensor | None:  # type: ignore
+    def _read(self) -> torch.Tensor | None:
         owner = _OWNERS.get(id(self))
         return _DESCRIPTOR.__get__(self) if owner is None else owner.read(self, sys._getframe(1))
 
-    @grad.setter
-    def grad(self, value: torch.Tensor | None) -> None:
+    def _write(self, value: torch.Tensor | None) -> None:
         owner = _OWNERS.get(id(self))
         if owner is not None:
             owner.write(self, value)
         _DESCRIPTOR.__set__(self, value)
 
-    @grad.deleter
-    def grad(self) -> None:
-        self.grad = None
+    def _drop(self) -> None:
+        self._write(None)
+
+    grad: Any = property(_read, _write, _drop)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         with unguarded(self):
