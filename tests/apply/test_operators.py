@@ -259,6 +259,17 @@ def test_another_operator_of_the_same_name_is_run_again_as_it_was_called():
     compared(let_between(lambda x: x.mul_(1.5)))
 
 
+def test_a_forward_that_depends_on_random_numbers_is_not_planned():
+    torch.manual_seed(0)
+    model = Whims()
+    model.between = lambda x: x if torch.rand(()) < 0.5 else torch.sin(x)
+    job, found = job_for(model), []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        found.append(trace_operators(job))
+    assert any(each is None for each in found)
+
+
 def test_a_graph_that_is_kept_is_run_backward_twice():
     def step(job: Job) -> None:
         loss = F.cross_entropy(job.model(job.batch[0])[:, :5], job.batch[1])

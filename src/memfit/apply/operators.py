@@ -8,7 +8,8 @@ number first, with the random numbers of the first time, and lets go of everythi
 
 What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
 from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
-since, and if some of its values are those of the first time.
+since, and if some of its values are those of the first time. The guards of `torch._C` and the way from a weak
+reference to a storage are private to torch (read in torch 2.13).
 """
 
 from __future__ import annotations
@@ -551,5 +552,5 @@ def may_record() -> bool:
 
 
 def bytes_of(batch: Any) -> int:
-    """Of a batch."""
+    """Of the tensors of a batch."""
     return storage_bytes(tensors_of(batch))

@@ -43,6 +43,8 @@ class Bench(Protocol):
 
 def fit_operators(bench: Bench, everything_kept: Plan, make: MakePlanner) -> tuple[Plan, Proof] | None:
     """A plan with its proof: one that holds, else the smallest there is; None where there is none of this kind."""
+    if everything_kept.chain.uncalled:  # blocks that another step may call
+        return None
     trace = trace_operators(bench.job)
     if trace is None or not any(each.may_drop for each in trace.tensors):
         return None

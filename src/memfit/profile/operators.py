@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,8 @@ from memfit.model.structures import leaves_of
 from memfit.profile.meter.events import Block, Record
 from memfit.profile.meter.meter import put_mark, record_events
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
+
+OTHER_SEED = 20
 
 
 class _Over(BaseException):
@@ -168,7 +171,10 @@ def _unpack(kept: Any) -> torch.Tensor:
 
 
 def trace_operators(job: Job) -> OperatorTrace | None:
-    """Measure a job operator by operator; None where its operators are not run one by one, or not in one forward."""
+    """Measure a job operator by operator; None where its operators are not run one by one, or not in one forward.
+
+    Also None where they depend on random numbers, as in a model that drops layers: another step may then run others.
+    """
     if job.spared is not None or any(is_compiled(module) for module in job.model.modules()):
         return None
     kept, first = _run(job, keeps=True)
@@ -195,6 +201,9 @@ def _run(job: Job, *, keeps: bool) -> tuple[_Watch, Record]:
             job.run()
 
     with leaving_no_trace(job):
+        if not keeps:  # other random numbers: a forward that goes another way with them cannot be planned here
+            torch.manual_seed(OTHER_SEED)
+            random.seed(OTHER_SEED)
         return watch, record_events(run, job.device)
 
 

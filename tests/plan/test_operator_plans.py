@@ -1,0 +1,94 @@
+"""Is a trace replayed as the backward would run it, and is what the search finds never worse than it says?"""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import pytest
+
+from memfit.plan.operators import OperatorPlanner, Replayed
+from memfit.records.operators import Operator, OperatorTrace, TracedTensor
+
+SIZES = (100, 100, 300, 100)
+
+
+def a_chain() -> OperatorTrace:
+    """Four operators in a row, each reading the tensor before it; the backward uses the four tensors, last first.
+
+    A backward holds a gradient as large as its tensor while it runs. Moments: four operators, the end of the forward,
+    the turn, four uses.
+    """
+    count = len(SIZES)
+    operators = [
+        Operator(name=f"aten::op{n}", seconds=1.0, reads=(n - 1,) if n else (), makes=(n,)) for n in range(count)
+    ]
+    tensors = [
+        TracedTensor(
+            num_bytes=size, operator=n, writers=(n,), is_saved=True, may_drop=n > 0,
+            gone=min(n + 2, count), used=count + 2 + (count - 1 - n), ends=count + 2 + (count - 1 - n), depth=1,
+        )
+        for n, size in enumerate(SIZES)
+    ]  # fmt: skip
+    made = [sum(SIZES[:n]) for n in range(count + 1)]
+    left = [sum(SIZES[: n + 1]) for n in reversed(range(count))]
+    peaks = [*made[1:], made[-1], made[-1], *(total + SIZES[n] for total, n in zip(left, (3, 2, 1, 0), strict=True))]
+    starts = [*made[:-1], made[-1], made[-1], *left]
+    labels = [f"moment {n}" for n in range(len(peaks))]
+    return OperatorTrace(
+        operators=tuple(operators), tensors=tuple(tensors), starts=tuple(starts), peaks=tuple(peaks),
+        labels=tuple(labels),
+    )  # fmt: skip
+
+
+def all_choices(planner: OperatorPlanner) -> list[Replayed]:
+    may = [n for n, each in enumerate(planner.trace.tensors) if each.may_drop]
+    sets = [frozenset(s) for s in chain.from_iterable(combinations(may, k) for k in range(len(may) + 1))]
+    return [
+        planner.replayer.replay(dropped, passing)
+        for dropped in sets
+        for passing in map(
+            frozenset, chain.from_iterable(combinations(sorted(dropped), k) for k in range(len(dropped) + 1))
+        )
+    ]
+
+
+def test_a_dropped_tensor_is_gone_until_the_backward_asks_for_it():
+    planner = OperatorPlanner(a_chain())
+    assert planner.plain.peak_bytes == 500 + 300
+    found = planner.replayer.replay(frozenset({2}))
+    # gone from the end of the forward, made again at its own use from the tensor before it
+    assert list(found.levels[:4]) == [100, 200, 500, 600]
+    assert list(found.levels[4:6]) == [300, 300]
+    assert found.levels[6] == 700 - 300
+    assert found.levels[7] == 500 + 300
+    assert (found.made_again, found.repeated, found.sources) == ([(7, 2)], {2}, {1})
+
+
+def test_what_is_made_on_the_way_stays_unless_it_passes():
+    planner = OperatorPlanner(a_chain())
+    stays = planner.replayer.replay(frozenset({1, 2}))
+    passes = planner.replayer.replay(frozenset({1, 2}), frozenset({1}))
+    assert sorted(stays.made_again) == [(7, 1), (7, 2)]
+    assert sorted(passes.made_again) == [(7, 2), (8, 1)]
+    assert passes.levels[7] == stays.levels[7] - SIZES[1]
+    assert passes.seconds == pytest.approx(stays.seconds + 1.0, rel=1e-3)
+
+
+def test_the_search_finds_the_lowest_peak_of_a_chain_and_keeps_to_every_budget():
+    planner = OperatorPlanner(a_chain())
+    every = all_choices(planner)
+    lowest = min(each.peak_bytes for each in every)
+    assert planner.least().peak_bytes == lowest
+    for budget_bytes in sorted({each.peak_bytes for each in every}):
+        found = planner.within(budget_bytes)
+        assert found is not None
+        assert found.peak_bytes <= budget_bytes
+    assert planner.within(lowest - 1) is None
+
+
+def test_a_choice_names_what_is_dropped_run_again_and_read():
+    planner = OperatorPlanner(a_chain())
+    choice = planner.choice(planner.replayer.replay(frozenset({1, 2}), frozenset({1})), 7)
+    assert [(each.operator, each.num_bytes, each.stays) for each in choice.dropped] == [(1, 100, False), (2, 300, True)]
+    assert (choice.repeated, choice.sources, choice.input_bytes) == ((1, 2), (0,), 7)
+    assert choice.names == ("aten::op0", "aten::op1", "aten::op2")
