@@ -258,3 +258,25 @@ def test_a_model_in_data_parallel_runs_on_one_gpu(tmp_path: Path):
     (tmp_path / "train.py").write_text(WRAPPED)
     prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
     assert prediction.num_steps == 3
+
+
+CUDA_TYPES = """
+import numpy as np, torch
+Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
+model = torch.nn.Linear(64, 32).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    x, y = Tensor(np.random.normal(0, 1, (16, 64))), Tensor(16, 32).fill_(1.0)
+    assert torch.zeros(3).type(torch.cuda.LongTensor).is_cuda
+    assert torch.zeros(3).type("torch.cuda.HalfTensor").dtype is torch.float16
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(bool(can_fake_cuda()), reason="fake CUDA tensors do not work with this build of torch")
+def test_the_old_types_of_cuda_make_and_cast_tensors(tmp_path: Path):
+    (tmp_path / "train.py").write_text(CUDA_TYPES)
+    prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
+    assert prediction.num_steps == 3

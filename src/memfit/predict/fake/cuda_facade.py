@@ -17,6 +17,7 @@ import torch.cuda.profiler
 import torch.cuda.random
 
 from memfit.predict.child.messages import TraceRequest
+from memfit.predict.fake.patches.cuda_types import cuda_types
 from memfit.predict.fake.recording import Recording
 from memfit.predict.observe.log import TraceLog
 
@@ -90,6 +91,7 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
+        stack.enter_context(cuda_types())
         yield
 
 

@@ -76,7 +76,9 @@ class PassedSteps:
     def _made_again(self, module: Any, inputs: Any, shown: tuple[Any, ...]) -> Any:
         leaves, nest, needs_gradient = shown
         given = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        made = _StandIn.apply(lambda: self._give_gradients(module), leaves, needs_gradient, _anchor(), *given)
+        with self._tracker.outside.made_here():
+            anchor = torch.empty((), requires_grad=True)
+        made = _StandIn.apply(lambda: self._give_gradients(module), leaves, needs_gradient, anchor, *given)
         tensors = iter(made)
         found = [next(tensors) if isinstance(leaf, tuple) else leaf for leaf in leaves]
         return _pytree.tree_unflatten(found, nest)
@@ -159,7 +161,7 @@ class _StandIn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, on_backward: Any, leaves: Any, needs_gradient: Any, anchor: Any, *given: Any) -> Any:
-        ctx.on_backward, ctx.shapes = on_backward, [(tuple(t.shape), t.dtype, t.device) for t in (anchor, *given)]
+        ctx.on_backward, ctx.shapes = on_backward, [(tuple(t.shape), t.dtype, t.device) for t in given]
         made = tuple(
             torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4])
             for leaf in leaves
@@ -172,11 +174,7 @@ class _StandIn(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         with torch.no_grad():
             ctx.on_backward()
-            return None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
-
-
-def _anchor() -> torch.Tensor:
-    return torch.empty((), requires_grad=True)
+            return None, None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
 
 
 def _results_of(value: Any) -> tuple[Any, ...] | None:

@@ -50,12 +50,12 @@ def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[
 
         return call
 
-    def to_sparse(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
-        layout = kwargs.get("layout")
-        if args[0].layout is not torch.strided or layout not in (None, torch.sparse_coo):
+    def to_sparse(func: Any, args: Any, kwargs: Any, real: Any) -> Any:
+        given, layout = args[0], kwargs.get("layout")
+        if given.layout is not torch.strided or layout not in (None, torch.sparse_coo):
             return func(*args, **kwargs)
-        num_sparse = args[1] if len(args) > 1 else args[0].dim()
-        return _made_sparse(args[0], num_sparse, _num_nonzero(args[0], num_sparse, most_in))
+        num_sparse = args[1] if len(args) > 1 else given.dim()
+        return _made_sparse(given, num_sparse, _num_nonzero(given, num_sparse, most_in))
 
     diagonals: dict[int, tuple[Any, int]] = {}
 
@@ -150,7 +150,8 @@ def _fake_of(real: Any, device: Any, is_known: bool) -> Any:
 
 def _product(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
     """A sparse matrix times a dense one is dense."""
-    first, second = args[-2:] if len(args) < 4 else args[1:3]
+    place = 0 if func is aten.mm.default else 1
+    first, second = args[place], args[place + 1]
     if first.layout is not torch.sparse_coo or second.layout is not torch.strided:
         return answer_by_example(func, args, kwargs) if has_sparse(args) else func(*args, **kwargs)
     return second.new_empty((first.shape[0], second.shape[1]))

@@ -95,7 +95,7 @@ class SafeOpened:
 
     open: Any = None
     """The class of the library."""
-    outside: Outside = contextlib.nullcontext
+    outside: Any = contextlib.nullcontext
     """Within it, tensors on the host are made that lie in the mapped file."""
 
     def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:

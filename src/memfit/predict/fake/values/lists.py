@@ -15,7 +15,7 @@ from memfit.predict.observe.known_values import keep_shadow, shadow_of
 
 def of_numbers(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
     """A tensor of a list in which fake tensors are numbers; unknown numbers make a tensor of unknown values."""
-    leaves, nest = _pytree.tree_flatten(data) if isinstance(data, (list, tuple)) else ([], None)
+    leaves, nest = _pytree.tree_flatten(data if isinstance(data, (list, tuple)) else ())
     fakes = [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
     if not fakes:
         return make(data, *args, **kwargs)

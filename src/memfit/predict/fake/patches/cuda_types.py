@@ -1,0 +1,52 @@
+"""`torch.cuda.FloatTensor` and its kin, which a build without CUDA refuses: made and cast to on the pretended GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+TYPES = {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
+}  # fmt: skip
+
+
+class CudaType:
+    """One of these types: called with sizes it gives memory, called with numbers or an array a copy of them."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        self.__name__, self.__module__, self.dtype = name, "torch.cuda", dtype
+
+    def __call__(self, *args: Any, device: Any = "cuda") -> Any:
+        if not args or all(isinstance(arg, int) for arg in args):
+            return torch.empty(args or (0,), dtype=self.dtype, device=device)
+        if isinstance(args[0], torch.Size):
+            return torch.empty(args[0], dtype=self.dtype, device=device)
+        if isinstance(args[0], torch.Tensor):
+            return args[0].to(device=device, dtype=self.dtype)
+        return torch.tensor(args[0], dtype=self.dtype).to(device)
+
+
+@contextlib.contextmanager
+def cuda_types() -> Iterator[None]:
+    """Within, these types exist, and `tensor.type(...)` knows them by object and by name."""
+    kinds = {name: CudaType(name, dtype) for name, dtype in TYPES.items()}
+    by_name = {f"torch.cuda.{name}": kind for name, kind in kinds.items()}
+    original: Any = torch.Tensor.type
+
+    def cast(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kind = dtype if isinstance(dtype, CudaType) else by_name.get(dtype) if isinstance(dtype, str) else None
+        if kind is not None:
+            return tensor.to(device="cuda", dtype=kind.dtype)
+        return original(tensor, *(() if dtype is None else (dtype,)), *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for name, kind in kinds.items():
+            stack.enter_context(patch.object(torch.cuda, name, kind, create=True))
+        stack.enter_context(patch.object(torch.Tensor, "type", cast))
+        yield
