@@ -139,7 +139,9 @@ class _Reader(pickle.Unpickler):
         if number not in self._made:
             self._made[number] = self._make(number)
         storage = self._made[number]
-        return storage if dtype is None else torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        if dtype is None:
+            return storage
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
 def _number_in(file: Any) -> int | None:
