@@ -71,6 +71,10 @@ GROUPS = (
     Group(f"{LAYERS}:embedded", {"tokens": [1024, 4096]}),
     Group(f"{LAYERS}:embedded", {"tokens": [65536], "words": [20000]}),
     Group(f"{LAYERS}:shared_heads", {"precision": ["bf16", "fp32"]}),
+    Group(f"{LAYERS}:normed", {"kind": ["rms", "layer", "group"], "precision": ["fp32", "bf16"]}),
+    Group(f"{LAYERS}:pictured", {"weights": [True, False], "precision": ["fp32", "bf16"]}),
+    Group(f"{LAYERS}:classified", {"precision": ["fp32", "bf16"], "smoothing": [0.0, 0.1]}),
+    Group(f"{LAYERS}:indexed", {"how": ["read", "masked", "written", "added"]}),
 )
 
 RECORDED = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -82,6 +84,67 @@ def shared_heads(precision: str = "bf16", causal: bool = True, device: str = "cu
     """Two layers of attention over eight heads that share two."""
     model = nn.Sequential(*(SharedHeads(256, 8, 2, causal) for _ in range(2))).to(device)
     return _training(model, torch.randn(4, 128, 256, device=device), precision)
+
+
+NORMS = {"rms": nn.RMSNorm, "layer": nn.LayerNorm, "group": partial(nn.GroupNorm, 8)}
+
+
+def normed(kind: str = "rms", precision: str = "fp32", rows: int = 2048, device: str = "cuda") -> Training:
+    """Two layers with a normalisation between them."""
+    model = nn.Sequential(nn.Linear(256, 512), NORMS[kind](512), nn.GELU(), nn.Linear(512, 10)).to(device)
+    return _training(model, torch.randn(rows, 256, device=device), precision)
+
+
+def pictured(weights: bool = True, precision: str = "fp32", device: str = "cuda") -> Training:
+    """Group normalisation over pictures, with weights or without."""
+    norm = nn.GroupNorm(8, 32, affine=weights)
+    model = nn.Sequential(nn.Linear(256, 512), nn.Unflatten(1, (32, 4, 4)), norm, nn.Flatten(), nn.Linear(512, 10))
+    return _training(model.to(device), torch.randn(512, 256, device=device), precision)
+
+
+class Classified(nn.Module):
+    """Scores for many classes, and their cross entropy."""
+
+    def __init__(self, classes: int, smoothing: float) -> None:
+        super().__init__()
+        self.head, self.classes, self.smoothing = nn.Linear(64, classes), classes, smoothing
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The loss; every seventh row does not count."""
+        targets = torch.arange(len(x), device=x.device) % self.classes
+        targets = targets.masked_fill(targets % 7 == 0, -100)
+        return nn.functional.cross_entropy(self.head(x), targets, label_smoothing=self.smoothing)
+
+
+def classified(
+    precision: str = "fp32", smoothing: float = 0.0, rows: int = 512, classes: int = 5000, device: str = "cuda"
+) -> Training:
+    """Cross entropy over many classes."""
+    return _training(Classified(classes, smoothing).to(device), torch.randn(rows, 64, device=device), precision)
+
+
+class Indexed(nn.Module):
+    """Rows that are read, written or added up by their numbers, or where a mask is true."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.inward, self.how = nn.Linear(64, 64), how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows after it."""
+        y, numbers = self.inward(x), torch.arange(len(x), device=x.device) // 2
+        if self.how == "read":
+            return y[numbers]
+        if self.how == "masked":
+            return y[numbers % 3 == 0]
+        if self.how == "written":
+            return torch.zeros_like(y).index_put((numbers,), y)
+        return torch.zeros_like(y).index_put((numbers,), y, accumulate=True)
+
+
+def indexed(how: str = "read", rows: int = 4096, device: str = "cuda") -> Training:
+    """Advanced indexing, whose backward is the other of reading and writing."""
+    return _training(Indexed(how).to(device), torch.randn(rows, 64, device=device))
 
 
 def _training(model: nn.Module, batch: torch.Tensor, precision: str = "fp32") -> Training:

@@ -33,3 +33,11 @@ def test_what_a_forward_leaves_to_a_backward_is_an_activation_and_nothing_else_i
         waits = not is_short and any(later == "backward" for later, _ in happenings[index + 1 :])
         expected = "activation" if waits and phase in ("forward", "recompute") else "temporary"
         assert (span.num_bytes, span.phase, span.category) == (512 * (index + 1), phase, expected)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20))
+def test_what_is_taken_at_a_workspace_of_cublas_and_returned_at_once_was_one(at_once: list[bool]) -> None:
+    events, places = recorded([("forward", is_short) for is_short in at_once])
+    timeline = timeline_of_record(events, places, [], lambda frames: "", frozenset(range(0, 20, 2)))
+    for index, (span, is_short) in enumerate(zip(timeline.spans, at_once, strict=True)):
+        assert span.category == ("workspace" if is_short and index % 2 == 0 else "temporary")

@@ -73,6 +73,21 @@ def check(device="cuda"):
     return step
 """
 
+MASKED = """
+import torch
+model, words = torch.nn.Linear(64, 64).cuda(), torch.nn.Embedding(100, 64).cuda()
+optimizer = torch.optim.SGD([*model.parameters(), *words.parameters()], lr=0.1)
+for step in range(3):
+    ids = torch.arange(512, device="cuda").view(8, 64) % 100
+    y, mask = model(words(ids)), ids % 7 == 0
+    chosen, spread, rest = y[mask], y.clone(), torch.zeros_like(y)
+    spread[mask] = 0.0
+    rest[~mask] = y[~mask]
+    (chosen.sum() + torch.masked_select(y, mask[..., None]).sum() + spread.sum() + rest.sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 SCRIPT = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
@@ -132,3 +147,9 @@ def test_a_floating_value_that_was_read_is_listed_with_its_line_and_can_be_answe
 def test_tokens_are_routed_evenly_and_that_is_said(script: Callable[..., str]):
     prediction = predict(f"{script(ROUTING, 'routing.py')}:route")
     assert [text for text, _, _ in reads(prediction)] == ["indices from topk of unknown values are spread evenly"]
+
+
+def test_a_backward_through_a_mask_counts_what_its_forward_counted(script: Callable[..., str]):
+    said = predict_on_phantom(describe_job(script(MASKED)), parse_device("cuda:a100-40gb"), num_steps=3)
+    assert said.num_steps >= 3
+    assert not any(item.kind == "value read" for item in said.assumptions), said.assumptions

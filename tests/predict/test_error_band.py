@@ -76,3 +76,18 @@ raise ValueError("mine")
     assert "ValueError: mine" in prediction.error_band
     assert prediction.error_band.startswith("not known for the whole job")
     assert not any(item.kind == "assumed value" for item in prediction.assumptions), "only the order was drawn"
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("a mask of 512 unknown values is taken to be all true", "not known, since a guess"),
+        ("indices from topk of unknown values are spread evenly", "only as long as no size follows"),
+        ("every other rank is taken to send the same values as this one", "only as long as no size follows"),
+        ("an unknown bool was read and answered with 0", "only as long as no size follows"),
+        ("an unknown int64 was read and answered with 0", "only as long as no size follows"),
+        ("an unknown float32 was read and answered with 0", "the band"),
+    ],
+)
+def test_reads_on_the_phantom_gpu_that_sizes_follow_from_leave_no_band(text: str, begins: str):
+    assert earned("the band", [Assumption(kind="value read", text=text)]).startswith(begins)

@@ -15,6 +15,10 @@ from memfit.predict.levels.guesses import AS_TOLD, DECIDES, DRAWN, MAY_DECIDE
 from memfit.predict.levels.sharding import Sharding
 from memfit.records.prediction import Assumption
 
+VALUE_READ = "value read"
+SIZE_FOLLOWS = ("taken to be all true", "taken to be all different")
+UNKNOWN_WHOLE = ("an unknown bool", "an unknown int", "an unknown uint", "indices from ", "every other rank ")
+"""Reads on the phantom GPU (phantom/torch_values.py) that a shape or a branch may follow from."""
 CPU_BAND = (
     "tensor level: equal to the byte with the CPU allocator's own events in nearly all checked jobs, below 0.1 % off "
     "in the rest (docs/accuracy.md)"
@@ -59,20 +63,30 @@ def error_band(
 
 def earned(base: str, assumptions: Sequence[Assumption]) -> str:
     """A band, as far as guesses and what was not seen leave it standing."""
-    guessed = [item for item in assumptions if item.kind == "upper bound" or _asks(item, DECIDES)]
+    guessed = [item for item in assumptions if item.kind == "upper bound" or _asks(item, DECIDES) or _sizes(item)]
     guessed = [item for item in guessed if not item.text.endswith(AS_TOLD)]
     if guessed:
         return f"not known, since a guess may have decided a shape or a branch: {_said(guessed[0])}"
     unseen = [item for item in assumptions if item.kind == UNSEEN]
     if unseen:
         return f"not known for the whole job: {_said(unseen[0])}. For what was seen: {base}"
-    whole = [item for item in assumptions if _asks(item, MAY_DECIDE)]
+    whole = [item for item in assumptions if _asks(item, MAY_DECIDE) or _reads_whole(item)]
     if whole:
         return f"only as long as no size follows from this guess: {_said(whole[0])}. Then {base}"
     drawn = [item for item in assumptions if item.kind == "assumed value" and item.text.endswith(DRAWN)]
     if drawn:
         return f"for the numbers drawn here; where sizes follow from others ({_said(drawn[0])}) it may be more. {base}"
     return base
+
+
+def _sizes(item: Assumption) -> bool:
+    """Whether a read on the phantom GPU was answered by an assumption from which sizes follow."""
+    return item.kind == VALUE_READ and any(words in item.text for words in SIZE_FOLLOWS)
+
+
+def _reads_whole(item: Assumption) -> bool:
+    """Whether an unknown integer or truth was read on the phantom GPU: printed, or a size follows from it."""
+    return item.kind == VALUE_READ and item.text.startswith(UNKNOWN_WHOLE)
 
 
 def _said(item: Assumption) -> str:

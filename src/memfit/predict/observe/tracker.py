@@ -193,15 +193,13 @@ class Tracker(LeanMode):
         self._notice_backward()
         signature = self._sign(func, args, kwargs) if self._sign else None
         multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and args[0].device.type == "cuda"
-        if multiplies:
-            self._note_gemm(args[0].device)
         position = len(self.log.entries)
         scalar_uid = self._note_wrapped_numbers(func, args)
         result = func(*args, **kwargs)
         num_entries = len(self.log.entries)
         uids = self._note_results(func, args, result)
-        if multiplies and not self._gemm_stays:
-            self.log.free(self._note_workspace(args[0].device))
+        if multiplies:
+            self._note_gemm(args[0].device)
         for note in self.insides:
             note(self, func, args, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
@@ -379,12 +377,14 @@ class Tracker(LeanMode):
         self.log.entries.insert(position, ("call", len(self.log.calls) - 1))
 
     def _note_gemm(self, device: torch.device) -> None:
-        """The first matrix product of every thread makes cuBLAS a workspace, where it stays."""
+        """A product takes a workspace of cuBLAS after its result: every one, or, where it stays, a thread's first."""
         if self._gemm_stays is None:
             self._gemm_stays = workspace_stays(str(torch.__version__), os.environ)
             self._gemm_workspace_bytes = workspace_bytes(self._gemm_workspace_bytes, os.environ)
         thread = threading.get_ident()
-        if self._gemm_stays and thread not in self._gemm_threads:
+        if not self._gemm_stays:
+            self.log.free(self._note_workspace(device))
+        elif thread not in self._gemm_threads:
             self._gemm_threads.add(thread)
             self._note_workspace(device)
 

@@ -7,7 +7,7 @@ to whatever lives at that address when the record reaches place n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,17 @@ class _Walk:
 
 
 def timeline_of_record(
-    events: Iterable[Mapping[str, Any]], places: list[Place], claims: list[Claim], line_of: Callable[[Any], str]
+    events: Iterable[Mapping[str, Any]],
+    places: list[Place],
+    claims: list[Claim],
+    line_of: Callable[[Any], str],
+    workspaces: Container[int] = (),
 ) -> Timeline:
-    """Spans of all storages; `line_of` finds the user's line in an event's frames."""
+    """Spans of all storages; `line_of` finds the user's line in an event's frames.
+
+    `workspaces` are addresses that cuBLAS was given: what is taken there and returned at once, as from torch 2.15 on,
+    was a workspace.
+    """
     walk = _Walk()
     waiting = sorted(claims, key=lambda claim: claim.place, reverse=True)
     reached = -1
@@ -84,6 +92,8 @@ def timeline_of_record(
             ended = walk.live.pop(event["addr"], None)
             if ended is not None:
                 ended.end = walk.num_events
+                if ended.end == ended.start + 1 and ended.address in workspaces and ended.category == "temporary":
+                    ended.category = "workspace"
                 walk.num_events += 1
     for claim in reversed(waiting):
         _settle(walk.live, claim)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from memfit.predict.gpu_rules.attention import (
     flash_backward_scratch,
     flash_forward_scratch,
 )
+from memfit.predict.gpu_rules.embedding import sort_bytes
 from memfit.predict.gpu_rules.reduction import Processors, reduction_scratch
 
 aten = torch.ops.aten
@@ -80,6 +82,32 @@ def _reduces(place: int | None, partial_bytes: Callable[[torch.dtype], int]) -> 
             partial_bytes=partial_bytes(source.dtype), processors=card.processors,
         )  # fmt: skip
         return [Inside(1, (buffer_bytes, counter_bytes, -2, -1)) for buffer_bytes, counter_bytes in found]
+
+    return rule
+
+
+def _copied(shape: Sequence[int]) -> Any:
+    """What a reduction asks of a copy in the longest integer type, in order."""
+    steps = [1]
+    for size in reversed(shape[1:]):
+        steps.insert(0, steps[0] * max(1, size))
+    stride, count = tuple(steps[: len(shape)]), len(shape)
+    return SimpleNamespace(
+        shape=shape, dim=lambda: count, stride=lambda: stride, element_size=lambda: 8, dtype=torch.int64
+    )
+
+
+def _sums(place: int | None) -> Rule:
+    """A sum: integers and masks are first copied to the longest type."""
+    reduces = _reduces(place, _sum_bytes)
+
+    def rule(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+        source = args[0]
+        if source.dtype.is_floating_point or source.dtype.is_complex or source.dtype is torch.int64:
+            return reduces(args, result, card)
+        parts = reduces((_copied(source.shape), *args[1:]), result, card)
+        inner = [request if request > 0 else request - 1 for part in parts for request in part.requests]
+        return [Inside(1, (8 * source.numel(), *inner))]
 
     return rule
 
@@ -166,7 +194,9 @@ def _max_pool_backward(args: Sequence[Any], result: Any, card: Card) -> list[Ins
 
 
 def _group_norm(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
-    """Scale and shift of every channel of every picture."""
+    """Scale and shift of every channel of every picture; none where a channel is one number, or has no weights."""
+    if args[5] == 1 or (args[1] is None and args[2] is None):
+        return []
     channels = _sum_bytes(args[0].dtype) * args[3] * args[4]
     return [Inside(3, (channels, channels))]
 
@@ -176,7 +206,27 @@ def _group_norm_backward(args: Sequence[Any], result: Any, card: Card) -> list[I
     item_bytes, pictures = _sum_bytes(args[0].dtype), args[5]
     channels, groups = item_bytes * pictures * args[6], item_bytes * pictures * args[8]
     num_results = sum(isinstance(part, torch.Tensor) for part in result)
-    return [Inside(num_results, (channels, channels, groups, groups, channels))]
+    if args[7] == 1:
+        return [Inside(num_results, (groups, groups))]
+    by_weight = () if args[4] is None else (channels,)
+    return [Inside(num_results, (channels, channels, groups, groups, *by_weight))]
+
+
+def _index_put(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    """Rows that are added up by their numbers: the numbers are checked, made plain, and sorted with their places.
+
+    A backward knows its numbers to be in order and does not check them. Only rows named by one tensor are modelled.
+    """
+    named = [(dim, index) for dim, index in enumerate(args[1]) if index is not None]
+    if len(args) < 4 or not args[3] or len(named) != 1 or named[0][1].dtype is not torch.int64:
+        return []
+    dim, index = named[0]
+    numbers, count = 8 * index.numel(), index.numel()
+    sorting = sort_bytes(count, args[0].shape[dim] - 1, 8)
+    if torch._C._current_graph_task_id() != -1:
+        return [Inside(1, (numbers, numbers, -1, numbers, numbers, numbers, sorting, -6))]
+    check = (8, 8, 1, -3, 1, -4, -2, -1)
+    return [Inside(1, (*check, numbers, numbers, -5, numbers, numbers, numbers, sorting, -10))]
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -230,8 +280,11 @@ def _softmax_backward(args: Sequence[Any], result: Any, card: Card) -> list[Insi
 
 RULES: dict[Any, Rule] = {
     aten._softmax_backward_data.default: _softmax_backward,
-    aten.sum.default: _reduces(None, _sum_bytes),
-    aten.sum.dim_IntList: _reduces(1, _sum_bytes),
+    aten.sum.default: _sums(None),
+    aten.sum.dim_IntList: _sums(1),
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
     aten.mean.default: _reduces(None, _sum_bytes),
     aten.mean.dim: _reduces(1, _sum_bytes),
     aten.linalg_vector_norm.default: _reduces(2, _sum_bytes),

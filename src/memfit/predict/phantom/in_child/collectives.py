@@ -236,7 +236,8 @@ RULES: dict[str, Callable[..., Iterable[Result]]] = {
 
 def _group(name: str) -> tuple[int, int]:
     """Size of a group and the rank in it, by its name."""
-    group = distributed.distributed_c10d._resolve_process_group(name)
+    resolve: Any = distributed.distributed_c10d._resolve_process_group  # pyright: ignore[reportPrivateImportUsage]
+    group = resolve(name)
     return group.size(), group.rank()
 
 

@@ -27,7 +27,7 @@ def load_dynamo_later() -> None:
     inner = getattr(torch.optim.Optimizer.add_param_group, "__code__", None)
     if MODULE in sys.modules or inner is None or ANSWER not in inner.co_consts:
         return
-    functions = [item for item in gc.get_objects() if type(item) is FunctionType]
+    functions: list[Any] = [item for item in gc.get_objects() if type(item) is FunctionType]
     wrapped = [function.__wrapped__ for function in functions if function.__code__ is inner]
     answered = [function for function in wrapped if ANSWER not in vars(function)]
     steps = [function for function in functions if _marks_a_break(function.__code__)]

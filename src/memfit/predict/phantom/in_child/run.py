@@ -21,7 +21,8 @@ from memfit.job.load import arguments_for, load_function
 from memfit.job.training import as_training, plain_step
 from memfit.predict.child.messages import UNSEEN, Failure
 from memfit.predict.child.progress import reporting
-from memfit.predict.child.script_ends import own_part, script_failure
+from memfit.predict.child.script_ends import hint_for, own_part, script_failure
+from memfit.predict.gpu_rules.cublas import workspace_stays
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.places import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
@@ -65,6 +66,8 @@ class PhantomRun:
         self.seconds = 0.0
         self.chooser: BatchChooser | None = None
         self._kept: Any = None
+        self.num_made = 0
+        """Steps of a script that came to its end."""
 
     def answer(self) -> Answer:
         """Run the job; a reply, also when memory ran out, or a failure."""
@@ -121,7 +124,7 @@ class PhantomRun:
         if job.kind == "script":
             if self.request.options.choose_batches:
                 self.chooser = BatchChooser(lambda: self.watch.step, self.watch.line)
-            run_script(
+            self.num_made = run_script(
                 job.path,
                 job.arguments,
                 self.request.scratch_folder,
@@ -170,7 +173,8 @@ class PhantomRun:
 
     def _reply(self, text: str) -> PhantomReply:
         statistics = torch.cuda.memory_stats()
-        num_steps = max(self.watch.num_updates.values(), default=0) or (0 if text else self.request.num_steps)
+        made = self.num_made or max(self.watch.num_updates.values(), default=0)
+        num_steps = made or (0 if text else self.request.num_steps)
         started = time.perf_counter()
         timeline = self._timeline()
         return PhantomReply(
@@ -201,8 +205,12 @@ class PhantomRun:
         snapshot: Any = torch.cuda.memory._snapshot()
         events = snapshot["device_traces"][0]
         end = len(self.watch.places)
-        workspaces = [Claim(end, address, "workspace") for address in self.library.workspaces()]
-        return timeline_of_record(events, self.watch.places, self.watch.claims + workspaces, self.watch.line_of_frames)
+        given = self.library.workspaces()
+        stays = workspace_stays(str(torch.__version__), os.environ)
+        claims = self.watch.claims + [Claim(end, address, "workspace") for address in given if stays]
+        return timeline_of_record(
+            events, self.watch.places, claims, self.watch.line_of_frames, frozenset() if stays else frozenset(given)
+        )
 
     def _assumptions(self) -> Iterator[Assumption]:
         for (kind, text, line), count in self.notes.items():
@@ -254,7 +262,8 @@ def _failed_by_itself(error: Exception, run: PhantomRun) -> Failure:
     made = max(run.watch.num_updates.values(), default=0)
     return Failure(
         kind="script", what=f"the job failed at {where} after {made} optimizer steps",
-        found=f"{type(error).__name__}: {first}", traceback=text, hint=_hint(f"{type(error).__module__} {error}"),
+        found=f"{type(error).__name__}: {first}", traceback=text,
+        hint=hint_for(error) or _hint(f"{type(error).__module__} {error}"),
     )  # fmt: skip
 
 
@@ -263,8 +272,6 @@ def _hint(text: str) -> str:
         return "the phantom machine has one GPU: predict what one rank does, with --ranks for the size of the group"
     if any(word in text for word in ("torch._dynamo", "torch._inductor", "BackendCompilerFailed", "TORCHDYNAMO")):
         return "with TORCHDYNAMO_DISABLE=1 set, it is predicted as it runs without torch.compile"
-    if any(f"'{name}'" in text for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")):
-        return "torchrun sets this for each rank: --ranks 8 predicts the first of 8"
     return "the traceback above is the job's own; values on the phantom GPU are zero unless they are small integers"
 
 

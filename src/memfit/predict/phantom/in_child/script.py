@@ -40,8 +40,8 @@ def run_script(
     values: Values,
     note: Note,
     chooser: BatchChooser | None = None,
-) -> None:
-    """Run it; NeverStepped or ScriptLeft when it does not come to its steps."""
+) -> int:
+    """Run it and return the number of its steps; NeverStepped or ScriptLeft when it does not come to its steps."""
     counter, files = PhantomSteps(watch, num_steps, path, note), CompilingFiles(scratch_folder)
     checkpoints = PhantomCheckpoints(values, note)
     watch.step = 1
@@ -59,6 +59,7 @@ def run_script(
         note(
             "script", f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
         )
+    return counter.num_made
 
 
 def _run_to_its_end(path: str, arguments: tuple[str, ...], counter: PhantomSteps, note: Note) -> bool:

@@ -48,13 +48,13 @@ class PhantomSteps:
         self._until: float | None = None
         self._evaluated: list[tuple[Any, int]] = []
         """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
-        self._num_backwards = self._num_after = 0
+        self._num_backwards = self._num_after = self._num_when_done = 0
         self.is_done = False
 
     @property
     def num_made(self) -> int:
-        """Steps so far."""
-        return max(self._watch.num_updates.values(), default=0) or self._num_backwards
+        """Steps so far, without those that were made on the way to an evaluation."""
+        return self._num_when_done or max(self._watch.num_updates.values(), default=0) or self._num_backwards
 
     @property
     def by_backwards(self) -> bool:
@@ -146,6 +146,7 @@ class PhantomSteps:
 
     def _steps_are_made(self) -> None:
         self.is_done = True
+        self._num_when_done = self.num_made
         now = time.perf_counter()
         least = TO_EVALUATION_SECONDS if self._evaluates() else LEAST_AFTER_SECONDS
         self._until = now + min(max(AFTER_SHARE * (now - self._started), least), MOST_AFTER_SECONDS)

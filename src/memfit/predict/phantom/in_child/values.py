@@ -37,6 +37,7 @@ BY_SHAPE = {
 """What these give depends on the shape of their input only."""
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 SPREAD = {"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "multinomial", "msort", "kthvalue", "median"}
+COUNTED = "memfit_counted"
 FORMATS = {torch.float16: "<e", torch.float32: "<f", torch.float64: "<d"}
 ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 TO_HOST = {"cpu", "to", "tolist", "item", "copy_", "type", "numpy"}
@@ -75,11 +76,13 @@ class Values(TorchFunctionMode):
         if plain:
             return func(*args, **kwargs)
         before = getattr(self._running, "call", None)
-        self._running.call = (func, args, kwargs, [])
+        self._running.call = call = (func, args, kwargs, [])
         try:
             result = func(*args, **kwargs)
         finally:
             self._running.call = before
+        if call[3] and func.__name__ in COUNTS:
+            _count_again(result if result is not None else args[0], call[3][1])
         return self._after(func, args, kwargs, result)
 
     # ---- what a call leaves behind -----------------------------------------------------------------------------
@@ -248,11 +251,15 @@ class Values(TorchFunctionMode):
                 return  # by way of a temporary; the values are put in afterwards
             if num_bytes <= 8:
                 if not numbers:
-                    numbers.append(self._numbers(func, args, kwargs))
+                    counted = list(self._numbers(func, args, kwargs))
+                    numbers.extend((iter(counted), counted))
                 number = next(numbers[0], None)
                 if number is not None:
                     ctypes.memmove(to, int(number).to_bytes(num_bytes, "little", signed=number < 0), num_bytes)
                     return
+        elif num_bytes <= 8 and (number := _number_of_node()) is not None:
+            ctypes.memmove(to, int(number).to_bytes(num_bytes, "little"), num_bytes)
+            return
         self._unknown(None if call is None else _tensors_first(call[1]), to, num_bytes)
 
     def _from_twin(self, args: Any, kwargs: Any, to: int, source: int, num_bytes: int) -> bool:
@@ -304,6 +311,23 @@ def _encoded(value: float, dtype: torch.dtype | None, num_bytes: int) -> bytes:
     if dtype in FORMATS and struct.calcsize(FORMATS[dtype]) == num_bytes:
         return struct.pack(FORMATS[dtype], value)
     return int(value).to_bytes(num_bytes, "little", signed=True)
+
+
+def _count_again(result: Any, numbers: list[int]) -> None:
+    """The backward of such a call counts again, outside of Python: leave the numbers with its node."""
+    node = getattr(result, "grad_fn", None)
+    if node is not None:
+        node.metadata[COUNTED] = numbers, []
+
+
+def _number_of_node() -> int | None:
+    """What the running node of a backward counts, as its forward did, over and over in the same order."""
+    node: Any = torch._C._current_autograd_node()
+    numbers, asked = (node.metadata.get(COUNTED) if node is not None else None) or ((), [])
+    if not numbers:
+        return None
+    asked.append(None)
+    return numbers[(len(asked) - 1) % len(numbers)]
 
 
 def _is_plain(func: Any) -> bool:
