@@ -36,6 +36,7 @@ postgres:       ## PostgreSQL for the tests of its storage, where apt-get can in
 
 test: $(STAMP) postgres  ## all tests, lint and types (below ten minutes on two cores)
 	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check --quiet src tests benchmarks examples
 	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
 
 types: $(STAMP)
@@ -82,6 +83,7 @@ bench: $(STAMP) ## the benchmarks, with their peers installed beside
 
 check: $(STAMP) ## format and lint only
 	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/pyright
 
 clean:          ## remove the virtual environment and caches

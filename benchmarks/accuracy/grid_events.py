@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
 NEAR = 0.35
 """How far a workspace by rule may be from the library's own."""
@@ -18,7 +18,7 @@ class Event:
 
     is_alloc: bool
     num_bytes: int
-    span: Span
+    span: LiveSpan
 
     @property
     def key(self) -> tuple[bool, int]:
@@ -48,7 +48,7 @@ def rounded(num_bytes: int) -> int:
     return max(512, -(-num_bytes // 512) * 512)
 
 
-def events_of(timeline: Timeline, step: int, without: Sequence[Span] = ()) -> list[Event]:
+def events_of(timeline: Timeline, step: int, without: Sequence[LiveSpan] = ()) -> list[Event]:
     """Allocations and releases of one step on the GPU, in order; nothing is allocated for an empty tensor."""
     start = next((mark.start for mark in timeline.phases if mark.step == step), 0)
     left_out = {span.start for span in without}
@@ -77,7 +77,7 @@ def signed(events: Sequence[Event]) -> list[int]:
     return [event.key[1] if event.is_alloc else -event.key[1] for event in events]
 
 
-def fleeting(timeline: Timeline, step: int) -> list[Span]:
+def fleeting(timeline: Timeline, step: int) -> list[LiveSpan]:
     """Storages of one step that nothing else happened to while they lived: workspaces of one call are such."""
     start = next((mark.start for mark in timeline.phases if mark.step == step), 0)
     return [span for span in timeline.spans if span.start >= start and span.end == span.start + 1 and span.num_bytes]

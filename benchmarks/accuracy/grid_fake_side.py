@@ -27,9 +27,7 @@ def main() -> None:
             job = msgspec.json.decode(line, type=GridJob)
             described = describe_job(job.model, dict(job.settings))
             try:
-                answer = on_fake_tensors(
-                    described, parse_device(job.device), fork_server=server, with_smallest=False
-                )
+                answer = on_fake_tensors(described, parse_device(job.device), fork_server=server, with_smallest=False)
             except MemfitError as error:
                 answer = Failed(f"{error.what}; {error.found}")
             print(msgspec.json.encode(answer).decode(), flush=True)

@@ -39,7 +39,7 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine.engine import Engine
+from memfit.study.engine.engine import SearchEngine
 from memfit.units import GIB
 
 LIMIT_BYTES = 16 * GIB
@@ -116,7 +116,7 @@ def run_arm(
     """Give one arm its suggestions; a rejected point is a suggestion, but no run."""
     memory = MemoryRule(use="limit", limit_bytes=LIMIT_BYTES) if limited else MemoryRule()
     arguments = {"tpe_args": {"n_startup_jobs": 10}} if tuner == "TPE" else {}
-    engine = Engine(
+    engine = SearchEngine(
         StudySettings(
             space=SPACE,
             tuner=Tool(name=tuner, arguments=arguments),

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch_fit_models import job_for, normed_stack
 
-from memfit.profile.checkpoint_cost import CheckpointCost, Price, checkpoint_cost
+from memfit.profile.checkpoint_cost import CheckpointCost, CheckpointPrice, checkpoint_cost
 from memfit.profile.plain_step import profile_plain
 
 
@@ -26,7 +26,7 @@ def test_measuring_draws_no_random_numbers():
 
 
 def test_a_price_counts_calls_and_tensors():
-    price = Price(call_seconds=2.0, tensor_seconds=0.5)
+    price = CheckpointPrice(call_seconds=2.0, tensor_seconds=0.5)
     assert price.of([4, 2]) == 7.0
     assert price.of([]) == 0.0
     assert CheckpointCost(price, price).seconds([1]) == 5.0

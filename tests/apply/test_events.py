@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.profile.meter.events import Event, Mark, Record
+from memfit.profile.meter.events import AllocatorEvent as Event
+from memfit.profile.meter.events import Mark, Record
 from memfit.profile.meter.stage_sizes import gradients_that_stay, measure_stage, staying_bytes, windows_of
 
 

@@ -16,7 +16,7 @@ from memfit.apply.apply import apply_to
 from memfit.errors import StorageError, UsageError
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.step import RandomState
-from memfit.plan.case import Case, Proposal, judge, with_moves
+from memfit.plan.case import Case, PlanProposal, judge, with_moves
 from memfit.plan.planners import PLANNERS, plan_from_outcome
 from memfit.profile.profile import profile_job
 from memfit.profile.reference import differences, reference_of, run_once
@@ -36,7 +36,7 @@ def plan_with(chain: Chain, nodes: tuple[Node, ...], budget_bytes: int | None = 
     """A plan with these moves, as tight as it may be."""
     for budget in [budget_bytes] if budget_bytes else range(*_range(chain)):
         case = Case(chain, budget, DISK)
-        outcome = judge(case, Proposal(nodes))
+        outcome = judge(case, PlanProposal(nodes))
         if outcome is not None:
             return plan_from_outcome(case, PLANNERS["combined"], outcome)
     raise AssertionError("no budget is large enough")

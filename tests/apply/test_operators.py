@@ -32,7 +32,7 @@ from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import DoesNotFit, PlanBroken
 from memfit.model.call_sites import layers_of
 from memfit.model.step import Job, job_of
-from memfit.plan.operators import OperatorPlanner, Replayed
+from memfit.plan.operators import OperatorPlanner, ReplayedOperators
 from memfit.profile.meter.meter import record_events
 from memfit.profile.operators import trace_operators
 from memfit.records.operators import OperatorTrace
@@ -118,7 +118,7 @@ def job_for(model: nn.Module, seed: int = 1) -> Job:
 
 
 @contextmanager
-def carrying_out(model: nn.Module, planner: OperatorPlanner, found: Replayed) -> Iterator[list[str]]:
+def carrying_out(model: nn.Module, planner: OperatorPlanner, found: ReplayedOperators) -> Iterator[list[str]]:
     """A model under a choice; what is said on the way."""
     applied = AppliedPlan(model, [], ())
     attach_operators(applied, planner.choice(found, 0))
@@ -215,7 +215,7 @@ class Whims(nn.Module):
         return self.third(torch.tanh(x))
 
 
-def everything_dropped(model: nn.Module) -> tuple[Job, OperatorPlanner, Replayed]:
+def everything_dropped(model: nn.Module) -> tuple[Job, OperatorPlanner, ReplayedOperators]:
     job = job_for(model)
     planner = OperatorPlanner(traced(job))
     may = frozenset(n for n, each in enumerate(planner.trace.tensors) if each.may_drop)

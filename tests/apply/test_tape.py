@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from memfit.errors import UsageError
-from memfit.fit.recorded_pass import Recorder, Tape, refuse_unplayable
+from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 
 
 def recorded(model: nn.Module, loop: Callable[[Callable[..., Any]], torch.Tensor]) -> Tape:
     """A tape of a loop's body, which calls the model through what it is given and returns its loss."""
     tape = Tape()
-    recorder = Recorder(tape)
+    recorder = PassRecorder(tape)
     recorder.begin()
     try:
         loss = loop(lambda *args, **kwargs: recorder.call_module(model, model, args, kwargs))
@@ -105,7 +105,7 @@ def test_a_made_tensor_in_an_object_that_nobody_opens_is_refused():
 
     second = Taking()
     tape = Tape()
-    recorder = Recorder(tape)
+    recorder = PassRecorder(tape)
     recorder.begin()
     try:
         states = recorder.call_module(model, model, (x,), {})

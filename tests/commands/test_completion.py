@@ -49,7 +49,7 @@ def test_bash_completes_verbs_options_names_and_choices(environment: dict[str, s
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_takes_the_script(environment: dict[str, str]):
-    script = "autoload -U compinit; compinit -u -D; eval \"$(memfit completion zsh)\"; print ${_comps[memfit]}"
+    script = 'autoload -U compinit; compinit -u -D; eval "$(memfit completion zsh)"; print ${_comps[memfit]}'
     assert in_shell(["zsh", "-f", "-c", script], environment) == ["_memfit_completion"]
     asked = {**environment, "_MEMFIT_COMPLETE": "zsh_complete", "COMP_WORDS": "memfit rep", "COMP_CWORD": "1"}
     assert in_shell(["memfit"], asked)[:4] == ["plain", "replay", "Replay", "a"]

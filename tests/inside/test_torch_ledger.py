@@ -18,7 +18,7 @@ from torch_jobs import Transformer, allocator_peak_bytes, mlp, train_branching, 
 from memfit import inside
 from memfit.inside.ledger import ledger as ledger_file
 from memfit.inside.ledger.torch_tensor_peak import TensorPeak, TensorWatch
-from memfit.inside.ledger.torch_trace import Trace
+from memfit.inside.ledger.torch_trace import StepTrace
 from memfit.records.ledger import LedgerFacts
 
 JOBS: dict[str, Callable[[], None]] = {
@@ -332,7 +332,7 @@ def test_a_very_long_run_writes_a_bounded_ledger(recorded: Recorded, monkeypatch
 
 
 def test_memory_of_the_log_is_bounded_and_the_facts_say_that_they_are_partial(recorded: Recorded, monkeypatch):
-    monkeypatch.setattr(Trace.__init__, "__defaults__", (None, 40))
+    monkeypatch.setattr(StepTrace.__init__, "__defaults__", (None, 40))
     train_mlp(steps=3)
     assert recorded.facts()[0].is_partial
 

@@ -13,7 +13,7 @@ from memfit.job.data.cache import folder_of
 from memfit.job.data.catalogue import MNIST
 from memfit.job.data.images import load_images, shape_of
 from memfit.job.data.questions import BETWEEN, START, by_hash, by_vocabulary, rows_of
-from memfit.job.data.readers import Question
+from memfit.job.data.readers import SquadQuestion
 from memfit.job.data.tokens import load_tokens
 from memfit.job.data.tokens import rows_of as token_rows
 
@@ -88,7 +88,7 @@ def test_a_text_that_is_missing_too_short_or_has_too_few_words_is_refused(tmp_pa
             load_tokens(str(tmp_path / name), words, 16)
 
 
-QUESTION = Question(id="1", question="Who sat?", context="The old cat sat.", answer="old cat", answer_start=4)
+QUESTION = SquadQuestion(id="1", question="Who sat?", context="The old cat sat.", answer="old cat", answer_start=4)
 
 
 def test_a_question_and_its_text_become_one_row_with_the_answer_marked():

@@ -88,9 +88,7 @@ for step in range(3):
 
 
 def predict(path: str, ranks: int = 4) -> Prediction:
-    return on_phantom(
-        describe_job(path), parse_device("cuda:a100-40gb"), num_steps=3, most_seconds=250, ranks=ranks
-    )
+    return on_phantom(describe_job(path), parse_device("cuda:a100-40gb"), num_steps=3, most_seconds=250, ranks=ranks)
 
 
 def test_integers_arrive_as_from_ranks_that_are_alike(script: Callable[..., str]):

@@ -17,7 +17,7 @@ from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.predict.phantom.library.installed import find_torch
 from memfit.predict.phantom.messages import PhantomRequest
 from memfit.records.prediction import Prediction
-from memfit.records.timeline import Span
+from memfit.records.timeline import LiveSpan
 from memfit.testing.engines import on_phantom
 
 pytestmark = [
@@ -168,7 +168,7 @@ def torch_version() -> tuple[int, ...]:
     return tuple(int(part) for part in find_torch().version.split(".")[:2])
 
 
-def events(prediction: Prediction) -> tuple[Span, ...]:
+def events(prediction: Prediction) -> tuple[LiveSpan, ...]:
     assert prediction.timeline is not None
     return prediction.timeline.spans
 

@@ -150,6 +150,6 @@ def test_tokens_are_routed_evenly_and_that_is_said(script: Callable[..., str]):
 
 
 def test_a_backward_through_a_mask_counts_what_its_forward_counted(script: Callable[..., str]):
-    said = predict_on_phantom(describe_job(script(MASKED)), parse_device("cuda:a100-40gb"), num_steps=3)
+    said = on_phantom(describe_job(script(MASKED)), parse_device("cuda:a100-40gb"), num_steps=3)
     assert said.num_steps >= 3
     assert not any(item.kind == "value read" for item in said.assumptions), said.assumptions

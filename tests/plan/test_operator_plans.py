@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from memfit.plan.operators import OperatorPlanner, Replayed
+from memfit.plan.operators import OperatorPlanner, ReplayedOperators
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
 
 SIZES = (100, 100, 300, 100)
@@ -40,7 +40,7 @@ def a_chain() -> OperatorTrace:
     )  # fmt: skip
 
 
-def all_choices(planner: OperatorPlanner) -> list[Replayed]:
+def all_choices(planner: OperatorPlanner) -> list[ReplayedOperators]:
     may = [n for n, each in enumerate(planner.trace.tensors) if each.may_drop]
     sets = [frozenset(s) for s in chain.from_iterable(combinations(may, k) for k in range(len(may) + 1))]
     return [

@@ -12,7 +12,7 @@ from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory
 from memfit.predict.allocator.driver import ChunkedMemory, TracedMemory
 from memfit.predict.allocator.play import events_of, make_allocator, play, simulate
 from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 from memfit.units import KIB, MIB
 
 TEXTS = st.sampled_from(
@@ -201,10 +201,10 @@ def test_the_plain_allocator_refuses_to_stand_in_for_the_growing_one():
 
 def test_a_timeline_becomes_requests_in_its_own_order():
     spans = (
-        Span(start=0, end=3, num_bytes=100, category="activation", phase="forward", device="cuda:0"),
-        Span(start=1, end=None, num_bytes=200, category="parameter", phase="setup", device="cuda:0"),
-        Span(start=2, end=4, num_bytes=300, category="activation", phase="forward", device="cpu"),
-        Span(start=5, end=6, num_bytes=0, category="temporary", phase="forward", device="cuda:0"),
+        LiveSpan(start=0, end=3, num_bytes=100, category="activation", phase="forward", device="cuda:0"),
+        LiveSpan(start=1, end=None, num_bytes=200, category="parameter", phase="setup", device="cuda:0"),
+        LiveSpan(start=2, end=4, num_bytes=300, category="activation", phase="forward", device="cpu"),
+        LiveSpan(start=5, end=6, num_bytes=0, category="temporary", phase="forward", device="cuda:0"),
     )
     assert events_of(Timeline(spans=spans, num_events=7), "cuda:0") == [100, 200, -1]
 

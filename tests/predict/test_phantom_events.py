@@ -52,9 +52,7 @@ def test_the_mask_of_a_dropout_is_born_before_its_result(server: ForkServer, tmp
     """The order decides which free block each of them gets; a mask has a quarter of the bytes."""
     path = tmp_path / "dropping.py"
     path.write_text(DROPPING)
-    prediction = on_fake_tensors(
-        describe_job(f"{path}:make"), parse_device("cuda:a100-40gb"), fork_server=server
-    )
+    prediction = on_fake_tensors(describe_job(f"{path}:make"), parse_device("cuda:a100-40gb"), fork_server=server)
     assert prediction.timeline is not None
     born = [span for span in prediction.timeline.spans if "native_dropout.default" in span.operator]
     assert [span.num_bytes for span in sorted(born, key=lambda span: span.start)] == 2 * [64 * 64, 4 * 64 * 64]

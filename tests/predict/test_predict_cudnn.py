@@ -19,7 +19,7 @@ from memfit.predict.gpu_rules.cudnn import (
     taken_by,
 )
 from memfit.predict.levels.gpu import CUDA, reserved_with_cudnn, run_allocator
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 from memfit.units import MIB
 
 torch = pytest.importorskip("torch")
@@ -165,7 +165,9 @@ def jobs(draw):
         end = draw(st.none() | st.integers(start + 1, num_spans + 4))
         size = draw(st.integers(1, 40 * MIB))
         spans.append(
-            Span(start=start, end=end, num_bytes=size, category="activation", phase="forward", operator="", device=CUDA)
+            LiveSpan(
+                start=start, end=end, num_bytes=size, category="activation", phase="forward", operator="", device=CUDA
+            )
         )
     scratch = st.builds(
         Scratch, event=st.integers(0, 12), taker=st.sampled_from(TAKERS), num_bytes=st.integers(0, 90 * MIB)

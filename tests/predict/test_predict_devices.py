@@ -10,7 +10,7 @@ from memfit.predict.devices.parse import CUBLAS_WORKSPACE_BYTES, GPUS, context_o
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.gpu import cuda_levels, find_failure, moved_to_cuda, run_allocator
 from memfit.predict.levels.liveness import peak_of
-from memfit.records.timeline import PhaseMark, Span, Timeline
+from memfit.records.timeline import LiveSpan, PhaseMark, Timeline
 from memfit.units import GIB, MIB
 
 
@@ -18,7 +18,7 @@ def small_timeline(device: str = "cuda:0") -> Timeline:
     sizes = [3 * MIB, 700, 12 * MIB, 30 * MIB]
     shared = {"category": "activation", "phase": "forward", "device": device}
     spans = tuple(
-        Span(start=i, end=None if i < 2 else 6 + i, num_bytes=size, operator=f"op{i}", **shared)  # pyright: ignore[reportArgumentType]
+        LiveSpan(start=i, end=None if i < 2 else 6 + i, num_bytes=size, operator=f"op{i}", **shared)  # pyright: ignore[reportArgumentType]
         for i, size in enumerate(sizes)
     )
     return Timeline(spans=spans, num_events=12, phases=(PhaseMark(start=0, step=1, phase="forward"),))

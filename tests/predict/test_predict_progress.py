@@ -19,9 +19,10 @@ from memfit.predict.options import PredictOptions
 def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):
     script = tmp_path / "endless.py"
     script.write_text("import torch\nx = torch.zeros(3)\nwhile True:\n    x = x + 1\n")
-    request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", options=PredictOptions(probes=False))
+    options = PredictOptions(probes=False, most_seconds=20)
+    request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", options=options)
     with pytest.raises(PredictionFailed) as caught:
-        trace_in_child(request, most_seconds=20)
+        trace_in_child(request)
     assert caught.value.kind == "time"
     assert "endless.py:" in str(caught.value.found)
     assert "0 steps and" in str(caught.value.found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memfit.errors import UsageError
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.levels.sharding import Sharding, check_sharding, shard
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
 WAYS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 
@@ -21,7 +21,7 @@ def timeline(block_bytes: int = 4096, num_blocks: int = 4) -> Timeline:
     def add(category: str, phase: str, name: str) -> None:
         nonlocal now
         spans.append(
-            Span(start=now, end=None, num_bytes=block_bytes, category=category, phase=phase, module=name)  # pyright: ignore[reportArgumentType]
+            LiveSpan(start=now, end=None, num_bytes=block_bytes, category=category, phase=phase, module=name)  # pyright: ignore[reportArgumentType]
         )
         now += 1
 

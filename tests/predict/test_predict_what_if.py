@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.predict.levels.savings import block_of, largest_fitting, savings_of, sweep_peaks, values_between
-from memfit.records.timeline import PhaseMark, Span, Timeline
+from memfit.records.timeline import LiveSpan, PhaseMark, Timeline
 
 
-def span(start: int, end: int | None, num_bytes: int, category: str, phase: str = "forward", module: str = "") -> Span:
-    return Span(start=start, end=end, num_bytes=num_bytes, category=category, phase=phase, module=module)  # pyright: ignore[reportArgumentType]
+def span(
+    start: int, end: int | None, num_bytes: int, category: str, phase: str = "forward", module: str = ""
+) -> LiveSpan:
+    return LiveSpan(start=start, end=end, num_bytes=num_bytes, category=category, phase=phase, module=module)  # pyright: ignore[reportArgumentType]
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))

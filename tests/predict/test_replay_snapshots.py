@@ -16,7 +16,7 @@ from memfit.predict.snapshot.initial_state import recover
 from memfit.predict.snapshot.reader import read_snapshot
 from memfit.predict.snapshot.replay import agreement_of, run_forward
 from memfit.predict.snapshot.report import best_forward, replay, requests_of
-from memfit.records.snapshot import DeviceSnapshot, Frame, Snapshot, TraceEvent
+from memfit.records.snapshot import DeviceSnapshot, Snapshot, StackFrame, TraceEvent
 from memfit.show.terminal.replay import replay_text
 from memfit.units import KIB, MIB
 
@@ -101,9 +101,9 @@ def requested_bytes(events: list[int], number: int) -> int:
 
 def snapshot_of(device: DeviceSnapshot, told: str = "") -> Snapshot:
     frames = (
-        Frame(name="at::empty", filename="??", line=0),
-        Frame(name="linear", filename="/lib/site-packages/torch/nn/functional.py", line=3),
-        Frame(name="forward", filename="/home/me/model.py", line=12),
+        StackFrame(name="at::empty", filename="??", line=0),
+        StackFrame(name="linear", filename="/lib/site-packages/torch/nn/functional.py", line=3),
+        StackFrame(name="forward", filename="/home/me/model.py", line=12),
     )
     return Snapshot(name="made", devices=(device,), settings=told, frames=frames, stacks=((0, 1, 2),))
 

@@ -15,7 +15,7 @@ from memfit.job.training import Training  # noqa: E402
 from memfit.job.workloads.registry import build_workload  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
 from memfit.predict.observe.log import timeline_of  # noqa: E402
-from memfit.records.timeline import Span, Timeline  # noqa: E402
+from memfit.records.timeline import LiveSpan, Timeline  # noqa: E402
 
 
 def timeline(build: Any, num_steps: int = 2) -> Timeline:
@@ -23,7 +23,7 @@ def timeline(build: Any, num_steps: int = 2) -> Timeline:
     return timeline_of(trace.log, trace.root_names)
 
 
-def bytes_by_category(spans: list[Span]) -> dict[str, int]:
+def bytes_by_category(spans: list[LiveSpan]) -> dict[str, int]:
     sizes: dict[str, int] = defaultdict(int)
     for span in spans:
         sizes[span.category] += span.num_bytes

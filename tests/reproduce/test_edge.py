@@ -14,7 +14,7 @@ from memfit.records.plan import Chain, Fixed, Stage
 from memfit.reproduce.edge import (
     BATCHES,
     SIZES,
-    Question,
+    EdgeQuestion,
     edge_tables,
     linear_revolve,
     linear_sequential,
@@ -94,7 +94,7 @@ def test_what_does_not_fit_has_no_price():
 def test_hours_and_energy_follow_from_the_figures():
     chain = made_chain("made", 100, 2)
     case = Case(chain, 1)
-    question = Question(
+    question = EdgeQuestion(
         link_mbit=8.0, link_watts=3.0, device_gflops=2.0, device_watts=5.0, images_per_day=3600, image_bytes=1_000_000
     )
     worth = worth_of(chain, memory_cell(case, "made", 100, 2), 1.5, question)
@@ -115,26 +115,32 @@ def test_hours_and_energy_follow_from_the_figures():
 def test_the_verdict_is_about_who_keeps_up_with_a_day(mbit: float, gflops: float, says: str):
     chain = made_chain("made", 100, 2)
     cell = memory_cell(Case(chain, 1), "made", 100, 2)
-    assert says in worth_of(chain, cell, 1.0, Question(link_mbit=mbit, device_gflops=gflops)).links[0].verdict
+    assert says in worth_of(chain, cell, 1.0, EdgeQuestion(link_mbit=mbit, device_gflops=gflops)).links[0].verdict
 
 
 def test_the_tables_hold_every_network_batch_and_size_and_make_every_chain_once():
     made: list[str] = []
     networks = ("ResNet-18", "ResNet-50")
-    tables = edge_tables(made_chain, networks, budget_bytes=10**9, num_points=3, question=Question(), tick=made.append)
+    tables = edge_tables(
+        made_chain, networks, budget_bytes=10**9, num_points=3, question=EdgeQuestion(), tick=made.append
+    )
     assert len(made) == len(set(made)) == num_chains(networks)
     assert [(c.network, c.batch_size) for c in tables.by_batch] == [(n, b) for n in networks for b in BATCHES]
     assert [(c.network, c.image_size) for c in tables.by_size] == [(n, s) for n in networks for s in SIZES]
     assert len(tables.curves) == 2 * 3
     assert tables.worth is not None
-    tight = edge_tables(made_chain, networks, budget_bytes=20_000, num_points=2, question=Question())
+    tight = edge_tables(made_chain, networks, budget_bytes=20_000, num_points=2, question=EdgeQuestion())
     assert tight.worth is None
     assert "does not fit" in tight.not_worth_because
 
 
 def verdicts_at(budget_bytes: int, **question: Any) -> list[str]:
     tables = edge_tables(
-        made_chain, ("ResNet-18", "ResNet-50"), budget_bytes=budget_bytes, num_points=2, question=Question(**question)
+        made_chain,
+        ("ResNet-18", "ResNet-50"),
+        budget_bytes=budget_bytes,
+        num_points=2,
+        question=EdgeQuestion(**question),
     )
     return [statement.verdict for statement in tables.statements]
 

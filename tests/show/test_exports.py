@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from memfit.errors import RunExists, StorageError, UsageError
 from memfit.records.run import RunRecord
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 from memfit.runfolder.reader import read_run
 from memfit.show.export import chrome_trace as export_chrome_trace
 from memfit.show.export.chrome_trace import chrome_trace
@@ -192,7 +192,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     for start in range(draw(st.integers(1, 25))):
         end = draw(st.one_of(st.none(), st.integers(start + 1, 60)))
         num_bytes = draw(st.integers(0, 10**7))
-        spans.append(Span(start=start, end=end, num_bytes=num_bytes, category="activation", phase="forward"))
+        spans.append(LiveSpan(start=start, end=end, num_bytes=num_bytes, category="activation", phase="forward"))
     return Timeline(spans=tuple(spans), num_events=61)
 
 

@@ -12,7 +12,7 @@ from memfit import api
 from memfit.errors import NewerFormat, RecordError, UsageError
 from memfit.records.figure import Figure
 from memfit.records.prediction import PREDICTION_VERSION, AtPeak, Level, LevelName, Prediction, read_prediction
-from memfit.records.timeline import PhaseMark, Span, Timeline
+from memfit.records.timeline import LiveSpan, PhaseMark, Timeline
 from memfit.runfolder.reader import read_run
 from memfit.show.views.run import build_view
 from memfit.testing.made_runs import MadeRun, write_made_run
@@ -32,9 +32,9 @@ def level(name: LevelName, value: int) -> Level:
 def prediction(device: str = "cpu") -> Prediction:
     """One step of ten events: forward 1-4, backward 4-7, update 7-10."""
     spans = (
-        Span(start=0, end=None, num_bytes=PARAMETERS, category="parameter", phase="setup"),
-        Span(start=2, end=6, num_bytes=ACTIVATIONS, category="activation", phase="forward"),
-        Span(start=5, end=7, num_bytes=TEMPORARY, category="temporary", phase="backward"),
+        LiveSpan(start=0, end=None, num_bytes=PARAMETERS, category="parameter", phase="setup"),
+        LiveSpan(start=2, end=6, num_bytes=ACTIVATIONS, category="activation", phase="forward"),
+        LiveSpan(start=5, end=7, num_bytes=TEMPORARY, category="temporary", phase="backward"),
     )
     phases = (
         PhaseMark(start=0, step=1, phase="setup"),

@@ -20,8 +20,8 @@ from memfit.records.reproduction import (
     Network,
     OffloadingExperiment,
     Panel,
+    PlannerStanding,
     Price,
-    Standing,
     Statement,
     Worth,
 )
@@ -52,13 +52,18 @@ def made_experiment() -> OffloadingExperiment:
         networks=(network,),
         panels=tuple(Panel(network="vgg16", link=link, cells=cells) for link in links),
         standings=(
-            Standing(planner="combined", family="combined", num_cells=10, num_fits=10, num_best=10, mean_over_best=1.0),
-            Standing(planner="vDNN all", family="offload", num_cells=10, num_fits=0, num_best=0),
+            PlannerStanding(
+                planner="combined", family="combined", num_cells=10, num_fits=10, num_best=10, mean_over_best=1.0
+            ),
+            PlannerStanding(planner="vDNN all", family="offload", num_cells=10, num_fits=0, num_best=0),
         ),
         statements=(
             Statement(
-                says="moving takes away a third", source="somebody, 2021", published="a third",
-                evidence=("it takes away 44%",), verdict="holds",
+                says="moving takes away a third",
+                source="somebody, 2021",
+                published="a third",
+                evidence=("it takes away 44%",),
+                verdict="holds",
             ),
         ),
         took_seconds=12.0,

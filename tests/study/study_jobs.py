@@ -12,7 +12,7 @@ from typing import Any
 
 from memfit.records.study import Choice, SearchSpace, Span, Study, StudySettings, Tool
 from memfit.study.coordinator import RunOptions
-from memfit.study.session import Silent, open_session
+from memfit.study.session import SilentStudy, open_session
 
 GOOD = """
 import nni
@@ -52,9 +52,9 @@ def settings_for(folder: Path, text: str, **changes: Any) -> StudySettings:
     return StudySettings(**(known | changes))
 
 
-def run(settings: StudySettings | None, folder: Path, **options: Any) -> tuple[Study, Silent]:
+def run(settings: StudySettings | None, folder: Path, **options: Any) -> tuple[Study, SilentStudy]:
     """Run one session in this process."""
-    watcher, storage = Silent(), options.pop("storage", "")
+    watcher, storage = SilentStudy(), options.pop("storage", "")
     cluster = options.pop("cluster", "")
     session = open_session(settings, folder, watcher, storage=storage)
     try:

@@ -21,7 +21,7 @@ from memfit.records.study import (
     TrialRecord,
 )
 from memfit.study.assessors.scipy_curves import prolong
-from memfit.study.engine.engine import Engine
+from memfit.study.engine.engine import SearchEngine
 
 SPACE = SearchSpace(parameters=(Choice(name="a", options=tuple(range(100))),))
 
@@ -69,8 +69,8 @@ RECORDED: list[tuple[str, int, Log]] = [
 """What NNI 3.0's own MedianstopAssessor decided on made-up curves."""
 
 
-def engine_with(assessor: Tool, direction: str = "maximize", **options: object) -> Engine:
-    return Engine(
+def engine_with(assessor: Tool, direction: str = "maximize", **options: object) -> SearchEngine:
+    return SearchEngine(
         StudySettings(
             space=SPACE,
             tuner=Tool(name="GridSearch"),
@@ -90,7 +90,7 @@ def so_far(proposal: Proposal, values: list[float | None], kind: str = "running"
     return TrialRecord(proposal=proposal, outcome=outcome, intermediates=reports)
 
 
-def finish(engine: Engine, values: list[float | None], kind: str = "done") -> None:
+def finish(engine: SearchEngine, values: list[float | None], kind: str = "done") -> None:
     proposal = engine.ask()
     assert proposal is not None
     engine.tell(so_far(proposal, values, kind))

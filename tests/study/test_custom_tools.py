@@ -22,7 +22,7 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine.engine import Engine
+from memfit.study.engine.engine import SearchEngine
 
 TUNER = '''
 import nni
@@ -111,7 +111,7 @@ def done(proposal: Proposal | None, kind: str = "done", others: dict[str, object
 
 
 def test_a_tuner_hears_what_nni_would_tell_it_and_of_memory_if_it_asks_for_it(folder: str):
-    engine = Engine(settings_of(folder))
+    engine = SearchEngine(settings_of(folder))
     kinds = ["done", "failed", "out of memory", "stopped early", "done"]
     for kind in kinds:
         engine.tell(done(engine.ask(), kind, {"loss": 1} if kind == "done" else None))
@@ -131,7 +131,7 @@ def test_a_tuner_hears_what_nni_would_tell_it_and_of_memory_if_it_asks_for_it(fo
 
 
 def test_a_tuner_that_has_no_more_ends_the_study_once_nothing_runs(folder: str):
-    engine = Engine(settings_of(folder, most=2))
+    engine = SearchEngine(settings_of(folder, most=2))
     first, second = engine.ask(), engine.ask()
     assert engine.ask() is None
     assert not engine.is_finished
@@ -142,7 +142,7 @@ def test_a_tuner_that_has_no_more_ends_the_study_once_nothing_runs(folder: str):
 
 
 def test_after_a_restart_the_tuner_has_heard_the_same_story(folder: str):
-    unbroken = Engine(settings_of(folder))
+    unbroken = SearchEngine(settings_of(folder))
     stored: dict[int, bytes] = {}
     running: list[Proposal] = []
     for _ in range(6):
@@ -153,7 +153,7 @@ def test_after_a_restart_the_tuner_has_heard_the_same_story(folder: str):
             stored[proposal.number] = msgspec.json.encode(TrialRecord(proposal=proposal))
         trial = unbroken.tell(done(running.pop(len(running) % 2)))
         stored[trial.number] = msgspec.json.encode(trial)
-    resumed = Engine(settings_of(folder))
+    resumed = SearchEngine(settings_of(folder))
     resumed.restore(msgspec.json.decode(raw, type=TrialRecord) for raw in stored.values())
     assert resumed.ask() == unbroken.ask()
     assert resumed.tuner.tuner.heard == unbroken.tuner.tuner.heard  # pyright: ignore[reportAttributeAccessIssue]
@@ -161,7 +161,7 @@ def test_after_a_restart_the_tuner_has_heard_the_same_story(folder: str):
 
 def test_an_assessor_sees_results_as_they_were_reported_and_hears_of_ends(folder: str):
     assessor = Tool(class_name="made_assessor.Impatient", code_folder=folder)
-    engine = Engine(settings_of(folder, assessor=assessor))
+    engine = SearchEngine(settings_of(folder, assessor=assessor))
 
     def reported(proposal: Proposal | None, values: list[float], kind: str = "running") -> TrialRecord:
         reports = tuple(Intermediate(sequence=i, value=value, others={"loss": 1}) for i, value in enumerate(values))
@@ -179,10 +179,10 @@ def test_an_assessor_sees_results_as_they_were_reported_and_hears_of_ends(folder
 def test_types_that_only_a_custom_tuner_knows_reach_it_as_they_were_written(folder: str):
     written = {"_type": "factor", "_value": [2, 8]}
     space = SearchSpace(parameters=(Opaque(name="f", written=written),))
-    engine = Engine(msgspec.structs.replace(settings_of(folder), space=space))
+    engine = SearchEngine(msgspec.structs.replace(settings_of(folder), space=space))
     assert engine.tuner.tuner.heard == [("space", {"f": written})]  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(UsageError, match="does not know the type of f"):
-        Engine(StudySettings(space=space, tuner=Tool(name="Random")))
+        SearchEngine(StudySettings(space=space, tuner=Tool(name="Random")))
 
 
 @pytest.mark.parametrize(
@@ -197,4 +197,4 @@ def test_types_that_only_a_custom_tuner_knows_reach_it_as_they_were_written(fold
 def test_a_class_that_cannot_be_made_is_refused(folder: str, class_name: str, arguments: dict[str, int], message: str):
     tool = Tool(class_name=class_name, code_folder=folder, arguments=arguments)
     with pytest.raises(UsageError, match=message):
-        Engine(msgspec.structs.replace(settings_of(folder), tuner=tool))
+        SearchEngine(msgspec.structs.replace(settings_of(folder), tuner=tool))

@@ -27,7 +27,7 @@ from memfit.records.study import (
     TrialOutcome,
     TrialRecord,
 )
-from memfit.study.engine.engine import MOST_REJECTIONS_PER_TRIAL, Engine
+from memfit.study.engine.engine import MOST_REJECTIONS_PER_TRIAL, SearchEngine
 from memfit.study.engine.history import lesson_of
 
 SMOOTH = SearchSpace(
@@ -92,10 +92,10 @@ class Coordinator:
     def __init__(self, settings: StudySettings, concurrency: int) -> None:
         self.settings, self.concurrency = settings, concurrency
         self.stored: dict[int, bytes] = {}
-        self.engine = Engine(settings)
+        self.engine = SearchEngine(settings)
 
     def die_and_resume(self) -> None:
-        self.engine = Engine(self.settings)
+        self.engine = SearchEngine(self.settings)
         self.engine.restore(msgspec.json.decode(raw, type=TrialRecord) for raw in self.stored.values())
 
     def run(self, num_asks: int, dies_every: int | None = None) -> list[Proposal]:
@@ -138,7 +138,7 @@ def test_another_seed_asks_something_else(name: str):
 
 @pytest.mark.parametrize("name", ["TPE", "Random", "GridSearch", "Evolution", "RegularizedEvolutionTuner"])
 def test_a_finite_space_is_tried_once_each_and_then_ends(name: str):
-    engine = Engine(make(TUNERS[name], FINITE))
+    engine = SearchEngine(make(TUNERS[name], FINITE))
     seen = []
     while (proposal := engine.ask()) is not None:
         seen.append(tuple(proposal.parameters.values()))
@@ -149,7 +149,7 @@ def test_a_finite_space_is_tried_once_each_and_then_ends(name: str):
 
 
 def test_the_engine_stops_at_the_number_of_trials_but_does_not_count_rejected_points():
-    engine = Engine(make(TUNERS["Random"], max_trials=3))
+    engine = SearchEngine(make(TUNERS["Random"], max_trials=3))
     kinds = iter(["done", "rejected by prediction", "failed", "rejected by prediction", "out of memory"])
     while (proposal := engine.ask()) is not None:
         engine.tell(ended(proposal, next(kinds)))
@@ -158,7 +158,7 @@ def test_the_engine_stops_at_the_number_of_trials_but_does_not_count_rejected_po
 
 
 def test_a_study_in_which_nothing_can_fit_comes_to_an_end():
-    engine = Engine(make(TUNERS["Random"], max_trials=3))
+    engine = SearchEngine(make(TUNERS["Random"], max_trials=3))
     while (proposal := engine.ask()) is not None:
         engine.tell(ended(proposal, "rejected by prediction"))
     assert engine.history.next_number == MOST_REJECTIONS_PER_TRIAL
@@ -166,7 +166,7 @@ def test_a_study_in_which_nothing_can_fit_comes_to_an_end():
 
 
 def test_what_was_never_asked_or_has_not_ended_cannot_be_told():
-    engine = Engine(make(TUNERS["Random"]))
+    engine = SearchEngine(make(TUNERS["Random"]))
     stranger = TrialRecord(proposal=Proposal(number=5, parameters={}), outcome=TrialOutcome(kind="done"))
     with pytest.raises(UsageError, match="never asked"):
         engine.tell(stranger)
@@ -177,7 +177,7 @@ def test_what_was_never_asked_or_has_not_ended_cannot_be_told():
 
 
 def test_trials_carry_the_order_in_which_they_ended():
-    engine = Engine(make(TUNERS["Random"]))
+    engine = SearchEngine(make(TUNERS["Random"]))
     asked = [engine.ask() for _ in range(3)]
     orders = [engine.tell(ended(asked[index])).end_order for index in (2, 0, 1)]  # pyright: ignore[reportArgumentType]
     assert orders == [0, 1, 2]
@@ -186,7 +186,7 @@ def test_trials_carry_the_order_in_which_they_ended():
 @pytest.mark.parametrize("name", ["TPE", "Evolution", "Hyperband", "BOHB"])
 def test_the_tuner_gets_better_than_its_own_beginning(name: str):
     arguments = {"Evolution": {"population_size": 8}, "BOHB": {"max_budget": 9}, "Hyperband": {"R": 9}}.get(name, {})
-    engine = Engine(make(Tool(name=name, arguments=arguments), max_trials=70))
+    engine = SearchEngine(make(Tool(name=name, arguments=arguments), max_trials=70))
     scores = []
     while (proposal := engine.ask()) is not None:
         trial = ended(proposal)
@@ -200,7 +200,7 @@ def test_the_tuner_gets_better_than_its_own_beginning(name: str):
 
 
 def test_hyperband_runs_the_published_table_of_rounds_and_budgets():
-    engine = Engine(make(Tool(name="Hyperband", arguments={"R": 81, "eta": 3, "exec_mode": "serial"})))
+    engine = SearchEngine(make(Tool(name="Hyperband", arguments={"R": 81, "eta": 3, "exec_mode": "serial"})))
     rounds: dict[tuple[int, int], list[int]] = {}
     while True:
         proposal = engine.ask()
@@ -222,7 +222,7 @@ def test_hyperband_runs_the_published_table_of_rounds_and_budgets():
 
 
 def test_in_hyperband_the_best_survive_and_points_without_memory_never_do():
-    engine = Engine(make(Tool(name="Hyperband", arguments={"R": 9, "eta": 3, "exec_mode": "serial"})))
+    engine = SearchEngine(make(Tool(name="Hyperband", arguments={"R": 9, "eta": 3, "exec_mode": "serial"})))
     first = [engine.ask() for _ in range(9)]
     for index, proposal in enumerate(first):
         assert proposal is not None
@@ -234,14 +234,14 @@ def test_in_hyperband_the_best_survive_and_points_without_memory_never_do():
 
 def test_a_serial_bracket_waits_for_its_round_and_a_parallel_one_does_not():
     for mode, waits in (("serial", True), ("parallelism", False)):
-        engine = Engine(make(Tool(name="Hyperband", arguments={"R": 9, "eta": 3, "exec_mode": mode})))
+        engine = SearchEngine(make(Tool(name="Hyperband", arguments={"R": 9, "eta": 3, "exec_mode": mode})))
         asked = [engine.ask() for _ in range(10)]
         assert (asked[-1] is None) is waits
         assert not engine.is_finished
 
 
 def test_in_population_based_training_the_worst_goes_on_from_the_best():
-    engine = Engine(make(TUNERS["PBT"]))
+    engine = SearchEngine(make(TUNERS["PBT"]))
     first = [engine.ask() for _ in range(4)]
     assert engine.ask() is None
     assert not engine.is_finished
@@ -257,7 +257,7 @@ def test_in_population_based_training_the_worst_goes_on_from_the_best():
 
 
 def test_batch_gives_its_sets_as_they_were_written():
-    engine = Engine(make(TUNERS["Batch"]))
+    engine = SearchEngine(make(TUNERS["Batch"]))
     asked = [engine.ask() for _ in range(41)]
     assert [proposal.parameters for proposal in asked if proposal] == [{"lr": 0.1, "n": n} for n in range(40)]
     assert asked[-1] is None
@@ -266,11 +266,11 @@ def test_batch_gives_its_sets_as_they_were_written():
 
 def test_batch_needs_a_choice_between_sets():
     with pytest.raises(UsageError, match="batch tuner needs"):
-        Engine(StudySettings(space=SMOOTH, tuner=Tool(name="Batch")))
+        SearchEngine(StudySettings(space=SMOOTH, tuner=Tool(name="Batch")))
 
 
 def test_a_trial_without_a_number_teaches_nothing_and_breaks_nothing():
-    engine = Engine(make(TUNERS["TPE"]))
+    engine = SearchEngine(make(TUNERS["TPE"]))
     for _ in range(8):
         proposal = engine.ask()
         assert proposal is not None
@@ -312,7 +312,7 @@ def test_two_objectives_find_a_front_rather_than_a_point():
     """With memory as an objective the late trials spread over sizes; with the metric alone they gather at the top."""
     spreads = {}
     for use in ("objective", "report"):
-        engine = Engine(
+        engine = SearchEngine(
             StudySettings(
                 space=SearchSpace(parameters=(Span(name="size", low=0, high=1), Span(name="x", low=0, high=1))),
                 tuner=Tool(name="TPE", arguments={"tpe_args": {"n_startup_jobs": 10}}),
@@ -336,7 +336,7 @@ def test_two_objectives_find_a_front_rather_than_a_point():
 
 def test_the_gaussian_process_serves_smac_and_says_so():
     pytest.importorskip("torch")
-    engine = Engine(make(Tool(name="SMAC", arguments={"cold_start_num": 3})))
+    engine = SearchEngine(make(Tool(name="SMAC", arguments={"cold_start_num": 3})))
     assert "Gaussian process" in engine.notes[0]
     for _ in range(5):
         proposal = engine.ask()
@@ -359,7 +359,7 @@ def test_the_gaussian_process_serves_smac_and_says_so():
 )
 def test_wrong_tuners_are_refused_before_anything_runs(tool: Tool, message: str):
     with pytest.raises(UsageError, match=message):
-        Engine(make(tool))
+        SearchEngine(make(tool))
 
 
 @settings(max_examples=25, deadline=None)
@@ -369,7 +369,7 @@ def test_wrong_tuners_are_refused_before_anything_runs(tool: Tool, message: str)
     st.integers(1, 5),
 )
 def test_whatever_becomes_of_the_trials_the_study_goes_on(name: str, kinds: list[str], concurrency: int):
-    engine = Engine(make(TUNERS[name]))
+    engine = SearchEngine(make(TUNERS[name]))
     running: list[Proposal] = []
     for kind in kinds:
         while len(running) < concurrency and (proposal := engine.ask()) is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from memfit.records.study import StudySettings, TrialRecord
 from memfit.study.engine.history import History
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 from memfit.study.space.nni_space import read_space
 from memfit.study.space.space import parameters_of
 from memfit.study.tuners.base import NoMore
@@ -103,7 +103,7 @@ RECORDED: list[tuple[dict[str, Any], Values]] = [
 
 
 def ask_all(written: dict[str, Any], most: int) -> Values:
-    space = read_space(written, Place("test"))
+    space = read_space(written, FieldPlace("test"))
     history, tuner, found = History(StudySettings(space=space)), GridTuner(space), []
     for number in range(most):
         answer = tuner.propose(history, number)
@@ -139,13 +139,15 @@ def test_a_branch_within_a_branch_is_walked_too():
 
 
 def test_even_an_unbounded_type_with_steps_comes_to_an_end():
-    space = read_space({"n": numbers("qnormal", 0, 1, 1)}, Place("test"))
+    space = read_space({"n": numbers("qnormal", 0, 1, 1)}, FieldPlace("test"))
     values = {parameters_of(space, draws)["n"] for draws in islice(grid_points(space), 100_000)}
     assert values == set(range(-8, 9))
 
 
 def test_no_combination_comes_twice_in_any_round():
-    space = read_space({"a": choice(1, 2, 3), "u": numbers("uniform", 0, 1), "v": numbers("normal", 0, 1)}, Place("t"))
+    space = read_space(
+        {"a": choice(1, 2, 3), "u": numbers("uniform", 0, 1), "v": numbers("normal", 0, 1)}, FieldPlace("t")
+    )
     points = [tuple(draws.values()) for draws in islice(grid_points(space), 600)]
     assert len(set(points)) == len(points) == 600
 
@@ -153,7 +155,7 @@ def test_no_combination_comes_twice_in_any_round():
 def test_a_resumed_grid_goes_on_where_it_was():
     written = {"a": choice(1, 2, 3), "u": numbers("uniform", 0, 1)}
     whole = ask_all(written, 12)
-    space = read_space(written, Place("test"))
+    space = read_space(written, FieldPlace("test"))
     history = History(StudySettings(space=space))
     for number in range(12):
         answer = GridTuner(space).propose(history, number)

@@ -11,7 +11,7 @@ import yaml
 
 from memfit.errors import UsageError
 from memfit.records.study import GpuWish, StudySettings, Tool
-from memfit.study.engine.engine import Engine
+from memfit.study.engine.engine import SearchEngine
 from memfit.study.files.kinds import read_study_file
 
 SPACE = {"lr": {"_type": "uniform", "_value": [0, 1]}}
@@ -259,7 +259,7 @@ def test_a_yaml_file_cannot_run_code(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["TPE", "Random", "GridSearch", "Evolution", "Hyperband", "BOHB", "PBT", "Anneal"])
 def test_what_was_read_can_be_asked(tmp_path: Path, name: str):
-    engine = Engine(read(tmp_path, changed(V2, tuner={"name": name}, assessor=None)))
+    engine = SearchEngine(read(tmp_path, changed(V2, tuner={"name": name}, assessor=None)))
     proposal = engine.ask()
     assert proposal is not None
     assert 0 <= proposal.parameters["lr"] <= 1

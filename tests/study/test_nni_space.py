@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memfit.errors import UsageError
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, SearchSpace, Span
 from memfit.study.files.kinds import read_space_file
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 from memfit.study.space.nni_space import read_space, write_space
 
 SPACE = {
@@ -43,7 +43,7 @@ pool_type:
 )
 def test_the_same_space_is_read_from_every_form_of_file(tmp_path: Path, name: str, text: str):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    assert read_space_file(tmp_path / name) == read_space(SPACE, Place("x"))
+    assert read_space_file(tmp_path / name) == read_space(SPACE, FieldPlace("x"))
 
 
 def test_what_looks_like_a_comment_in_a_text_is_kept(tmp_path: Path):
@@ -56,7 +56,7 @@ def test_what_looks_like_a_comment_in_a_text_is_kept(tmp_path: Path):
 
 def test_every_type_has_its_kind():
     def of(kind: str, *value: Any) -> Any:
-        return read_space({"x": {"_type": kind, "_value": list(value)}}, Place("t")).parameters[0]
+        return read_space({"x": {"_type": kind, "_value": list(value)}}, FieldPlace("t")).parameters[0]
 
     assert of("choice", None, [1], {"a": 1}) == Choice(name="x", options=(None, [1], {"a": 1}))
     assert of("randint", 0.5, 2.5) == Integers(name="x", low=1, end=3)
@@ -103,7 +103,7 @@ def test_every_type_has_its_kind():
 )
 def test_a_mistake_names_the_file_the_field_and_what_was_expected(written: Any, where: str, expected: str):
     with pytest.raises(UsageError) as caught:
-        read_space(written, Place("s"))
+        read_space(written, FieldPlace("s"))
     assert caught.value.what.startswith(f"{where}: ") or (where == "s" and caught.value.what.startswith("s: "))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -111,13 +111,15 @@ def test_a_mistake_names_the_file_the_field_and_what_was_expected(written: Any, 
 
 def test_a_near_miss_is_named():
     with pytest.raises(UsageError, match="try: loguniform"):
-        read_space({"x": {"_type": "log_uniform", "_value": [1, 2]}}, Place("s"))
+        read_space({"x": {"_type": "log_uniform", "_value": [1, 2]}}, FieldPlace("s"))
 
 
 def test_a_type_only_a_custom_tuner_knows_is_kept_as_it_was_written():
     written = {"x": {"_type": "factor", "_value": [2, 8]}}
-    assert read_space(written, Place("s"), allow_unknown=True).parameters == (Opaque(name="x", written=written["x"]),)
-    assert write_space(read_space(written, Place("s"), allow_unknown=True)) == written
+    assert read_space(written, FieldPlace("s"), allow_unknown=True).parameters == (
+        Opaque(name="x", written=written["x"]),
+    )
+    assert write_space(read_space(written, FieldPlace("s"), allow_unknown=True)) == written
 
 
 names = st.text(min_size=1, max_size=8).filter(lambda name: name not in ("_name", "_type", "_value"))
@@ -169,14 +171,14 @@ spaces = st.dictionaries(
 
 @given(spaces)
 def test_a_space_that_was_written_is_read_back_the_same(space: SearchSpace):
-    assert read_space(json.loads(json.dumps(write_space(space))), Place("s")) == space
+    assert read_space(json.loads(json.dumps(write_space(space))), FieldPlace("s")) == space
 
 
 @given(st.recursive(json_values, lambda inner: st.dictionaries(names, inner, max_size=3), max_leaves=6))
 def test_whatever_is_written_gives_a_space_or_a_usage_error(written: Any):
     for candidate in (written, {"x": written}, {"x": {"_type": "choice", "_value": written}}):
         try:
-            space = read_space(candidate, Place("s"))
+            space = read_space(candidate, FieldPlace("s"))
         except UsageError:
             continue
         assert write_space(space) == candidate

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from memfit.records.study import Branch, Choice, Integers, Nested, SearchSpace, Span
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 from memfit.study.space.nni_space import read_space
 from memfit.study.space.sampling import generator_for, random_draws
 from memfit.study.space.space import fingerprint, parameters_of, space_size
@@ -25,7 +25,7 @@ NUM_DRAWS = 3000
 
 def draw_many(kind: str, value: list[Any]) -> np.ndarray:
     """What trials 0, 1, 2, ... of a random search get, as a study draws them: one generator for each."""
-    space = read_space({"x": {"_type": kind, "_value": value}}, Place("test"))
+    space = read_space({"x": {"_type": kind, "_value": value}}, FieldPlace("test"))
     return np.array([parameters_of(space, random_draws(space, generator_for(7, n)))["x"] for n in range(NUM_DRAWS)])
 
 
@@ -93,7 +93,7 @@ def test_whole_numbers_and_options_are_equally_likely():
     ],
 )
 def test_values_have_the_python_type_that_trials_of_nni_get(kind: str, value: list[float], expected: type):
-    space = read_space({"x": {"_type": kind, "_value": value}}, Place("test"))
+    space = read_space({"x": {"_type": kind, "_value": value}}, FieldPlace("test"))
     assert type(parameters_of(space, random_draws(space, generator_for(0, 0)))["x"]) is expected
 
 
@@ -121,7 +121,7 @@ def test_only_the_chosen_branch_has_parameters():
                 "_value": [{"_name": "none"}, {"_name": "conv", "k": {"_type": "randint", "_value": [1, 4]}}],
             }
         },
-        Place("test"),
+        FieldPlace("test"),
     )
     seen = {fingerprint(parameters_of(space, random_draws(space, generator_for(0, n)))) for n in range(100)}
     expected = [{"model": {"_name": "none"}}, *({"model": {"_name": "conv", "k": k}} for k in (1, 2, 3))]
@@ -130,12 +130,12 @@ def test_only_the_chosen_branch_has_parameters():
 
 def test_a_choice_that_mixes_branches_with_plain_options_is_not_nested():
     options = [{"_name": "a", "x": {"_type": "randint", "_value": [0, 2]}}, 3]
-    space = read_space({"m": {"_type": "choice", "_value": options}}, Place("test"))
+    space = read_space({"m": {"_type": "choice", "_value": options}}, FieldPlace("test"))
     assert parameters_of(space, {"m": 0})["m"] == options[0]
 
 
 def test_the_bell_of_a_probability_is_the_quantile_of_the_normal_law():
-    space = read_space({"x": {"_type": "normal", "_value": [3, 2]}}, Place("test"))
+    space = read_space({"x": {"_type": "normal", "_value": [3, 2]}}, FieldPlace("test"))
     for probability in (0.01, 0.3, 0.5, 0.99):
         assert parameters_of(space, {"x": probability})["x"] == pytest.approx(NormalDist(3, 2).inv_cdf(probability))
     assert math.isfinite(parameters_of(space, {"x": 0.0})["x"])

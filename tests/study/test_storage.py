@@ -19,7 +19,7 @@ from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
 from memfit.records.study import Proposal, TrialOutcome, TrialRecord
 from memfit.study.coordinator import RunOptions
 from memfit.study.folder import read_folder
-from memfit.study.session import Silent, open_session
+from memfit.study.session import SilentStudy, open_session
 from memfit.study.storage.facts import Fact, Proposed, Storage, fact, study_of
 from memfit.study.storage.log import UNSAVED_FILE, StudyLog
 from memfit.study.storage.open import open_storage
@@ -231,7 +231,7 @@ def test_a_study_goes_on_while_its_database_is_locked(tmp_path: Path, monkeypatc
     folder = tmp_path / "study"
     run(settings_for(tmp_path, GOOD, max_trials=1), folder)
     holder = sqlite3.connect(folder / "study.db", isolation_level=None, check_same_thread=False)
-    watcher = Silent()
+    watcher = SilentStudy()
     session = open_session(settings_for(tmp_path, GOOD, max_trials=3), folder, watcher)
     session.log.storage.busy_seconds = 0.05  # type: ignore[attr-defined]
     session.log.storage.reopen()

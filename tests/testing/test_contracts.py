@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from memfit.plan.case import Case, Proposal, Rule
+from memfit.plan.case import Case, PlanProposal, Rule
 from memfit.records import layout
 from memfit.records.figure import Figure
 from memfit.records.plan import Checkpoint, Keep
@@ -44,20 +44,20 @@ def kept(case: Case, *, offload: bool = False) -> tuple[Keep, ...]:
     return tuple(Keep(stage=index, offload=offload) for index in range(len(case.chain.stages)))
 
 
-def leaves_a_stage_out(case: Case) -> Proposal | None:
-    return Proposal(kept(case)[:-1])
+def leaves_a_stage_out(case: Case) -> PlanProposal | None:
+    return PlanProposal(kept(case)[:-1])
 
 
-def moves_though_it_may_not(case: Case) -> Proposal | None:
-    return Proposal(kept(case, offload=True))
+def moves_though_it_may_not(case: Case) -> PlanProposal | None:
+    return PlanProposal(kept(case, offload=True))
 
 
-def recomputes_though_it_may_not(case: Case) -> Proposal | None:
-    return Proposal((Checkpoint(inside=kept(case)),))
+def recomputes_though_it_may_not(case: Case) -> PlanProposal | None:
+    return PlanProposal((Checkpoint(inside=kept(case)),))
 
 
-def answers_by_chance(case: Case) -> Proposal | None:
-    return None if next(NUMBERS) % 2 else Proposal(kept(case))
+def answers_by_chance(case: Case) -> PlanProposal | None:
+    return None if next(NUMBERS) % 2 else PlanProposal(kept(case))
 
 
 PLANNER_VIOLATIONS = [
@@ -88,7 +88,7 @@ def test_a_simulator_that_forgets_seconds_is_caught_by_exhaustive_search(monkeyp
     simulate = seam.simulate
     monkeypatch.setattr(seam, "simulate", hasty)
     check = law(PlannerContract, "test_without_a_link_it_is_not_faster_than_the_best_of_all_plans")
-    planner = Rule("keep all", "checkpoint", lambda case: Proposal(kept(case)))
+    planner = Rule("keep all", "checkpoint", lambda case: PlanProposal(kept(case)))
     with pytest.raises(AssertionError):
         check(planner=planner, random=Random(3), num_stages=3, share=1.0)
 

@@ -25,14 +25,14 @@ from memfit.api.reproduce import (
     reproduce_offloading,
     write_reproduction,
 )
-from memfit.api.study import StudyProgress, StudyRun, draw_study, explain_study, find_study, read_study, run_study
+from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
 
 __all__ = [
     "CommandResult",
     "ExplainedRun",
     "FetchProgress",
     "RepeatsFollower",
-    "StudyProgress",
+    "StudyFollower",
     "StudyRun",
     "apply_plan",
     "attach_process",

@@ -57,9 +57,7 @@ def predict_peak(
         lengths=lengths, ranks=ranks, shard=shard, engine=engine, show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
-    return predict(
-        target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell
-    )
+    return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)
 
 
 @checked_options

@@ -12,7 +12,7 @@ from memfit.api.options import checked_options
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
-    from memfit.api.study import StudyProgress
+    from memfit.api.study import StudyFollower
     from memfit.records.plan import Chain
     from memfit.records.reproduction import (
         EdgeTables,
@@ -119,7 +119,7 @@ def reproduce_edge(
     """
     from memfit.job.workloads.vision import family_called, resnet_called, stage_names
     from memfit.profile.shapes import shape_chain
-    from memfit.reproduce.edge import Question, edge_tables, num_chains
+    from memfit.reproduce.edge import EdgeQuestion, edge_tables, num_chains
 
     names = family_called(networks)
     show = progress or _nobody_looks
@@ -134,13 +134,11 @@ def reproduce_edge(
         target = f"{network} at {image_size}x{image_size}, batch {batch_size}"
         return shape_chain(lambda: resnet_called(network), stage_names, (batch_size, 3, image_size, image_size), target)
 
-    question = Question(
+    question = EdgeQuestion(
         link_mbit=link_mbit, link_watts=link_watts, device_gflops=device_gflops, device_watts=device_watts,
         images_per_day=images_per_day, image_bytes=image_bytes, num_epochs=num_epochs,
     )  # fmt: skip
-    return edge_tables(
-        chain_of, names, budget_bytes=budget_bytes, num_points=num_points, question=question, tick=tick
-    )
+    return edge_tables(chain_of, names, budget_bytes=budget_bytes, num_points=num_points, question=question, tick=tick)
 
 
 @checked_options
@@ -154,7 +152,7 @@ def reproduce_hyperparameters(
     num_random: int | None = None,
     seed: int = 0,
     concurrency: int = 1,
-    progress: StudyProgress | None = None,
+    progress: StudyFollower | None = None,
 ) -> HyperparameterTrials:
     """Run the published trials again, or `num_random` new points of their ranges, and judge the published conclusions.
 
@@ -181,9 +179,7 @@ def reproduce_hyperparameters(
         was_interrupted = ran.was_interrupted
         if was_interrupted:
             break
-    return HyperparameterTrials(
-        reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted
-    )
+    return HyperparameterTrials(reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted)
 
 
 def beside_published(study: Study) -> Rerun | None:

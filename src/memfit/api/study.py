@@ -25,7 +25,7 @@ class StudyRun:
     """What a person should know, where nobody was told while it ran."""
 
 
-class StudyProgress(Protocol):
+class StudyFollower(Protocol):
     """Who is told how a study goes."""
 
     has_line: bool
@@ -68,7 +68,7 @@ def run_study(
     on: str = "",
     profile: bool = False,
     predict: bool = True,
-    progress: StudyProgress | None = None,
+    progress: StudyFollower | None = None,
 ) -> StudyRun:
     """Run a study, or go on with the one in `output`; every trial is a process of its own whose memory is measured.
 
@@ -90,7 +90,7 @@ def run_study(
     >>> [trial.peak.value for trial in found.study.trials]  # doctest: +SKIP
     """
     from memfit.study.coordinator import RunOptions
-    from memfit.study.session import Silent, open_session
+    from memfit.study.session import SilentStudy, open_session
 
     asked: dict[str, Any] = {
         "space": None if space is None else str(space), "tuner": tuner, "trials": trials, "concurrency": concurrency,
@@ -99,7 +99,7 @@ def run_study(
         "steps": steps, "name": name,
     }  # fmt: skip
     settings = _settings_of(target, asked)
-    unheard = Silent()
+    unheard = SilentStudy()
     watcher = progress or unheard
     session = open_session(
         settings,

@@ -17,7 +17,7 @@ from memfit.errors import StorageError
 from memfit.units import format_bytes
 
 
-class Block(Protocol):
+class StoredBlock(Protocol):
     """A piece of memory; a tensor of bytes is one."""
 
     def data_ptr(self) -> int: ...
@@ -65,7 +65,7 @@ class DiskStore:
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
-    def send(self, block: Block) -> Ticket:
+    def send(self, block: StoredBlock) -> Ticket:
         """Start writing; sends leave in the order in which they are asked for."""
         num_bytes = block.nbytes
         free = self._free.get(num_bytes)
@@ -93,7 +93,7 @@ class DiskStore:
 
     # ---- back --------------------------------------------------------------------------------------------------
 
-    def fetch(self, ticket: Ticket, block: Block) -> None:
+    def fetch(self, ticket: Ticket, block: StoredBlock) -> None:
         """Start reading into memory."""
         ticket.fetching = self._reader.submit(self._read, block.data_ptr(), ticket.offset, ticket.num_bytes)
 

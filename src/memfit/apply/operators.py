@@ -95,7 +95,7 @@ def can_be_repeated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 # ---- what was called -----------------------------------------------------------------------------------------------
 
 
-class Value:
+class MadeStorage:
     """One storage of the forward: the calls that made it, and its bytes while they are held."""
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Value:
     def __init__(self, tensor: torch.Tensor, drop: bool, stays: bool = True) -> None:
         self.version, self.drop, self.stays = tensor._version, drop, stays
         self.first = StorageWeakRef(tensor.untyped_storage())
-        self.steps: list[Step] = []
+        self.steps: list[RepeatedOperator] = []
         """Empty for what comes from elsewhere, and once it is there again."""
         self.num_writes = 0
         self.num_handles = 0
@@ -151,7 +151,7 @@ class Ref:
 
     __slots__ = ("dtype", "num_writes", "offset", "size", "stride", "value")
 
-    def __init__(self, value: Value, tensor: torch.Tensor) -> None:
+    def __init__(self, value: MadeStorage, tensor: torch.Tensor) -> None:
         self.value, self.num_writes = value, value.num_writes
         self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
@@ -174,7 +174,7 @@ class Outer:
         return self.tensor.detach()
 
 
-class Step:
+class RepeatedOperator:
     """One call of an operator, with everything needed to make it again."""
 
     __slots__ = ("func", "made", "number", "random", "refs", "template", "with_gradients")
@@ -183,10 +183,10 @@ class Step:
         self.number, self.func, self.template, self.refs = number, func, template, refs
         self.random = cpu_state() if draws(func) else None
         self.with_gradients = torch.is_grad_enabled()  # some kernels make less when no backward may follow
-        self.made: list[weakref.ref[Value]] = []
+        self.made: list[weakref.ref[MadeStorage]] = []
         """Values on new storages, in order; they hold it, not it them."""
 
-    def again(self, storages: dict[Value, Any]) -> list[Any]:
+    def again(self, storages: dict[MadeStorage, Any]) -> list[Any]:
         """Make the call once more; the new storages in order."""
 
         def fill(leaf: Any) -> Any:
@@ -210,7 +210,7 @@ def fresh(result: Any, known: set[int]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _window(storage: Any, ref: Ref | Handle) -> torch.Tensor:
+def _window(storage: Any, ref: Ref | SavedHandle) -> torch.Tensor:
     empty = torch.empty(0, dtype=ref.dtype, device=storage.device)
     return empty.set_(storage, ref.offset, ref.size, ref.stride)
 
@@ -239,12 +239,12 @@ def _written_into(tensor: torch.Tensor) -> PlanBroken:
 # ---- making it again -----------------------------------------------------------------------------------------------
 
 
-class Handle:
+class SavedHandle:
     """What autograd keeps in place of a dropped tensor."""
 
     __slots__ = ("dtype", "lock", "name", "offset", "sample", "size", "stride", "value")
 
-    def __init__(self, value: Value, tensor: torch.Tensor, lock: Any, name: str, is_exact: bool) -> None:
+    def __init__(self, value: MadeStorage, tensor: torch.Tensor, lock: Any, name: str, is_exact: bool) -> None:
         self.value, self.lock, self.name = value, lock, name
         self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
@@ -267,17 +267,17 @@ class Handle:
 
 def find(kept: Any) -> torch.Tensor:
     """The tensor behind what autograd keeps."""
-    return kept.tensor() if isinstance(kept, Handle) else kept
+    return kept.tensor() if isinstance(kept, SavedHandle) else kept
 
 
-def _make(wanted: Value) -> None:
+def _make(wanted: MadeStorage) -> None:
     """Run again what is needed for one value; others that a handle waits for stay as well."""
     values, steps = _needed(wanted)
-    readers: dict[Value, int] = dict.fromkeys(values, 0)
+    readers: dict[MadeStorage, int] = dict.fromkeys(values, 0)
     for step in steps:
         for value in {ref.value for ref in step.refs}:
             readers[value] = readers.get(value, 0) + 1
-    storages: dict[Value, Any] = {}
+    storages: dict[MadeStorage, Any] = {}
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for step in steps:
             _run(step, storages)
@@ -287,10 +287,10 @@ def _make(wanted: Value) -> None:
             value.storage, value.steps = storages[value], []
 
 
-def _needed(wanted: Value) -> tuple[list[Value], list[Step]]:
+def _needed(wanted: MadeStorage) -> tuple[list[MadeStorage], list[RepeatedOperator]]:
     """The values to make, and the calls that make them in their order."""
-    found: dict[Value, None] = {}
-    steps: dict[int, Step] = {}
+    found: dict[MadeStorage, None] = {}
+    steps: dict[int, RepeatedOperator] = {}
     waiting = [wanted]
     while waiting:
         value = waiting.pop()
@@ -309,7 +309,7 @@ def _needed(wanted: Value) -> tuple[list[Value], list[Step]]:
     return list(found), [steps[number] for number in sorted(steps)]
 
 
-def _run(step: Step, storages: dict[Value, Any]) -> None:
+def _run(step: RepeatedOperator, storages: dict[MadeStorage, Any]) -> None:
     for ref in step.refs:
         if ref.value not in storages:
             storages[ref.value] = ref.value.there()
@@ -327,7 +327,9 @@ def _run(step: Step, storages: dict[Value, Any]) -> None:
             storages[value] = storage
 
 
-def _let_go(step: Step, storages: dict[Value, Any], readers: dict[Value, int], wanted: Value) -> None:
+def _let_go(
+    step: RepeatedOperator, storages: dict[MadeStorage, Any], readers: dict[MadeStorage, int], wanted: MadeStorage
+) -> None:
     """Drop what no later call reads and no handle waits for."""
     for value in {ref.value for ref in step.refs}:
         readers[value] -= 1
@@ -339,14 +341,14 @@ def _let_go(step: Step, storages: dict[Value, Any], readers: dict[Value, int], w
 # ---- the forward ---------------------------------------------------------------------------------------------------
 
 
-class Recording(TorchDispatchMode):
+class OperatorRecording(TorchDispatchMode):
     """The operators of one forward, as far as the plan needs them."""
 
     def __init__(self, chosen: Chosen) -> None:
         super().__init__()
         self.chosen, self.number, self.on_plan = chosen, 0, True
         self.lock = threading.RLock()
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, MadeStorage] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         number, kwargs = self.number, kwargs or {}
@@ -362,7 +364,7 @@ class Recording(TorchDispatchMode):
             return result
         if name_of(func) in SHAPES_ONLY:
             result = func(*args, **kwargs)
-            self._note_made(Step(number, *_empty_like(result), []), result, set(), [])
+            self._note_made(RepeatedOperator(number, *_empty_like(result), []), result, set(), [])
             return result
         step = self._noted(number, func, args, kwargs)
         if step is None:
@@ -374,7 +376,7 @@ class Recording(TorchDispatchMode):
             self._note_made(step, result, known, written)
         return result
 
-    def _noted(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+    def _noted(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RepeatedOperator | None:
         if not can_be_repeated(func, args, kwargs):
             return None
         refs: list[Ref] = []
@@ -389,14 +391,14 @@ class Recording(TorchDispatchMode):
             return refs[-1]
 
         template = replaced((_without_statistics(func, args), kwargs), stand_in)
-        return Step(number, func, template, refs)
+        return RepeatedOperator(number, func, template, refs)
 
     def _note_sources(self, result: Any) -> None:
         """What others will be made from, and autograd will save: then torch counts for us who writes into it."""
         for tensor in fresh(result, set()):
             known = self._values.get(tensor.untyped_storage()._cdata)
             if known is None or known.first.expired():
-                self._values[tensor.untyped_storage()._cdata] = Value(tensor, drop=False)
+                self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, drop=False)
 
     def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
@@ -406,7 +408,7 @@ class Recording(TorchDispatchMode):
                 value.drop, value.steps, value.num_writes = False, [], value.num_writes + 1
                 value.version = tensor._version + 1
 
-    def _value_of(self, tensor: torch.Tensor) -> Value | None:
+    def _value_of(self, tensor: torch.Tensor) -> MadeStorage | None:
         """The value under a tensor; None for what lies outside of the forward: parameters, buffers, the batch."""
         storage = tensor.untyped_storage()
         known = self._values.get(storage._cdata)
@@ -418,14 +420,14 @@ class Recording(TorchDispatchMode):
         base = tensor._base if tensor._is_view() else tensor  # a weight is often read transposed
         if base is None or base.grad_fn is None:
             return None
-        value = self._values[storage._cdata] = Value(tensor, drop=False)
+        value = self._values[storage._cdata] = MadeStorage(tensor, drop=False)
         return value
 
-    def _note_made(self, step: Step, result: Any, known: set[int], written: list[torch.Tensor]) -> None:
+    def _note_made(self, step: RepeatedOperator, result: Any, known: set[int], written: list[torch.Tensor]) -> None:
         for output, tensor in enumerate(fresh(result, known)):
             storage = tensor.untyped_storage()
             planned = self.chosen.dropped.get((step.number, output))
-            value = Value(tensor, drop=planned is not None, stays=planned is None or planned.stays)
+            value = MadeStorage(tensor, drop=planned is not None, stays=planned is None or planned.stays)
             value.steps.append(step)
             step.made.append(weakref.ref(value))
             self._values[storage._cdata] = value
@@ -452,9 +454,9 @@ class Recording(TorchDispatchMode):
             value.tensor = tensor.detach()
             return tensor
         self.chosen.check_size(storage.nbytes(), value)
-        return Handle(value, tensor, self.lock, name_of(value.steps[-1].func), self.chosen.is_exact)
+        return SavedHandle(value, tensor, self.lock, name_of(value.steps[-1].func), self.chosen.is_exact)
 
-    def _holds_sources(self, wanted: Value) -> bool:
+    def _holds_sources(self, wanted: MadeStorage) -> bool:
         """Take hold of everything that a value is made from; False when something of it is gone already."""
         seen: set[int] = set()
         waiting = [wanted]
@@ -511,7 +513,7 @@ class Chosen:
             "drops after it is kept, and the step may take more than the budget",
         )
 
-    def check_size(self, num_bytes: int, value: Value) -> None:
+    def check_size(self, num_bytes: int, value: MadeStorage) -> None:
         """Warn once of tensors that are larger than when the plan was made."""
         planned = self.dropped[value.steps[0].number, _output_of(value)].num_bytes
         if num_bytes > planned:
@@ -522,7 +524,7 @@ class Chosen:
             )
 
 
-def _output_of(value: Value) -> int:
+def _output_of(value: MadeStorage) -> int:
     return next((place for place, made in enumerate(value.steps[0].made) if made() is value), 0)
 
 
@@ -533,7 +535,7 @@ def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:
     def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not may_record():
             return proceed(*args, **kwargs)
-        recording = Recording(chosen)
+        recording = OperatorRecording(chosen)
         try:
             with torch.autograd.graph.saved_tensors_hooks(recording.pack, find), recording:
                 return proceed(*args, **kwargs)

@@ -133,7 +133,7 @@ class Saved:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class RepeatedCall:
     """One call of a module, with everything needed to make it again."""
 
     number: int
@@ -195,7 +195,7 @@ class Holder:
 
     __slots__ = ("call", "frame", "number", "tensor", "version")
 
-    def __init__(self, frame: Frame, call: Call, number: int, tensor: torch.Tensor) -> None:
+    def __init__(self, frame: Frame, call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:
         self.frame, self.call, self.number = frame, call, number
         self.tensor: torch.Tensor | None = tensor.detach()
         self.version = tensor._version
@@ -233,7 +233,7 @@ class Frame:
 
     def __init__(self, region: Region, on_call: Tell | None, on_stage: Tell | None, is_exact: bool) -> None:
         self.region, self.on_call, self.on_stage, self.is_exact = region, on_call, on_stage, is_exact
-        self.calls: list[Call] = []
+        self.calls: list[RepeatedCall] = []
         self.trail = Trail()
         self.is_open = True
         self._returned: dict[int, tuple[weakref.ref[torch.Tensor], int, Place]] = {}
@@ -282,14 +282,14 @@ class Frame:
             self._accept(call, holders, output)
         return output
 
-    def _wrote_outside(self, call: Call, given: list[torch.Tensor], versions: list[int]) -> bool:
+    def _wrote_outside(self, call: RepeatedCall, given: list[torch.Tensor], versions: list[int]) -> bool:
         """Whether it wrote into a tensor that no call of this frame had returned."""
         leaves = leaves_of(call.template)
         held = [leaf for leaf in leaves if isinstance(leaf, (_Held, _Link))]
         written = [t._version != v for t, v in zip(given, versions, strict=True)]
         return any(isinstance(leaf, _Held) and was for leaf, was in zip(held, written, strict=True))
 
-    def _accept(self, call: Call, holders: list[Holder], output: Any) -> None:
+    def _accept(self, call: RepeatedCall, holders: list[Holder], output: Any) -> None:
         """The call can be made again: let go of what it saved."""
         _sample(holders, call, self.is_exact)
         for holder in holders:
@@ -302,7 +302,7 @@ class Frame:
 
     # ---- the second run --------------------------------------------------------------------------------------------
 
-    def take(self, call: Call, number: int) -> torch.Tensor:
+    def take(self, call: RepeatedCall, number: int) -> torch.Tensor:
         """What a call saved, once; runs again what is needed for it."""
         with self._lock:
             for _ in range(2):
@@ -322,7 +322,7 @@ class _Again:
         self,
         told: tuple[Tell | None, Tell | None],
         region: Region,
-        calls: list[Call],
+        calls: list[RepeatedCall],
         values: dict[Place, torch.Tensor],
     ) -> None:
         # It knows nothing of its frame: a ring would keep what both hold until Python's collector comes by.
@@ -332,7 +332,7 @@ class _Again:
         self.inner: dict[int, _Again] = {}
         """By the number of a call."""
 
-    def take(self, call: Call, number: int) -> torch.Tensor | None:
+    def take(self, call: RepeatedCall, number: int) -> torch.Tensor | None:
         """None when it was handed out before."""
         if self.values is not None:
             values, self.values = self.values, None
@@ -368,11 +368,11 @@ class _Again:
             for call in calls:
                 self._run_call(call, values, keeps=not isinstance(item, Region), is_last=is_last)
 
-    def _calls_of(self, item: int | Region) -> list[Call]:
+    def _calls_of(self, item: int | Region) -> list[RepeatedCall]:
         wanted = item.positions if isinstance(item, Region) else (item,)
         return [call for call in self.calls if call.position in wanted]
 
-    def _run_call(self, call: Call, values: dict[Place, torch.Tensor], *, keeps: bool, is_last: bool) -> None:
+    def _run_call(self, call: RepeatedCall, values: dict[Place, torch.Tensor], *, keeps: bool, is_last: bool) -> None:
         call.check_parameters()
         stops = is_last and STRICTNESS.stops_early and bool(call.saved)
         slots: list[_Slot] = []
@@ -401,7 +401,7 @@ class _Again:
         if tell is not None and call.is_last and not stops:
             tell(f"end {call.stage}")
 
-    def _hand_on(self, call: Call, output: Any, values: dict[Place, torch.Tensor]) -> None:
+    def _hand_on(self, call: RepeatedCall, output: Any, values: dict[Place, torch.Tensor]) -> None:
         """Keep what later calls read, and let go of what nobody reads any more."""
         later = {place for each in self.calls if each.number > call.number for place in each.links()}
         for number, tensor in enumerate(tensors_in(output)):
@@ -410,7 +410,9 @@ class _Again:
         for place in [place for place in values if place not in later]:
             del values[place]
 
-    def _packer(self, call: Call, slots: list[_Slot], keeps: bool, stops: bool) -> Callable[[torch.Tensor], _Slot]:
+    def _packer(
+        self, call: RepeatedCall, slots: list[_Slot], keeps: bool, stops: bool
+    ) -> Callable[[torch.Tensor], _Slot]:
         def pack(tensor: torch.Tensor) -> _Slot:
             slot, number = _Slot(tensor.detach()), len(slots)
             slots.append(slot)
@@ -425,13 +427,13 @@ class _Again:
         return pack
 
 
-def _tell_call(on_call: Tell | None, call: Call) -> None:
+def _tell_call(on_call: Tell | None, call: RepeatedCall) -> None:
     if on_call is not None:
         on_call(call.name)
 
 
 @contextlib.contextmanager
-def _named(call: Call) -> Iterator[None]:
+def _named(call: RepeatedCall) -> Iterator[None]:
     """Say which call failed when it was run again."""
     try:
         yield
@@ -459,7 +461,7 @@ class _Slot:
 # ---- the comparison ------------------------------------------------------------------------------------------------
 
 
-def _sample(holders: list[Holder], call: Call, is_exact: bool) -> None:
+def _sample(holders: list[Holder], call: RepeatedCall, is_exact: bool) -> None:
     """Note a few values of what a call saved: of one tensor in the middle and of the last; or digests of all.
 
     Buffers are left out: a BatchNorm saves its statistics before it changes them.
@@ -490,7 +492,7 @@ def values_of(tensor: torch.Tensor) -> bytes:
     return some.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _compare(call: Call, number: int, tensor: torch.Tensor) -> None:
+def _compare(call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:
     if number >= len(call.saved):
         raise SecondRunDiffers(call.name, f"more than the {len(call.saved)} tensors of the first time")
     first = call.saved[number]
@@ -522,7 +524,7 @@ class CallMaker:
 
     def call_of(
         self, frame: Frame, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Call, list[torch.Tensor]]:
+    ) -> tuple[RepeatedCall, list[torch.Tensor]]:
         """Describe a call before it is made; with the tensors among its arguments."""
         held: list[torch.Tensor] = []
         given: list[torch.Tensor] = []
@@ -539,7 +541,7 @@ class CallMaker:
 
         template = replaced((args, kwargs), stand_in)
         before = frame.calls[-1].circumstances if frame.calls else None
-        call = Call(
+        call = RepeatedCall(
             number=len(frame.calls),
             position=self.position,
             name=self.name,

@@ -177,9 +177,7 @@ def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output:
         line.close()
 
 
-def _show_and_write(
-    found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool, quiet: bool
-) -> None:
+def _show_and_write(found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool, quiet: bool) -> None:
     """Print it, and leave its files in the folder; without matplotlib there are no curves."""
     from memfit import api
 

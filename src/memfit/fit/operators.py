@@ -20,14 +20,14 @@ from memfit.records.plan import Plan
 MOST_ROUNDS = 2
 
 
-class Planner(Protocol):
+class OperatorPlanning(Protocol):
     """Plans one traced step."""
 
     def plan(self, everything_kept: Plan, before_bytes: int, budget_bytes: int, input_bytes: int) -> Plan | None: ...
     def smallest(self, everything_kept: Plan, before_bytes: int, input_bytes: int) -> Plan: ...
 
 
-MakePlanner = Callable[[OperatorTrace], Planner]
+MakePlanner = Callable[[OperatorTrace], OperatorPlanning]
 
 
 class Bench(Protocol):

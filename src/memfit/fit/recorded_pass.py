@@ -246,7 +246,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     """In the place of a call that the backward does not need."""
 
 
-class Recorder(TorchFunctionMode):
+class PassRecorder(TorchFunctionMode):
     """Writes the torch functions of one thread to a tape, and `autograd.Function.apply`, which no mode sees (2.13)."""
 
     def __init__(self, tape: Tape) -> None:

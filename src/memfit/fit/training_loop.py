@@ -27,7 +27,7 @@ from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
 from memfit.apply.step_in_backward import ProgramWatch
 from memfit.errors import UsageError
-from memfit.fit.recorded_pass import Recorder, Tape, refuse_unplayable
+from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 from memfit.model.module_state import State, Watch
 from memfit.model.step import Job, storage_bytes, tensors_of
 from memfit.model.structures import tensors_in
@@ -95,8 +95,8 @@ class LoopFitter:
     _within_pass: bool = False
     _fitted: Any = None
     _tape: Tape | None = None
-    _recorder: Recorder | None = None
-    _stale: Recorder | None = None
+    _recorder: PassRecorder | None = None
+    _stale: PassRecorder | None = None
     """Records no more, and is to leave torch's stack of modes."""
     _spare: AppliedPlan | None = None
     _steps: ProgramWatch | None = None
@@ -239,7 +239,7 @@ class LoopFitter:
         self._spare = self._spared(module, args, kwargs)
         gc.collect()
         self._tape = Tape()
-        self._recorder = Recorder(self._tape)
+        self._recorder = PassRecorder(self._tape)
         self._recorder.begin()
 
     def _spared(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:

@@ -230,6 +230,7 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 # How does what a user's function built become a job, and is everything in order before the slow part?
 
+
 def build_job(training: Any, name: str) -> Job:
     """A job from a training: its own step where it has one, else forward, loss and backward."""
     if training.model is None or training.optimizer is None:

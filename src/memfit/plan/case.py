@@ -29,7 +29,7 @@ class Case:
     budget_bytes: int
     link: Link | None = None
     nested: NestedPlanner = field(init=False)
-    _proposals: dict[str, Proposal | None] = field(default_factory=dict, init=False)
+    _proposals: dict[str, PlanProposal | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_budget(self.chain, self.budget_bytes)
@@ -51,7 +51,7 @@ class Case:
         other.nested = self.nested
         return other
 
-    def once(self, name: str, propose: Callable[[], Proposal | None]) -> Proposal | None:
+    def once(self, name: str, propose: Callable[[], PlanProposal | None]) -> PlanProposal | None:
         """What a planner proposes for this case, worked out the first time: others start from it."""
         if name not in self._proposals:
             self._proposals[name] = propose()
@@ -64,7 +64,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class PlanProposal:
     """What a planner suggests: nodes with their moves marked, and a rule of its own for transfers where it has one."""
 
     nodes: tuple[Node, ...]
@@ -86,7 +86,7 @@ class Planner(Protocol):
         """Why it may have nothing to propose where other planners of its family do."""
         ...
 
-    def propose(self, case: Case) -> Proposal | None: ...
+    def propose(self, case: Case) -> PlanProposal | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,19 @@ class Rule:
 
     name: str
     family: Family
-    function: Callable[[Case], Proposal | None]
+    function: Callable[[Case], PlanProposal | None]
     nothing_because: str = "its rule fits at no setting of its own"
 
-    def propose(self, case: Case) -> Proposal | None:
+    def propose(self, case: Case) -> PlanProposal | None:
         """Ask the function."""
         return self.function(case)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlannedOutcome:
     """A proposal as the arbiter saw it."""
 
-    proposal: Proposal
+    proposal: PlanProposal
     program: Program
     transfers: Transfers
     replayed: Replayed
@@ -130,7 +130,7 @@ def with_moves(nodes: tuple[Node, ...], chosen: set[int]) -> tuple[Node, ...]:
     return tuple(changed)
 
 
-def judge(case: Case, proposal: Proposal) -> Outcome | None:
+def judge(case: Case, proposal: PlanProposal) -> PlannedOutcome | None:
     """Replay a proposal; None when it does not fit into the budget or onto the link."""
     program = lower(case.chain, proposal.nodes)
     chosen = moved_nodes(proposal.nodes)
@@ -143,7 +143,7 @@ def judge(case: Case, proposal: Proposal) -> Outcome | None:
     if transfers is None:
         return None
     replayed = simulate(program, transfers, case.link)
-    return Outcome(proposal, program, transfers, replayed) if replayed.peak_bytes <= case.budget_bytes else None
+    return PlannedOutcome(proposal, program, transfers, replayed) if replayed.peak_bytes <= case.budget_bytes else None
 
 
 def link_holds(link: Link | None, program: Program, chosen: list[int]) -> bool:

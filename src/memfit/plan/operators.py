@@ -40,7 +40,7 @@ NOTE_SECONDS = 1e-5
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayedOperators:
     """A step under one set of dropped tensors."""
 
     dropped: frozenset[int]
@@ -108,7 +108,7 @@ class Replayer:
         tensor, operators = self.trace.tensors[number], self.trace.operators
         return sorted({each for writer in tensor.writers for each in operators[writer].reads} - {number})
 
-    def replay(self, dropped: frozenset[int], passing: frozenset[int] = frozenset()) -> Replayed:
+    def replay(self, dropped: frozenset[int], passing: frozenset[int] = frozenset()) -> ReplayedOperators:
         """Bytes at every moment and seconds paid."""
         self.num_replays += 1
         tensors, count = self.trace.tensors, len(self.peaks)
@@ -142,7 +142,7 @@ class Replayer:
             levels[moment] = max(levels[moment], self.starts[moment] + moved[moment] + burst)
         if dropped:
             seconds += NOTE_SECONDS * len(self.trace.operators)
-        return Replayed(
+        return ReplayedOperators(
             dropped, passing, levels, [(at, n) for n, at in there.items()], repeated, sources - dropped, seconds
         )
 
@@ -208,9 +208,9 @@ class OperatorPlanner:
     def __init__(self, trace: OperatorTrace) -> None:
         self.trace, self.replayer = trace, Replayer(trace)
         self.plain = self.replayer.replay(frozenset())
-        self._least: Replayed | None = None
+        self._least: ReplayedOperators | None = None
 
-    def within(self, budget_bytes: int) -> Replayed | None:
+    def within(self, budget_bytes: int) -> ReplayedOperators | None:
         """The fastest set found whose step stays within so many bytes above what was there before it."""
         if self.plain.peak_bytes <= budget_bytes:
             return self.plain
@@ -219,20 +219,20 @@ class OperatorPlanner:
             return None
         return min((self._keep_again(each, budget_bytes) for each in found), key=lambda each: each.seconds)
 
-    def least(self) -> Replayed:
+    def least(self) -> ReplayedOperators:
         """The set of the lowest peak that is found; seconds do not count, so that it is always the same one."""
         if self._least is None:
             found = [self._lower(start) for start in self._starts(0)]
             self._least = min(found, key=lambda each: each.peak_bytes)
         return self._least
 
-    def _lower(self, best: Replayed) -> Replayed:
+    def _lower(self, best: ReplayedOperators) -> ReplayedOperators:
         for step in (0.9, 0.97, 0.99):
             while (found := self._descend(best, int(step * best.peak_bytes), by_seconds=False)) is not None:
                 best = found
         return best
 
-    def _starts(self, budget_bytes: int) -> list[Replayed]:
+    def _starts(self, budget_bytes: int) -> list[ReplayedOperators]:
         """Nothing dropped, and everything but what modules of some depth return; the most promising first."""
         may = [n for n, each in enumerate(self.trace.tensors) if each.may_drop]
         depths = sorted({self.trace.tensors[n].depth for n in may})
@@ -240,12 +240,14 @@ class OperatorPlanner:
         found = [self.plain, *(self.replayer.replay(each) for each in sets if each)]
         return sorted(found, key=lambda each: _excess(each, budget_bytes))[:NUM_STARTS]
 
-    def _descend(self, start: Replayed, budget_bytes: int, *, by_seconds: bool = True) -> Replayed | None:
+    def _descend(
+        self, start: ReplayedOperators, budget_bytes: int, *, by_seconds: bool = True
+    ) -> ReplayedOperators | None:
         """Drop, keep or pass one tensor after the other until the step fits; None when nothing helps any more."""
         now, until = start, self.replayer.num_replays + MOST_REPLAYS
         while now.peak_bytes > budget_bytes:
             excess = _excess(now, budget_bytes)
-            better: list[tuple[float, Replayed]] = []
+            better: list[tuple[float, ReplayedOperators]] = []
             for dropped, passing in self._neighbours(now, by_seconds):
                 if self.replayer.num_replays >= until:
                     return None
@@ -260,7 +262,7 @@ class OperatorPlanner:
             now = max(better, key=lambda pair: pair[0])[1]
         return now
 
-    def _neighbours(self, now: Replayed, by_seconds: bool) -> list[tuple[frozenset[int], frozenset[int]]]:
+    def _neighbours(self, now: ReplayedOperators, by_seconds: bool) -> list[tuple[frozenset[int], frozenset[int]]]:
         """Sets in which one tensor is gone at the highest moment, or is not made again there, or does not stay."""
         tensors, moment = self.trace.tensors, now.moment
         could_go = [
@@ -275,7 +277,7 @@ class OperatorPlanner:
         found += [(now.dropped - {n}, now.passing - {n}) for n, _ in here]
         return found + [(now.dropped, now.passing | {n}) for n, at in here if at < tensors[n].used]
 
-    def _keep_again(self, now: Replayed, budget_bytes: int) -> Replayed:
+    def _keep_again(self, now: ReplayedOperators, budget_bytes: int) -> ReplayedOperators:
         """Keep what need not be dropped, dearest first, and let stay what may."""
         for number in sorted(now.dropped, key=self._price, reverse=True):
             staying = now.passing - {number}
@@ -305,7 +307,9 @@ class OperatorPlanner:
         budget_bytes = before_bytes + found.peak_bytes
         return self._as_plan(everything_kept, found, before_bytes, budget_bytes, input_bytes)
 
-    def _as_plan(self, kept: Plan, found: Replayed, before_bytes: int, budget_bytes: int, input_bytes: int) -> Plan:
+    def _as_plan(
+        self, kept: Plan, found: ReplayedOperators, before_bytes: int, budget_bytes: int, input_bytes: int
+    ) -> Plan:
         seconds = kept.plain_seconds + found.seconds
         return msgspec.structs.replace(
             kept,
@@ -323,7 +327,7 @@ class OperatorPlanner:
             decisions=self._decisions(found),
         )
 
-    def _binding(self, found: Replayed, before_bytes: int) -> Binding:
+    def _binding(self, found: ReplayedOperators, before_bytes: int) -> Binding:
         moment, tensors = found.moment, self.trace.tensors
         held = [
             Part(name=f"{self.trace.operators[each.operator].name} of {self._where(each)}", num_bytes=each.num_bytes)
@@ -345,7 +349,7 @@ class OperatorPlanner:
             a_plan_helps=True,
         )
 
-    def _decisions(self, found: Replayed) -> tuple[Decision, ...]:
+    def _decisions(self, found: ReplayedOperators) -> tuple[Decision, ...]:
         return tuple(
             Decision(
                 what=f"make {self.trace.operators[self.trace.tensors[n].operator].name} of "
@@ -361,7 +365,7 @@ class OperatorPlanner:
     def _where(self, tensor: TracedTensor) -> str:
         return self.trace.operators[tensor.operator].where or "the model"
 
-    def choice(self, found: Replayed, input_bytes: int) -> OperatorChoice:
+    def choice(self, found: ReplayedOperators, input_bytes: int) -> OperatorChoice:
         """What a model has to be told to carry a set out."""
         tensors, operators = self.trace.tensors, self.trace.operators
         last = max(found.repeated, default=-1)
@@ -381,5 +385,5 @@ class OperatorPlanner:
         )  # fmt: skip
 
 
-def _excess(found: Replayed, budget_bytes: int) -> int:
+def _excess(found: ReplayedOperators, budget_bytes: int) -> int:
     return int(np.maximum(found.levels - budget_bytes, 0).sum())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memfit.errors import DoesNotFit, UsageError
-from memfit.plan.case import Case, Outcome, Planner, Proposal, Rule, judge, moved_nodes
+from memfit.plan.case import Case, PlannedOutcome, Planner, PlanProposal, Rule, judge, moved_nodes
 from memfit.plan.levers import consider_levers
 from memfit.plan.offload import combined as combined_plans
 from memfit.plan.offload import offload as offload_plans
@@ -168,11 +168,11 @@ def replay_plan(plan: Plan) -> Plan:
     waits = [step.wait_sent for step in plan.steps]
     transfers = Transfers(moved, waits, [move.fetch_after for move in plan.moves])
     replayed = simulate(program, transfers, plan.link)
-    outcome = Outcome(Proposal(plan.nodes), program, transfers, replayed)
+    outcome = PlannedOutcome(PlanProposal(plan.nodes), program, transfers, replayed)
     return plan_from_outcome(case, planner_called(plan.solver, plan.link), outcome)
 
 
-def plan_from_outcome(case: Case, planner: Planner, outcome: Outcome) -> Plan:
+def plan_from_outcome(case: Case, planner: Planner, outcome: PlannedOutcome) -> Plan:
     """The record of what the arbiter saw, with its bound and its reasons; also for nodes that no planner chose."""
     replayed = outcome.replayed
     plain = lower(case.chain, case.kept)
@@ -210,7 +210,7 @@ def _bound_seconds(case: Case, planner: Planner) -> float:
     return combined_plans.combined_bound(case)
 
 
-def _steps(outcome: Outcome) -> tuple[Step, ...]:
+def _steps(outcome: PlannedOutcome) -> tuple[Step, ...]:
     replayed, transfers = outcome.replayed, outcome.transfers
     return tuple(
         Step(
@@ -223,7 +223,7 @@ def _steps(outcome: Outcome) -> tuple[Step, ...]:
     )  # fmt: skip
 
 
-def _moves(outcome: Outcome) -> tuple[Move, ...]:
+def _moves(outcome: PlannedOutcome) -> tuple[Move, ...]:
     return tuple(
         Move(
             boundary=unit.boundary, num_bytes=unit.num_bytes, send_after=unit.made_by,
@@ -235,7 +235,7 @@ def _moves(outcome: Outcome) -> tuple[Move, ...]:
     )  # fmt: skip
 
 
-def _notes(case: Case, outcome: Outcome) -> tuple[str, ...]:
+def _notes(case: Case, outcome: PlannedOutcome) -> tuple[str, ...]:
     notes = list(outcome.proposal.notes)
     floor, peak = case.sizes.floor_bytes(), outcome.replayed.peak_bytes
     if case.sizes.update_bytes >= peak:

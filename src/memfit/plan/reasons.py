@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from memfit.plan.case import Case, Outcome, moved_nodes
+from memfit.plan.case import Case, PlannedOutcome, moved_nodes
 from memfit.plan.offload.moves import MoveSearch
 from memfit.plan.problem.checks import covers, option_of
 from memfit.plan.problem.program import INPUT, Program, lower
@@ -35,7 +35,7 @@ def least_budget_bytes(program: Program, chosen: list[int]) -> int:
 # ---- what sets the peak ----------------------------------------------------------------------------------------
 
 
-def binding_of(case: Case, outcome: Outcome) -> Binding:
+def binding_of(case: Case, outcome: PlannedOutcome) -> Binding:
     """The moment of the peak, and who is alive there."""
     at = outcome.replayed.peak_at
     operation = outcome.program.operations[at]
@@ -54,7 +54,7 @@ def binding_of(case: Case, outcome: Outcome) -> Binding:
     )
 
 
-def _alive(case: Case, outcome: Outcome, at: int) -> list[Part]:
+def _alive(case: Case, outcome: PlannedOutcome, at: int) -> list[Part]:
     """Parts at an operation; a moved value is left out while it is away."""
     program, fixed = outcome.program, case.chain.fixed
     alive: set[int] = set()
@@ -99,7 +99,7 @@ def _unavoidable_bytes(sizes: Sizes, kind: str, stage: int | None) -> int:
 # ---- what each decision does -----------------------------------------------------------------------------------
 
 
-def decisions_of(case: Case, outcome: Outcome) -> tuple[Decision, ...]:
+def decisions_of(case: Case, outcome: PlannedOutcome) -> tuple[Decision, ...]:
     """Every choice of the plan against the same plan without it, in as much more memory as that takes."""
     nodes = outcome.proposal.nodes
     found: list[Decision] = []
@@ -135,7 +135,12 @@ def _unmoved(node: Node) -> Node:
 
 
 def _decision(
-    case: Case, outcome: Outcome, what: str, stages: tuple[int, ...], spared_bytes: int, without: tuple[Node, ...]
+    case: Case,
+    outcome: PlannedOutcome,
+    what: str,
+    stages: tuple[int, ...],
+    spared_bytes: int,
+    without: tuple[Node, ...],
 ) -> Decision:
     program = lower(case.chain, without)
     chosen = moved_nodes(without)

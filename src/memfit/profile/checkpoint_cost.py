@@ -27,7 +27,7 @@ WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class CheckpointPrice:
     """Seconds for a call, and for each tensor that it saves."""
 
     call_seconds: float = 0.0
@@ -42,9 +42,9 @@ class Price:
 class CheckpointCost:
     """What a checkpoint costs beside its second run; zero where it could not be measured."""
 
-    first: Price = Price()
+    first: CheckpointPrice = CheckpointPrice()
     """While its calls run for the first time."""
-    again: Price = Price()
+    again: CheckpointPrice = CheckpointPrice()
     """While they run for the second."""
 
     def seconds(self, num_saved: Sequence[int]) -> float:
@@ -65,10 +65,10 @@ def checkpoint_cost() -> CheckpointCost:
     return CheckpointCost() if torch_module._has_any_global_hook() else _measured_cost()
 
 
-def _price(few: int, few_seconds: float, many: int, many_seconds: float) -> Price:
+def _price(few: int, few_seconds: float, many: int, many_seconds: float) -> CheckpointPrice:
     """The line through two measurements; neither part of it is below zero."""
     per_tensor = max(0.0, (many_seconds - few_seconds) / max(1, many - few))
-    return Price(max(0.0, few_seconds - few * per_tensor), per_tensor)
+    return CheckpointPrice(max(0.0, few_seconds - few * per_tensor), per_tensor)
 
 
 class _Tiny:

@@ -29,7 +29,7 @@ Heads = dict[int, int]
 
 
 @dataclass(slots=True)
-class Part:
+class EndingPart:
     """One of the modules that were put together to a stage."""
 
     live: LiveStage
@@ -46,11 +46,11 @@ class Part:
         return self.outputs[0][1] if len(self.outputs) == 1 else None
 
 
-def part_of(live: LiveStage, outputs: list[tuple[int, int]], record: Record, window: Window) -> Part:
+def part_of(live: LiveStage, outputs: list[tuple[int, int]], record: Record, window: Window) -> EndingPart:
     """One module with what was made in its forward and is alive when the backward begins."""
     turn, returned = record.at("turn") or 0, {address for address, _ in outputs}
     left = [block for block in record.made_between(*window.forward) if block.alive_at(turn)]
-    return Part(
+    return EndingPart(
         live=live,
         outputs=outputs,
         left_bytes=sum(block.num_bytes for block in left),
@@ -58,7 +58,7 @@ def part_of(live: LiveStage, outputs: list[tuple[int, int]], record: Record, win
     )
 
 
-def heads_of(groups: Sequence[tuple[Stage, range]], parts: Sequence[Part]) -> Heads:
+def heads_of(groups: Sequence[tuple[Stage, range]], parts: Sequence[EndingPart]) -> Heads:
     """The stages whose last module keeps nothing but its output, has no parameters and changes no size."""
     heads: Heads = {}
     for index, (stage, numbers) in enumerate(groups):
@@ -68,7 +68,7 @@ def heads_of(groups: Sequence[tuple[Stage, range]], parts: Sequence[Part]) -> He
     return heads
 
 
-def _may_be_outside(part: Part) -> bool:
+def _may_be_outside(part: EndingPart) -> bool:
     if len(part.live.modules) != 1 or part.output_bytes is None:
         return False
     return part.beside_bytes == 0 and next(part.live.modules[0].parameters(), None) is None

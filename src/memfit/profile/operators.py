@@ -35,7 +35,7 @@ from memfit.model.call_sites import After, Before, add_layer, is_compiled, watch
 from memfit.model.calls import at_backward
 from memfit.model.step import Job, leaving_no_trace, tensors_of
 from memfit.model.structures import leaves_of
-from memfit.profile.meter.events import Block, Record
+from memfit.profile.meter.events import AllocatedBlock, Record
 from memfit.profile.meter.meter import put_mark, record_events
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
 
@@ -279,19 +279,19 @@ def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> Operat
     )
 
 
-def _blocks_of(watch: _Watch, record: Record) -> list[Block | None]:
+def _blocks_of(watch: _Watch, record: Record) -> list[AllocatedBlock | None]:
     """The allocation under every tensor; None where the allocator told of none."""
-    found: dict[int, list[Block]] = {}
+    found: dict[int, list[AllocatedBlock]] = {}
     for block in record.blocks:
         found.setdefault(block.address, []).append(block)
     return [_alive(found.get(each.address, ()), record.at(f"after {each.operator}") or 0) for each in watch.tensors]
 
 
-def _alive(blocks: Iterable[Block], moment: int) -> Block | None:
+def _alive(blocks: Iterable[AllocatedBlock], moment: int) -> AllocatedBlock | None:
     return next((block for block in blocks if block.alive_at(moment)), None)
 
 
-def _end_of(block: Block | None, places: list[int]) -> int | None:
+def _end_of(block: AllocatedBlock | None, places: list[int]) -> int | None:
     """The moment in which an allocation is released; None when it outlives the record, or was never seen."""
     return None if block is None or block.end is None else bisect_right(places, block.end) - 1
 

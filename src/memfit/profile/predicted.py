@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import msgspec
 
 from memfit.errors import PredictionFailed, UsageError
-from memfit.profile.meter.events import Event, Mark, Record
+from memfit.profile.meter.events import AllocatorEvent, Mark, Record
 from memfit.profile.meter.stage_sizes import measure_stage, windows_of
 from memfit.records.plan import Chain, Fixed, Link, Stage
 from memfit.records.prediction import Prediction
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
 FORWARD_SHARE = 1 / 3
 LARGEST = 3
@@ -93,15 +93,15 @@ def _bounds(timeline: Timeline) -> tuple[int, int, int, int]:
     return starts["forward"], starts["backward"], starts.get("update", timeline.num_events), timeline.num_events
 
 
-def _alive(spans: Sequence[Span], moment: int, *categories: str) -> int:
+def _alive(spans: Sequence[LiveSpan], moment: int, *categories: str) -> int:
     return sum(s.num_bytes for s in spans if s.category in categories and s.start < moment and _ends_after(s, moment))
 
 
-def _ends_after(span: Span, moment: int) -> bool:
+def _ends_after(span: LiveSpan, moment: int) -> bool:
     return span.end is None or span.end > moment
 
 
-def _peak_above(spans: Sequence[Span], start: int, end: int) -> int:
+def _peak_above(spans: Sequence[LiveSpan], start: int, end: int) -> int:
     """The most alive in a range above what is alive at its start, of what is born in it."""
     born = [span for span in spans if start <= span.start < end and span.category != "gradient"]
     changes = sorted(
@@ -114,7 +114,7 @@ def _peak_above(spans: Sequence[Span], start: int, end: int) -> int:
     return peak
 
 
-def _record(spans: Sequence[Span], draft: Sequence[Stage], first: int, turn: int, update: int) -> Record:
+def _record(spans: Sequence[LiveSpan], draft: Sequence[Stage], first: int, turn: int, update: int) -> Record:
     """The step as events of an allocator, with the marks of its stages."""
     changes: list[tuple[int, int, int]] = []
     for address, span in enumerate(spans):
@@ -127,7 +127,7 @@ def _record(spans: Sequence[Span], draft: Sequence[Stage], first: int, turn: int
     times = [time for time, _, _ in changes]
     marks = [Mark("begin", 0), Mark("turn", _count(times, turn)), Mark("done", len(times))]
     marks += _stage_marks(spans, draft, (first, turn, update), times)
-    return Record([Event(address, num_bytes) for _, address, num_bytes in changes], marks)
+    return Record([AllocatorEvent(address, num_bytes) for _, address, num_bytes in changes], marks)
 
 
 def _count(times: Sequence[int], moment: int) -> int:
@@ -137,7 +137,7 @@ def _count(times: Sequence[int], moment: int) -> int:
 
 
 def _stage_marks(
-    spans: Sequence[Span], draft: Sequence[Stage], bounds: tuple[int, int, int], times: Sequence[int]
+    spans: Sequence[LiveSpan], draft: Sequence[Stage], bounds: tuple[int, int, int], times: Sequence[int]
 ) -> list[Mark]:
     """A stage begins with the first storage that its modules make, and ends where the next one begins."""
     first, turn, update = bounds
@@ -161,7 +161,7 @@ def _stage_marks(
     return marks
 
 
-def _made_by(span: Span, names: Sequence[str]) -> bool:
+def _made_by(span: LiveSpan, names: Sequence[str]) -> bool:
     return any(span.module == name or span.module.startswith(name + ".") for name in names)
 
 

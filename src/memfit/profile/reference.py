@@ -41,7 +41,7 @@ MOST_DRIFT = 1e-5
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """What one run computed."""
 
     loss: torch.Tensor | None
@@ -58,14 +58,14 @@ class Outcome:
 class Reference:
     """The plain step, or what stands for it, run twice."""
 
-    outcome: Outcome
+    outcome: StepOutcome
     tolerance: dict[str, float]
     """Largest difference between two plain runs, only where there is one."""
     state: RandomState
     """Where all runs begin."""
 
 
-def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Collection[str] = ()) -> Outcome:
+def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Collection[str] = ()) -> StepOutcome:
     """Run from one random state and keep digests of what came out; tensors of what is named in `whole`."""
 
     def kept(name: str, tensor: torch.Tensor | None) -> Compared:
@@ -86,7 +86,7 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
         finally:
             job.seen.pop("keep", None)
         loss = job.seen.get("loss")
-        return Outcome(
+        return StepOutcome(
             loss=None if loss is None else loss.clone(),
             gradients={n: kept(f"gradient of {n}", p.grad) for n, p in job.model.named_parameters()} | stepped,
             buffers={n: kept(f"buffer {n}", b) for n, b in job.model.named_buffers()},
@@ -119,7 +119,7 @@ def tolerant(job: Job, reference: Reference) -> Reference:
     return Reference(outcome, {n: max(gap, least.get(n, 0.0)) for n, gap in tolerance.items()}, reference.state)
 
 
-def largest_gradient(outcome: Outcome) -> float:
+def largest_gradient(outcome: StepOutcome) -> float:
     """Of all gradients."""
     tensors = [tensor for tensor in outcome.gradients.values() if isinstance(tensor, torch.Tensor) and tensor.numel()]
     return max((float(tensor.abs().max()) for tensor in tensors), default=0.0)
@@ -162,7 +162,7 @@ def reference_of(job: Job, state: RandomState) -> Reference:
     return Reference(first, gaps, state)
 
 
-def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
+def _refuse_another_loss(first: StepOutcome, second: StepOutcome) -> None:
     if first.loss is None or second.loss is None or torch.equal(first.loss, second.loss):
         return
     a, b = float(first.loss), float(second.loss)
@@ -174,7 +174,7 @@ def _refuse_another_loss(first: Outcome, second: Outcome) -> None:
         )
 
 
-def _refuse_another_gradient(outcome: Outcome, gaps: dict[str, float]) -> None:
+def _refuse_another_gradient(outcome: StepOutcome, gaps: dict[str, float]) -> None:
     """Refuse what differs by more than sums in another order do."""
     tensors = {f"gradient of {name}": tensor for name, tensor in outcome.gradients.items()}
     # Against the largest gradient there is: some are nothing but rounding, as that of a bias before a BatchNorm.
@@ -191,7 +191,7 @@ def _refuse_another_gradient(outcome: Outcome, gaps: dict[str, float]) -> None:
                 )
 
 
-def differences(one: Outcome, other: Outcome) -> dict[str, float]:
+def differences(one: StepOutcome, other: StepOutcome) -> dict[str, float]:
     """Name and largest difference of everything that is not bit-equal; infinite where sizes or presence differ."""
     found: dict[str, float] = {}
     _compare(found, "loss", one.loss, other.loss)

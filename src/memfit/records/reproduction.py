@@ -50,6 +50,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 #
 # All seconds and bytes are those of the event simulator, on chains that were predicted: nothing of it was run.
 
+
 class Network(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One network of a comparison, as it would train with everything kept."""
 
@@ -80,7 +81,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlannerStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one planner did over all panels and budgets."""
 
     planner: str
@@ -100,7 +101,7 @@ class OffloadingExperiment(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     networks: tuple[Network, ...]
     panels: tuple[Panel, ...]
-    standings: tuple[Standing, ...]
+    standings: tuple[PlannerStanding, ...]
     """Best first: by how often it fits, then by the mean."""
     statements: tuple[Statement, ...] = ()
     took_seconds: float
@@ -113,6 +114,7 @@ class OffloadingExperiment(msgspec.Struct, frozen=True, kw_only=True):
 # Edge: what training takes on a small device: memory by batch and image size, the price of fitting, hours and energy.
 #
 # Bytes are computed from shapes on fake tensors, seconds are counted in arithmetic operations; nothing was run.
+
 
 class MemoryCell(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one network: parameters, gradients and activations, without optimizer state."""
@@ -200,6 +202,7 @@ class EdgeTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Hyperparameters: published trials run again, their numbers beside ours, and whether capped trials say enough.
+
 
 class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One published trial, and its replicates here."""

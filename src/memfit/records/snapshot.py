@@ -20,7 +20,7 @@ Action = Literal[
 """'other' is an event that moves no memory: a snapshot being taken, a note by the user."""
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
+class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a recorded call stack."""
 
     name: str
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceSnapshot, ...]
     settings: str | None
     """The allocator's settings as text for PYTORCH_ALLOC_CONF; None when the file does not say."""
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     stacks: tuple[tuple[int, ...], ...]
     """Each a call stack, innermost first, as numbers of frames."""
 

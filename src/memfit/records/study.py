@@ -336,6 +336,7 @@ def finite_or_reason(value: Any) -> tuple[float | None, str]:
 
 # How far is a running study?
 
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """A study while it runs, for the eye."""
 

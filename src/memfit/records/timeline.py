@@ -22,7 +22,7 @@ CATEGORIES: tuple[Category, ...] = (
 PHASES: tuple[Phase, ...] = ("setup", "data", "forward", "backward", "recompute", "update", "evaluation", "other")
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LiveSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One storage from its allocation to its release."""
 
     start: int
@@ -54,7 +54,7 @@ class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """All storages of the traced part of a run, in order of allocation."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[LiveSpan, ...]
     num_events: int
     phases: tuple[PhaseMark, ...] = ()
     event_seconds: tuple[float, ...] = ()

@@ -122,7 +122,7 @@ def linear_revolve(num_layers: int, num_slots: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class EdgeQuestion:
     """A device, a link and a day's images; the figures are the user's, or assumed."""
 
     link_mbit: float = 10.0
@@ -135,7 +135,7 @@ class Question:
     num_epochs: int = 1
 
 
-def worth_of(chain: Chain, cell: MemoryCell, slowdown: float, question: Question) -> Worth:
+def worth_of(chain: Chain, cell: MemoryCell, slowdown: float, question: EdgeQuestion) -> Worth:
     """Hours and watt-hours of a day's images: sent over links, or trained on where they are."""
     gflop = sum(stage.forward_seconds for stage in chain.stages) * 1e3 / cell.batch_size
     hours_per_image = question.num_epochs * gflop * FORWARDS_PER_STEP * slowdown / question.device_gflops / 3600
@@ -212,7 +212,7 @@ def edge_tables(
     *,
     budget_bytes: int,
     num_points: int,
-    question: Question,
+    question: EdgeQuestion,
     tick: Callable[[str], None] = lambda what: None,
 ) -> EdgeTables:
     """All tables; `tick` is told what is at hand before each chain is made."""
@@ -249,7 +249,7 @@ def layers_of(network: str) -> int:
 
 
 def _worth(
-    cases: EdgeCases, networks: Sequence[str], budget_bytes: int, question: Question
+    cases: EdgeCases, networks: Sequence[str], budget_bytes: int, question: EdgeQuestion
 ) -> tuple[Worth | None, str]:
     network = ASKED if ASKED in networks else networks[0]
     case, cell = cases.get(network, SIZE, BATCH)

@@ -18,7 +18,7 @@ from memfit.errors import UsageError
 from memfit.plan.case import Case
 from memfit.plan.planners import PLANNERS, candidate_of, smallest_budget
 from memfit.records.plan import Candidate, Chain, Link
-from memfit.records.reproduction import Cell, Network, Panel, Standing, Statement
+from memfit.records.reproduction import Cell, Network, Panel, PlannerStanding, Statement
 from memfit.reproduce.statements import judged
 
 EQUALLY_FAST = 1.001
@@ -115,7 +115,7 @@ def _fastest_first(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(candidates, key=lambda c: (c.seconds is None, c.seconds or 0.0, c.peak_bytes or 0)))
 
 
-def rank_planners(panels: Sequence[Panel]) -> tuple[Standing, ...]:
+def rank_planners(panels: Sequence[Panel]) -> tuple[PlannerStanding, ...]:
     """How often each planner fits, and its time over that of the fastest, over all panels and budgets."""
     over_best: dict[str, list[float | None]] = {}
     for cell in (cell for panel in panels for cell in panel.cells):
@@ -127,9 +127,9 @@ def rank_planners(panels: Sequence[Panel]) -> tuple[Standing, ...]:
     return tuple(sorted(standings, key=lambda s: (-s.num_fits, s.mean_over_best or 0.0)))
 
 
-def _standing(name: str, ratios: list[float | None]) -> Standing:
+def _standing(name: str, ratios: list[float | None]) -> PlannerStanding:
     known = [ratio for ratio in ratios if ratio is not None]
-    return Standing(
+    return PlannerStanding(
         planner=name,
         family=PLANNERS[name].family,
         num_cells=len(ratios),

@@ -128,7 +128,7 @@ def _peak_below_the_floor(final: JobEnded, own: Readings) -> Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class PeakFacts:
     """The peak of the job, and the process whose own peak it is (None where several make it up)."""
 
     peak: Figure
@@ -141,18 +141,18 @@ def headline(
     curve: TreeCurve,
     readings: Sequence[TreeReading],
     final: JobEnded | None,
-) -> Headline:
+) -> PeakFacts:
     """The peak of the job: of its one process, or of its tree."""
     if not processes:
-        return Headline(peak=unknown("bytes", "no process was seen before the record ended"), process=None)
+        return PeakFacts(peak=unknown("bytes", "no process was seen before the record ended"), process=None)
     largest = max(processes, key=lambda process: process.peak.value or 0)
     if len(processes) == 1 or (largest.peak.value is None and not len(curve.time_seconds)):
-        return Headline(peak=processes[0].peak, process=processes[0].index)
+        return PeakFacts(peak=processes[0].peak, process=processes[0].index)
     if _is_exact(largest.peak):
         found = _exact_headline(processes, largest, samples, curve, readings)
         if found is not None:
             return found
-    return Headline(peak=_tree_peak(largest.peak.value or 0, curve, readings, told_above_floor(final)), process=None)
+    return PeakFacts(peak=_tree_peak(largest.peak.value or 0, curve, readings, told_above_floor(final)), process=None)
 
 
 def _is_exact(figure: Figure) -> bool:
@@ -179,11 +179,11 @@ def _exact_headline(
     samples: Samples,
     curve: TreeCurve,
     readings: Sequence[TreeReading],
-) -> Headline | None:
+) -> PeakFacts | None:
     """The exact peak of the largest process with what its wrappers add; None where others take part in the peak."""
     own_bytes, seen_bytes = largest.peak.value or 0, _seen_tree_bytes(curve, readings)
     if max(float(curve.summed_resident_bytes.max(initial=0)), seen_bytes) <= own_bytes + SAME_BYTES:
-        return Headline(peak=_raised(largest.peak, seen_bytes), process=largest.index)
+        return PeakFacts(peak=_raised(largest.peak, seen_bytes), process=largest.index)
     beside = _companions(largest, samples)
     wrappers = _ancestors(processes, largest)
     if not beside or not all(index in wrappers and _is_constant(samples, index) for index in beside):
@@ -195,9 +195,9 @@ def _exact_headline(
     method = f"{largest.peak.method}; {format_bytes(high)} of it is {_short(whose)}, which started it and waits"
     value = max(own_bytes + high, seen_bytes)
     if high - low <= SAME_BYTES:
-        return Headline(peak=measured(value, "bytes", method), process=largest.index)
+        return PeakFacts(peak=measured(value, "bytes", method), process=largest.index)
     peak = measured(value, "bytes", f"{method}, shared pages included", low=own_bytes + low, high=value)
-    return Headline(peak=peak, process=largest.index)
+    return PeakFacts(peak=peak, process=largest.index)
 
 
 def _raised(figure: Figure, least_bytes: float) -> Figure:

@@ -100,9 +100,7 @@ def _opened(stream: TextIO | None) -> TextIO:
     """The stream asked for, or the standard output."""
     chosen = sys.stdout if stream is None else stream
     if chosen is None:
-        raise NoOutput(
-            "there is no standard output to write to", found="it is closed", hint="redirect it to a file"
-        )
+        raise NoOutput("there is no standard output to write to", found="it is closed", hint="redirect it to a file")
     return chosen
 
 

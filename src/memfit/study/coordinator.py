@@ -24,16 +24,16 @@ import msgspec
 from memfit.errors import MemfitError, StorageError
 from memfit.job.network_size import known_size
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
-from memfit.study.engine.engine import Engine
+from memfit.study.engine.engine import SearchEngine
 from memfit.study.folder import new_id
-from memfit.study.storage.facts import Extent, Proposed, Started, now_text, study_of
+from memfit.study.storage.facts import Proposed, Started, StudyExtent, now_text, study_of
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.files import Report, final_of, intermediates_of
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
 from memfit.study.trials.prediction import Foresight, verdict
 from memfit.study.trials.process import INTERRUPTED
-from memfit.study.trials.result import Ending
+from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
 from memfit.study.tuners.ordered import engine_for
 
@@ -42,7 +42,7 @@ MOST_ATTEMPTS = 3
 WAIT_SECONDS = 0.5
 
 
-class Watcher(Protocol):
+class StudyWatcher(Protocol):
     """Who is told how it goes."""
 
     def ended(self, trial: TrialRecord, standing: Standing) -> None: ...
@@ -69,9 +69,9 @@ class Coordinator:
     log: StudyLog
     runner: Runner
     gpus: GpuPool
-    watcher: Watcher
+    watcher: StudyWatcher
     options: RunOptions
-    engine: Engine = field(init=False)
+    engine: SearchEngine = field(init=False)
     foresight: Foresight = field(init=False)
     orders: dict[int, TrialOrder] = field(default_factory=dict)
     """Of the trials that run now."""
@@ -272,7 +272,7 @@ class Coordinator:
             self._note(f"the assessor failed: {_words(error)}; trials go on without it")
             return
         if assessment.stop:
-            self.runner.end(order.number, Ending(kind="stopped early", reason=assessment.reason))
+            self.runner.end(order.number, TrialEnd(kind="stopped early", reason=assessment.reason))
 
     # ---- telling --------------------------------------------------------------------------------------------------
 
@@ -352,9 +352,11 @@ class Coordinator:
         return self._num_interrupts > 0
 
 
-def extent_of(settings: StudySettings) -> Extent:
+def extent_of(settings: StudySettings) -> StudyExtent:
     """What may change from one session to the next."""
-    return Extent(max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency)
+    return StudyExtent(
+        max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency
+    )
 
 
 def _words(error: Exception) -> str:

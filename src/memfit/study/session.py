@@ -11,7 +11,7 @@ import msgspec
 from memfit.errors import MissingExtra, StorageError, UsageError
 from memfit.records.study import GpuWish, Standing, Study, StudySettings
 from memfit.study import folder as study_folder
-from memfit.study.coordinator import Coordinator, RunOptions, Watcher, extent_of
+from memfit.study.coordinator import Coordinator, RunOptions, StudyWatcher, extent_of
 from memfit.study.json_file import write_study_json
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
@@ -32,7 +32,7 @@ class Session:
         self.why_stopped = ""
         self.was_interrupted = False
 
-    def run(self, watcher: Watcher, options: RunOptions, cluster: str = "") -> Study:
+    def run(self, watcher: StudyWatcher, options: RunOptions, cluster: str = "") -> Study:
         """Run until nothing is left to do, and leave the whole study in study.json as well."""
         runner = self._runner(cluster)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
@@ -66,7 +66,7 @@ class Session:
 def open_session(
     settings: StudySettings | None,
     folder: str | Path | None,
-    watcher: Watcher,
+    watcher: StudyWatcher,
     *,
     storage: str = "",
     overwrite: bool = False,
@@ -144,7 +144,7 @@ def _stored_extent(log: StudyLog, stored: StudySettings, wanted: StudySettings) 
     return wanted
 
 
-class Silent:
+class SilentStudy:
     """A watcher that keeps the notes and says nothing."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Contract of a prediction engine: what fake tensors and the phantom GPU both promise. Subclass it, give an engine.
 
-    class TestMyEngine(EngineContract):
-        make_engine = MyEngine
+class TestMyEngine(EngineContract):
+    make_engine = MyEngine
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ def bytes_of(prediction: Prediction, level: LevelName) -> float:
 class EngineContract:
     """Laws of an engine that predicts for a GPU."""
 
-    make_engine: Callable[[], Engine]
-
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Engine:
         """The engine under test."""
-        return cls.make_engine()
+        make: Callable[[], Engine] = vars(cls)["make_engine"]
+        return make()
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.records.ledger import HeapFacts, ImportCost, LedgerFacts, TensorShare
-from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
+from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
 from memfit.units import MIB
 
 NUM_BLOCKS = 6
@@ -81,7 +81,7 @@ def made_timeline(step: int = 20) -> Timeline:
     for module in LAYERS:
         log.release("gradient", module)
     log.release("input", "")
-    spans = tuple(msgspec.convert(span, Span) for span in log.spans)
+    spans = tuple(msgspec.convert(span, LiveSpan) for span in log.spans)
     seconds = tuple(0.25 * event / max(log.clock, 1) for event in range(log.clock))
     return Timeline(spans=spans, num_events=log.clock, phases=tuple(log.marks), event_seconds=seconds)
 
@@ -101,7 +101,7 @@ def peak_event(timeline: Timeline) -> int:
     return best_event
 
 
-def alive_at(timeline: Timeline, event: int) -> list[Span]:
+def alive_at(timeline: Timeline, event: int) -> list[LiveSpan]:
     """The spans that are alive at one event."""
     return [s for s in timeline.spans if s.start <= event and (s.end is None or s.end > event)]
 

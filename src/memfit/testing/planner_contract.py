@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memfit.plan.case import Case, Outcome, Planner, judge, moved_nodes
+from memfit.plan.case import Case, PlannedOutcome, Planner, judge, moved_nodes
 from memfit.plan.planners import PLANNERS, plan_from_outcome, smallest_budget
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Plan, decode_plan, encode_plan
 from memfit.testing.made_chains import narrowing_chain, odd_chain, odd_link
@@ -46,7 +46,7 @@ def odd_case(random: Random, num_stages: int, share: float, *, linked: bool = Tr
     return case.with_budget(max(1, round(low + share * (high - low))))
 
 
-def outcome_of(planner: Planner, case: Case) -> Outcome | None:
+def outcome_of(planner: Planner, case: Case) -> PlannedOutcome | None:
     """What the planner proposes, as the simulator sees it; None where that is nothing, or does not fit."""
     proposal = planner.propose(case)
     return None if proposal is None else judge(case, proposal)

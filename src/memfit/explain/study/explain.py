@@ -100,9 +100,7 @@ def _circumstances(table: Table, factors: list[list[Factor]]) -> tuple[list[Circ
     }
     told = [answer for answer in answers.values() if isinstance(answer, Circumstance)]
     untold = [
-        order.untold_circumstance(topic, answer, table)
-        for topic, answer in answers.items()
-        if isinstance(answer, str)
+        order.untold_circumstance(topic, answer, table) for topic, answer in answers.items() if isinstance(answer, str)
     ]
     return told, untold
 

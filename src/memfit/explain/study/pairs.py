@@ -16,7 +16,7 @@ from memfit.explain.study.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Twins:
+class TrialTwins:
     """Two trials that differ in one hyperparameter only."""
 
     first: int
@@ -27,14 +27,14 @@ class Twins:
     change_bytes: float
 
 
-def twins_of(table: Table) -> list[Twins]:
+def twins_of(table: Table) -> list[TrialTwins]:
     """Pairs that differ in exactly one hyperparameter, the largest change of memory first."""
     names = dict.fromkeys(name for row in table.values for name in row)
     pairs = [pair for name in names for pair in _twins_in(table, name)]
     return sorted(pairs, key=lambda pair: -abs(pair.change_bytes))
 
 
-def _twins_in(table: Table, name: str) -> Iterable[Twins]:
+def _twins_in(table: Table, name: str) -> Iterable[TrialTwins]:
     """One pair from every group that is alike in everything but this hyperparameter."""
     having = [place for place, row in enumerate(table.values) if name in row]
     for group in _grouped(table, having, without=name):
@@ -44,7 +44,7 @@ def _twins_in(table: Table, name: str) -> Iterable[Twins]:
         values = table.values[first][name], table.values[second][name]
         if repr(values[0]) != repr(values[1]):
             change = float(table.memory_bytes[second] - table.memory_bytes[first])
-            yield Twins(first=first, second=second, name=name, values=values, change_bytes=change)
+            yield TrialTwins(first=first, second=second, name=name, values=values, change_bytes=change)
 
 
 def _grouped(table: Table, places: Iterable[int], *, without: str | None = None) -> list[list[int]]:

@@ -15,7 +15,7 @@ MAX_LINES = 200
 """After this many traced steps only a new maximum is written: a long run has a bounded file."""
 
 
-class Ledger:
+class LedgerFile:
     """Import costs and heaps from the start of the process, and ledger-PID.jsonl."""
 
     def __init__(self, marks, every):

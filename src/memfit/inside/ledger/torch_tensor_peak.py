@@ -6,7 +6,7 @@ from collections import namedtuple
 import torch.optim.optimizer as torch_optimizer
 
 from . import live_set
-from .torch_trace import HOST, Trace
+from .torch_trace import HOST, StepTrace
 
 MAX_BIRTHS = 1000000
 
@@ -18,7 +18,7 @@ class TensorWatch:
     """Counts every tensor storage made or used inside of the block, through any number of steps."""
 
     def __init__(self):
-        self._trace = Trace(1, [], max_births=MAX_BIRTHS)
+        self._trace = StepTrace(1, [], max_births=MAX_BIRTHS)
         self._handles = []
 
     def __enter__(self):

@@ -27,7 +27,7 @@ _Look = namedtuple("_Look", "index anonymous_bytes shared_bytes used_bytes heaps
 """The process as a whole after the event of the log at `index`."""
 
 
-class Trace:
+class StepTrace:
     """One traced step from its first forward pass to the end of its update."""
 
     def __init__(self, step, optimizers, read_resident=None, max_births=MAX_BIRTHS):

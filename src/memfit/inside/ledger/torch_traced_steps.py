@@ -18,7 +18,7 @@ import weakref
 import torch
 
 from . import live_set
-from .torch_trace import HOST, Trace
+from .torch_trace import HOST, StepTrace
 from .torch_tracer import is_compiled
 
 MAX_TIMELINES = 8
@@ -189,7 +189,7 @@ class TorchLedger:
         elif is_compiled(module):
             self._tell("the model is compiled; compiled code hides its tensors, so no step is traced for the ledger")
         else:
-            self._trace = Trace(self._ledger.marks.step, list(self._optimizers), self._ledger.resident.read)
+            self._trace = StepTrace(self._ledger.marks.step, list(self._optimizers), self._ledger.resident.read)
             self._trace.open(module)
 
     def _give_up(self, error):

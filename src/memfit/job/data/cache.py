@@ -88,6 +88,7 @@ def locked(data_set: DataSet, on_waiting: Callable[[], None] = lambda: None) -> 
 
 # Which data sets are on this machine, and in which state?
 
+
 def status_of_all(*, check: bool = False) -> tuple[DataStatus, ...]:
     """Every data set; with `check` every file is read and its md5 compared."""
     return tuple(status_of(data_set, check=check) for data_set in DATA_SETS.values())

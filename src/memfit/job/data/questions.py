@@ -18,7 +18,7 @@ import numpy as np
 from memfit.errors import DataError, UsageError
 from memfit.job.data.cache import folder_of, is_cached
 from memfit.job.data.catalogue import SQUAD
-from memfit.job.data.readers import Question, read_squad
+from memfit.job.data.readers import SquadQuestion, read_squad
 
 PADDING, START, BETWEEN, FIRST_WORD = 0, 101, 102, 1000
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -56,7 +56,7 @@ def load_questions(name: str, vocabulary: str | None, num_words: int, length: in
     return rows_of(questions, pieces, length)
 
 
-def rows_of(questions: Iterable[Question], pieces: Pieces, length: int) -> QuestionRows:
+def rows_of(questions: Iterable[SquadQuestion], pieces: Pieces, length: int) -> QuestionRows:
     """Tokens and answers of every question."""
     rows = [_row(question, pieces, length) for question in questions]
     tokens = np.full((len(rows), length), PADDING, dtype=np.int32)
@@ -66,7 +66,7 @@ def rows_of(questions: Iterable[Question], pieces: Pieces, length: int) -> Quest
     return QuestionRows(tokens=tokens, start=ends[:, 0], end=ends[:, 1])
 
 
-def _row(question: Question, pieces: Pieces, length: int) -> tuple[list[int], int, int]:
+def _row(question: SquadQuestion, pieces: Pieces, length: int) -> tuple[list[int], int, int]:
     row = [START, *(token for word in _WORD.findall(question.question) for token in pieces(word)), BETWEEN]
     row = row[: max(length // 2, 1)]
     begins = question.answer_start

@@ -141,7 +141,7 @@ class _File(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class SquadQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """One question on one text."""
 
     id: str
@@ -153,7 +153,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Where it begins in the context, in characters; None when there is no answer or it does not stand there."""
 
 
-def read_squad(path: str | Path) -> list[Question]:
+def read_squad(path: str | Path) -> list[SquadQuestion]:
     """The questions of a SQuAD JSON file, plain or gzipped."""
     try:
         with open_regular(path) as stream:
@@ -167,7 +167,7 @@ def read_squad(path: str | Path) -> list[Question]:
     return parse_squad(content, str(path))
 
 
-def parse_squad(content: bytes, origin: str) -> list[Question]:
+def parse_squad(content: bytes, origin: str) -> list[SquadQuestion]:
     """The questions in the bytes of a SQuAD file."""
     try:
         file = msgspec.json.decode(content, type=_File)
@@ -178,9 +178,9 @@ def parse_squad(content: bytes, origin: str) -> list[Question]:
     return [_question(item, paragraph.context) for paragraph in paragraphs for item in paragraph.qas]
 
 
-def _question(item: _Item, context: str) -> Question:
+def _question(item: _Item, context: str) -> SquadQuestion:
     first = item.answers[0] if item.answers and not item.is_impossible else None
     text = first.text if first else ""
     stands = first is not None and first.answer_start >= 0 and context.startswith(text, first.answer_start)
     start = first.answer_start if first is not None and stands else None
-    return Question(id=item.id, question=item.question, context=context, answer=text, answer_start=start)
+    return SquadQuestion(id=item.id, question=item.question, context=context, answer=text, answer_start=start)

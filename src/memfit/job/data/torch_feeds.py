@@ -107,6 +107,7 @@ def to_shape(channels: int, size: int) -> Shape:
 
 # How do questions reach a network that marks the answer in a text?
 
+
 def feed_questions(training: Training, name: str, vocabulary: str | None, num_words: int) -> Training:
     """Let a training read a SQuAD file; it is loaded when the first batch is asked for."""
     batch_size, length = training.batch["input_ids"].shape

@@ -13,7 +13,7 @@ from memfit.job.training import Training
 from memfit.job.workloads.build import make_training
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Attention and a feed-forward network, each beside a shortcut."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -45,7 +45,7 @@ class Gpt(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList([Block(width, heads, dropout) for _ in range(layers)])
+        self.blocks = nn.ModuleList([DecoderBlock(width, heads, dropout) for _ in range(layers)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         self.checkpoint = checkpoint
 

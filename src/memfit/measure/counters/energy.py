@@ -230,6 +230,7 @@ def energy_event(span: EnergySpan) -> Event:
 # Trapezoids between neighbouring readings. One reading held over a long gap is a guess, not a measurement, so a gap
 # longer than `longest_gap_seconds` makes the figure unknown from there on, and so does a reading that fails.
 
+
 class PowerIntegral:
     """The running area under the power of one device."""
 

@@ -45,7 +45,7 @@ _UNTOUCHED = b"\xa5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class GpuMemory:
     """Memory of the whole device, other programs included."""
 
     total_bytes: int
@@ -85,7 +85,7 @@ class NvmlReader:
 
     # ---- memory ----
 
-    def memory(self, device: Device) -> DeviceMemory | Unavailable:
+    def memory(self, device: Device) -> GpuMemory | Unavailable:
         """Total and used bytes of a device."""
         buffer = self._c.create_string_buffer(_MEMORY.size)
         try:
@@ -93,7 +93,7 @@ class NvmlReader:
         except Refused as refused:
             return _unavailable(refused)
         total, _, used = _MEMORY.unpack(buffer.raw)
-        return DeviceMemory(total_bytes=total, used_bytes=used)
+        return GpuMemory(total_bytes=total, used_bytes=used)
 
     def processes(self, device: Device) -> list[DeviceProcess] | Unavailable:
         """Every process with a compute context on a device, with the bytes it holds there."""

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import inf
 
-from memfit.plan.case import Case, Proposal, moved_nodes, with_moves
+from memfit.plan.case import Case, PlanProposal, moved_nodes, with_moves
 from memfit.plan.offload.fluid import FluidProgram
 from memfit.plan.offload.least_combined import LeastCombined
 from memfit.plan.offload.moves import MoveSearch
@@ -45,7 +45,7 @@ POFO_WORK = 150_000_000
 Nodes = tuple[Node, ...]
 
 
-def combined(case: Case) -> Proposal | None:
+def combined(case: Case) -> PlanProposal | None:
     """The fastest plan found."""
     if case.link is None:
         return best_recompute(case)
@@ -54,7 +54,7 @@ def combined(case: Case) -> Proposal | None:
     return _Descent(case, case.link).run()
 
 
-def pofo(case: Case) -> Proposal | None:
+def pofo(case: Case) -> PlanProposal | None:
     """The guess of the fluid relaxation alone, with its inner parts made smaller until it fits."""
     link = case.link
     return None if link is None else case.once("POFO", lambda: _pofo_guess(case, link))
@@ -77,7 +77,7 @@ def every_nodes(sizes: Sizes, i: int, j: int) -> Iterator[Nodes]:
                 yield (Checkpoint(inside=inside), *rest)
 
 
-def _best_of_all(case: Case, link: Link) -> Proposal | None:
+def _best_of_all(case: Case, link: Link) -> PlanProposal | None:
     best, least = None, inf
     for nodes in every_nodes(case.sizes, 0, len(case.chain.stages)):
         program = lower(case.chain, nodes)
@@ -87,7 +87,7 @@ def _best_of_all(case: Case, link: Link) -> Proposal | None:
         chosen = search.exact()
         if chosen is not None and search.seconds(chosen) < least:
             best, least = with_moves(nodes, set(chosen)), search.seconds(chosen)
-    return None if best is None else Proposal(best)
+    return None if best is None else PlanProposal(best)
 
 
 # ---- longer chains -------------------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ class _Descent:
         self.most_judged = MOST_JUDGED * 100 // max(100, self.sizes.num_stages)
         self.bound = combined_bound(case) * (1 + 1e-9)
 
-    def run(self) -> Proposal | None:
+    def run(self) -> PlanProposal | None:
         best: Nodes | None = None
         for guess in self._guesses():
             if self.seconds(guess) < (inf if best is None else self.seconds(best)):
                 best = guess
             if best is not None and self.seconds(best) <= self.bound:
-                return Proposal(best)
+                return PlanProposal(best)
         if best is None:
             return None
         while self.num_judged < self.most_judged:
@@ -118,7 +118,7 @@ class _Descent:
             if better is None:
                 break
             best = better
-        return Proposal(best)
+        return PlanProposal(best)
 
     def seconds(self, nodes: Nodes) -> float:
         """Seconds of nodes with their moves; infinite when they do not fit."""
@@ -214,7 +214,7 @@ def _small_table(case: Case) -> NestedTable | None:
     return case.nested.rough_table(inside)
 
 
-def _pofo_guess(case: Case, link: Link) -> Proposal | None:
+def _pofo_guess(case: Case, link: Link) -> PlanProposal | None:
     """The relaxation's plan, or that for a smaller budget where it does not fit."""
     table = _small_table(case)
     count = len(case.chain.stages)
@@ -231,7 +231,7 @@ def _pofo_guess(case: Case, link: Link) -> Proposal | None:
         search = MoveSearch(lower(case.chain, nodes), link, case.budget_bytes)
         chosen = search.repair(tuple(moved_nodes(nodes)))
         if chosen is not None:
-            return Proposal(with_moves(nodes, set(search.improve(chosen))))
+            return PlanProposal(with_moves(nodes, set(search.improve(chosen))))
     return None
 
 

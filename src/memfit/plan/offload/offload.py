@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memfit.plan.case import Case, Proposal, moved_nodes, with_moves
+from memfit.plan.case import Case, PlanProposal, moved_nodes, with_moves
 from memfit.plan.offload.fluid import FluidProgram
 from memfit.plan.offload.moves import Chosen, MoveSearch
 from memfit.plan.problem.program import lower
@@ -27,17 +27,17 @@ def _search(case: Case) -> MoveSearch | None:
     return MoveSearch(lower(case.chain, case.kept), case.link, case.budget_bytes) if case.link else None
 
 
-def _proposal(case: Case, chosen: Chosen | None) -> Proposal | None:
-    return None if chosen is None else Proposal(with_moves(case.kept, set(chosen)))
+def _proposal(case: Case, chosen: Chosen | None) -> PlanProposal | None:
+    return None if chosen is None else PlanProposal(with_moves(case.kept, set(chosen)))
 
 
-def offload_prefix(case: Case) -> Proposal | None:
+def offload_prefix(case: Case) -> PlanProposal | None:
     """The best prefix of the chain."""
     search = _search(case)
     return _proposal(case, search.prefixes()) if search else None
 
 
-def offload_fluid(case: Case) -> Proposal | None:
+def offload_fluid(case: Case) -> PlanProposal | None:
     """The set of the fluid relaxation; where it does not fit as it is, with the earliest others added until it does."""
     search = _search(case)
     guess = None if search is None else fluid_guess(case)
@@ -53,21 +53,21 @@ def fluid_guess(case: Case) -> Chosen | None:
     return None if nodes is None else tuple(moved_nodes(nodes))
 
 
-def offload_exact(case: Case) -> Proposal | None:
+def offload_exact(case: Case) -> PlanProposal | None:
     """The best of all sets: 2^(n - 1) of them."""
     search = _search(case)
     return _proposal(case, search.exact()) if search else None
 
 
-def offload(case: Case) -> Proposal | None:
+def offload(case: Case) -> PlanProposal | None:
     """All sets for short chains, otherwise downhill from the heuristics."""
     return case.once("offload", lambda: _searched(case))
 
 
-def _searched(case: Case) -> Proposal | None:
+def _searched(case: Case) -> PlanProposal | None:
     search = _search(case)
     if search is None:
-        return Proposal(case.kept) if case.sizes.peak_bytes(case.kept) <= case.budget_bytes else None
+        return PlanProposal(case.kept) if case.sizes.peak_bytes(case.kept) <= case.budget_bytes else None
     return _proposal(case, search.search(_seeds(case)))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 
-from memfit.plan.case import Case, Proposal, with_moves
+from memfit.plan.case import Case, PlanProposal, with_moves
 from memfit.plan.offload.moves import MoveSearch
 from memfit.plan.problem.program import Program, lower
 from memfit.plan.problem.simulator import simulate
@@ -27,32 +27,32 @@ TFLMS_AHEAD = 3
 HEAVY_KINDS = ("conv", "linear", "attention", "lstm")
 
 
-def offload_all(case: Case) -> Proposal | None:
+def offload_all(case: Case) -> PlanProposal | None:
     """Move everything."""
-    return Proposal(with_moves(case.kept, set(range(len(case.kept) - 1)))) if case.link else None
+    return PlanProposal(with_moves(case.kept, set(range(len(case.kept) - 1)))) if case.link else None
 
 
-def vdnn_all(case: Case) -> Proposal | None:
+def vdnn_all(case: Case) -> PlanProposal | None:
     """Move every layer's input, one layer after the other."""
     proposal = offload_all(case)
-    return None if proposal is None else Proposal(proposal.nodes, rule=_layer_by_layer)
+    return None if proposal is None else PlanProposal(proposal.nodes, rule=_layer_by_layer)
 
 
-def vdnn_conv(case: Case) -> Proposal | None:
+def vdnn_conv(case: Case) -> PlanProposal | None:
     """Move the inputs of convolutions only."""
     chosen = {index - 1 for index, stage in enumerate(case.chain.stages) if stage.kind == "conv" and index}
     if case.link is None or not chosen:
         return None
-    return Proposal(with_moves(case.kept, chosen), rule=_layer_by_layer)
+    return PlanProposal(with_moves(case.kept, chosen), rule=_layer_by_layer)
 
 
-def vdnn_plus_plus(case: Case) -> Proposal | None:
+def vdnn_plus_plus(case: Case) -> PlanProposal | None:
     """Move everything, wait only where memory asks for it, fetch one layer ahead."""
     proposal = offload_all(case)
-    return None if proposal is None else Proposal(proposal.nodes, rule=_one_ahead)
+    return None if proposal is None else PlanProposal(proposal.nodes, rule=_one_ahead)
 
 
-def super_neurons(case: Case) -> Proposal | None:
+def super_neurons(case: Case) -> PlanProposal | None:
     """Recompute runs of cheap layers; keep the heavy ones and move as many, from the first on, as memory asks for."""
     if case.link is None:
         return None
@@ -62,11 +62,11 @@ def super_neurons(case: Case) -> Proposal | None:
     movable = [index for index, node in enumerate(nodes[:-1]) if isinstance(node, Keep) and node.stage in heavy]
     for count in range(len(movable) + 1):
         if search.seconds(tuple(movable[:count])) < float("inf"):
-            return Proposal(with_moves(nodes, set(movable[:count])))
+            return PlanProposal(with_moves(nodes, set(movable[:count])))
     return None
 
 
-def auto_swap(case: Case) -> Proposal | None:
+def auto_swap(case: Case) -> PlanProposal | None:
     """Move by size times idle time until it fits."""
     program = lower(case.chain, case.kept)
     order = sorted(program.movables, key=lambda unit: -_score(program, unit.node))
@@ -75,11 +75,11 @@ def auto_swap(case: Case) -> Proposal | None:
     for unit in [None, *order]:
         chosen |= {unit.node} if unit is not None else set()
         if room.transfers(tuple(sorted(chosen))) is not None:
-            return Proposal(with_moves(case.kept, chosen)) if case.link or not chosen else None
+            return PlanProposal(with_moves(case.kept, chosen)) if case.link or not chosen else None
     return None
 
 
-def tflms(case: Case) -> Proposal | None:
+def tflms(case: Case) -> PlanProposal | None:
     """Move what is idle for at least so many operations: the highest threshold that fits."""
     program = lower(case.chain, case.kept)
     room = Room.of(program, case.budget_bytes)
@@ -87,7 +87,7 @@ def tflms(case: Case) -> Proposal | None:
     for threshold in sorted({*distances.values(), 10**9}, reverse=True):
         chosen = {node for node, distance in distances.items() if distance >= threshold}
         if room.transfers(tuple(sorted(chosen))) is not None:
-            return Proposal(with_moves(case.kept, chosen), rule=_few_ahead) if case.link or not chosen else None
+            return PlanProposal(with_moves(case.kept, chosen), rule=_few_ahead) if case.link or not chosen else None
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memfit.plan.case import Case, Proposal
+from memfit.plan.case import Case, PlanProposal
 from memfit.plan.recompute.nested import Found
 from memfit.plan.recompute.revolve import every_schedule
 from memfit.plan.recompute.rules import best_segments, every_block, greedy_segments, sqrt_segments
@@ -19,14 +19,14 @@ CLOSED = 1e-9
 """An answer this near to its lower bound is the best there is."""
 
 
-def best_recompute(case: Case) -> Proposal | None:
+def best_recompute(case: Case) -> PlanProposal | None:
     """The fastest nested plan that is known to fit; None when there is none."""
     best = case.nested.best(case.budget_bytes)
     if best is None:
         return None
     if best.seconds > (1.0 + CLOSED) * case.nested.bound_seconds(case.budget_bytes):
         best = min((best, *_fitting(case, best.seconds)), key=lambda found: found.seconds)
-    return Proposal(best.nodes)
+    return PlanProposal(best.nodes)
 
 
 def _fitting(case: Case, seconds: float) -> Iterator[Found]:

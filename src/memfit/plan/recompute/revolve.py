@@ -23,7 +23,7 @@ from functools import cache
 from math import comb, inf
 from typing import Literal
 
-from memfit.plan.case import Case, Proposal, judge
+from memfit.plan.case import Case, PlanProposal, judge
 from memfit.plan.recompute.rules import legal_runs, runs_to_nodes
 from memfit.records.plan import Checkpoint, Keep, Node
 
@@ -67,15 +67,15 @@ def revolve_nodes(first: int, end: int, num_snapshots: int) -> tuple[Node, ...]:
     return (*nodes, Keep(stage=first))
 
 
-def revolve(case: Case) -> Proposal:
+def revolve(case: Case) -> PlanProposal:
     """The schedule with the most snapshots that fits, or else the smallest there is.
 
     Stages that may run only once are kept, and each run of stages between them is reversed on its own. A run that still
     does not fit is reversed from its first state, so that nothing within it is held while later runs are computed.
     """
-    tried: list[tuple[int, Proposal]] = []
+    tried: list[tuple[int, PlanProposal]] = []
     for num_snapshots, nodes in every_schedule(case):
-        proposal = Proposal(nodes, notes=(f"{num_snapshots} snapshots",))
+        proposal = PlanProposal(nodes, notes=(f"{num_snapshots} snapshots",))
         peak_bytes = case.sizes.peak_bytes(nodes)
         if peak_bytes <= case.budget_bytes:
             return proposal
@@ -182,7 +182,7 @@ class DiskRevolve:
         return [*actions, Action("load", at, place=held), *self._actions(at, k, free, held)]
 
 
-def disk_revolve(case: Case) -> Proposal | None:
+def disk_revolve(case: Case) -> PlanProposal | None:
     """Revolve within equal runs, with the outputs of the runs moved over the link: the fastest that fits."""
     count = len(case.chain.stages)
     if case.link is None:
@@ -195,7 +195,7 @@ def disk_revolve(case: Case) -> Proposal | None:
             found = _quick_seconds(case, nodes)
             if found is not None and (best is None or found < best[0]):
                 best = (found, nodes)
-    return None if best is None else Proposal(best[1])
+    return None if best is None else PlanProposal(best[1])
 
 
 def _runs_on_disk(case: Case, size: int, num_snapshots: int) -> tuple[Node, ...]:
@@ -228,5 +228,5 @@ def _tail_nodes(case: Case, first: int, num_snapshots: int) -> list[Node]:
 
 
 def _quick_seconds(case: Case, nodes: tuple[Node, ...]) -> float | None:
-    outcome = judge(case, Proposal(nodes))
+    outcome = judge(case, PlanProposal(nodes))
     return None if outcome is None else outcome.replayed.seconds

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from memfit.plan.case import Case, Proposal
+from memfit.plan.case import Case, PlanProposal
 from memfit.plan.recompute.nested import Found
 from memfit.records.plan import Chain, Checkpoint, Keep, Node
 
@@ -49,14 +49,14 @@ def legal_runs(chain: Chain, first: int, end: int) -> list[list[int]]:
     return runs
 
 
-def keep_all(case: Case) -> Proposal:
+def keep_all(case: Case) -> PlanProposal:
     """Keep everything."""
-    return Proposal(case.kept)
+    return PlanProposal(case.kept)
 
 
-def every_block(case: Case) -> Proposal:
+def every_block(case: Case) -> PlanProposal:
     """Recompute each stage on its own, the last included."""
-    return Proposal(runs_to_nodes(case.chain, range(1, len(case.chain.stages) + 1), keep_last=False))
+    return PlanProposal(runs_to_nodes(case.chain, range(1, len(case.chain.stages) + 1), keep_last=False))
 
 
 def equal_segments(chain: Chain, num_segments: int) -> tuple[Node, ...]:
@@ -65,18 +65,18 @@ def equal_segments(chain: Chain, num_segments: int) -> tuple[Node, ...]:
     return runs_to_nodes(chain, [size * k for k in range(1, num_segments)])
 
 
-def sqrt_segments(case: Case) -> Proposal:
+def sqrt_segments(case: Case) -> PlanProposal:
     """About sqrt(n) equal segments, whatever the budget."""
-    return Proposal(equal_segments(case.chain, max(1, round(math.sqrt(len(case.chain.stages))))))
+    return PlanProposal(equal_segments(case.chain, max(1, round(math.sqrt(len(case.chain.stages))))))
 
 
-def best_segments(case: Case) -> Proposal | None:
+def best_segments(case: Case) -> PlanProposal | None:
     """The fastest number of equal segments that fits."""
     counts = range(1, len(case.chain.stages) + 1)
     return _fastest(case, (equal_segments(case.chain, count) for count in counts))
 
 
-def greedy_segments(case: Case) -> Proposal | None:
+def greedy_segments(case: Case) -> PlanProposal | None:
     """The fastest threshold that fits, of those at which the segments change."""
     saved = [stage.saved_bytes for stage in case.chain.stages]
     total = sum(saved)
@@ -96,11 +96,11 @@ def greedy_ends(saved_bytes: list[int], threshold_bytes: int) -> list[int]:
     return ends
 
 
-def _fastest(case: Case, plans: Iterable[tuple[Node, ...]]) -> Proposal | None:
+def _fastest(case: Case, plans: Iterable[tuple[Node, ...]]) -> PlanProposal | None:
     found = [case.nested.found(nodes) for nodes in plans]
     fitting = [plan for plan in found if plan.peak_bytes <= case.budget_bytes]
     best = min(fitting, key=_by_time, default=None)
-    return None if best is None else Proposal(best.nodes)
+    return None if best is None else PlanProposal(best.nodes)
 
 
 def _by_time(found: Found) -> tuple[float, int]:

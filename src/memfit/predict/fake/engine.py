@@ -141,9 +141,7 @@ def _traced(question: Question, reply: TraceReply, sharding: Sharding | None) ->
         levels=levels,
         step_time=_step_time(device, reply),
         assumptions=reply.assumptions + _own_assumptions(device, reply),
-        error_band=error_band(
-            device, reply, with_probes=options.probes, num_ranks=options.ranks, sharding=sharding
-        ),
+        error_band=error_band(device, reply, with_probes=options.probes, num_ranks=options.ranks, sharding=sharding),
         device=device,
         failed=failed,
         survey=reply.survey,

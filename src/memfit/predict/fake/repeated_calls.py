@@ -27,7 +27,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenCall:
     """Calls alike: how many, the most live bytes one began with, and their result."""
 
     count: int
@@ -41,7 +41,7 @@ class RepeatedCalls:
 
     def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
         self._tracker, self._note = tracker, note
-        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, Seen]] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, SeenCall]] = weakref.WeakKeyDictionary()
 
     def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
         """The result of a call, run or made again."""
@@ -61,7 +61,7 @@ class RepeatedCalls:
         elif known is not None and known.result == shown:
             known.count, known.most_live_bytes = known.count + 1, max(live_bytes, known.most_live_bytes)
         else:
-            seen[key] = Seen(1, live_bytes, shown)
+            seen[key] = SeenCall(1, live_bytes, shown)
         return result
 
     def _keeps_only(self, result: Any, num_births: int) -> bool:

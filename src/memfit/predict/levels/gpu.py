@@ -17,7 +17,7 @@ from memfit.predict.levels.liveness import mark_at
 from memfit.records.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import FailedAllocation, Level
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
 CUDA = "cuda:0"
 
@@ -191,7 +191,7 @@ def moved_to_cuda(timeline: Timeline, gemm_workspace_bytes: int, num_workspaces:
     """
     shift = num_workspaces
     workspaces = [
-        Span(
+        LiveSpan(
             start=index, end=None, num_bytes=gemm_workspace_bytes, category="workspace", phase="setup",
             operator=CUBLAS_WORKSPACE, device=CUDA,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from memfit.records.prediction import AtPeak, Share
-from memfit.records.timeline import PhaseMark, Span, Timeline
+from memfit.records.timeline import LiveSpan, PhaseMark, Timeline
 
 
 def live_bytes(timeline: Timeline, device: str) -> np.ndarray:
@@ -29,7 +29,7 @@ def peak_of(timeline: Timeline, device: str) -> tuple[int, int]:
     return int(live[event]), event
 
 
-def alive_at(timeline: Timeline, device: str, event: int) -> list[Span]:
+def alive_at(timeline: Timeline, device: str, event: int) -> list[LiveSpan]:
     """The spans that cover an event."""
     return [
         span
@@ -87,7 +87,7 @@ def mark_at(marks: tuple[PhaseMark, ...], event: int) -> PhaseMark:
     return before
 
 
-def _shares(spans: Iterable[Span], key: Callable[[Span], str]) -> tuple[Share, ...]:
+def _shares(spans: Iterable[LiveSpan], key: Callable[[LiveSpan], str]) -> tuple[Share, ...]:
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     for span in spans:

@@ -13,9 +13,9 @@ import numpy as np
 
 from memfit.predict.levels.liveness import peak_of
 from memfit.records.prediction import Saving
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
-Change = Callable[[Span], int]
+Change = Callable[[LiveSpan], int]
 """The bytes a span would have."""
 WORTH_SAYING = 0.01
 """What saves less than this share of the peak is not worth a line."""
@@ -48,29 +48,29 @@ def _resized(timeline: Timeline, change: Change) -> Timeline:
     return msgspec.structs.replace(timeline, spans=tuple(spans))
 
 
-def _without_state(span: Span) -> int:
+def _without_state(span: LiveSpan) -> int:
     in_update = span.category == "temporary" and span.phase == "update"
     return 0 if span.category == "optimizer state" or in_update else span.num_bytes
 
 
-def _half_batch(span: Span) -> int:
+def _half_batch(span: LiveSpan) -> int:
     grows = span.category in ("activation", "input") or (span.category == "temporary" and span.phase in STEP_PHASES)
     return span.num_bytes // 2 if grows else span.num_bytes
 
 
-def _half_activations(span: Span) -> int:
+def _half_activations(span: LiveSpan) -> int:
     """Only what is known to be in single precision; half precision is not halved again."""
     share = HALVES_AT.get(span.dtype, 1) if span.category == "activation" else 1
     return span.num_bytes // share
 
 
-def _fused_update(span: Span) -> int:
+def _fused_update(span: LiveSpan) -> int:
     return 0 if span.category == "temporary" and span.phase == "update" else span.num_bytes
 
 
 def _recomputed(timeline: Timeline) -> Timeline:
     """Drop what blocks keep for the backward, but for their last result and the largest block as a whole."""
-    blocks: dict[tuple[str, int], list[Span]] = {}
+    blocks: dict[tuple[str, int], list[LiveSpan]] = {}
     step = 0
     marks = iter([*timeline.phases, None])
     mark = next(marks)

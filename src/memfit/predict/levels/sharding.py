@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from memfit.errors import UsageError
 from memfit.predict.levels.savings import block_of
-from memfit.records.timeline import Phase, PhaseMark, Span, Timeline
+from memfit.records.timeline import LiveSpan, Phase, PhaseMark, Timeline
 
 Sharding = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 BUCKET_BYTES = 25 * 1024**2
@@ -57,7 +57,7 @@ def shard(timeline: Timeline, num_ranks: int, sharding: Sharding) -> Timeline:
     return replace(timeline, spans=tuple(sorted(spans, key=lambda span: span.start)))
 
 
-def _parts(span: Span, num_ranks: int, sharding: Sharding, ends: dict[str, list[int]]) -> Iterator[Span]:
+def _parts(span: LiveSpan, num_ranks: int, sharding: Sharding, ends: dict[str, list[int]]) -> Iterator[LiveSpan]:
     """One storage as a rank holds it: whole, a part, or whole until it is reduced and a part from then on."""
     part = replace(span, num_bytes=-(-span.num_bytes // num_ranks))
     in_update = span.category == "temporary" and span.phase == "update"
@@ -89,7 +89,7 @@ def _block_ends(timeline: Timeline) -> dict[str, list[int]]:
     return ends
 
 
-def _gathered(timeline: Timeline) -> list[Span]:
+def _gathered(timeline: Timeline) -> list[LiveSpan]:
     """Whole parameters of the block that runs, from the start of the block before it, since they are fetched ahead."""
     sizes: dict[str, int] = {}
     for span in timeline.spans:
@@ -100,7 +100,7 @@ def _gathered(timeline: Timeline) -> list[Span]:
     for name, phase, start, end in _stretches(timeline):
         if sizes.get(name):
             found.append(
-                Span(
+                LiveSpan(
                     start=start if before is None else before, end=end, num_bytes=sizes[name], category="temporary",
                     phase=phase, module=name, operator="all-gather", device=device,
                 )
@@ -126,7 +126,7 @@ def _stretches(timeline: Timeline) -> Iterator[tuple[str, Phase, int, int]]:
         yield (*current, start, timeline.num_events - 1)
 
 
-def _buckets(timeline: Timeline) -> list[Span]:
+def _buckets(timeline: Timeline) -> list[LiveSpan]:
     """The reducer's flat buffers, made before the first step and kept."""
     sizes = [span.num_bytes for span in timeline.spans if span.category == "parameter"]
     device = next((span.device for span in timeline.spans if span.category == "parameter"), "cpu")
@@ -136,7 +136,7 @@ def _buckets(timeline: Timeline) -> list[Span]:
         filled += size
         if filled >= BUCKET_BYTES or number == len(sizes):
             found.append(
-                Span(
+                LiveSpan(
                     start=start, end=None, num_bytes=filled, category="gradient", phase="setup",
                     operator="gradient bucket", device=device,
                 )

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from memfit.predict.gpu_rules.cudnn import Scratch
-from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
+from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
 
 STRENGTH: tuple[Category, ...] = (
     "parameter", "buffer", "optimizer state", "gradient", "input", "workspace", "activation", "temporary",
@@ -197,8 +197,8 @@ def _workspace_bytes(call: ProbedCall, probes: dict[int, ProbeResult]) -> int:
     return result.inside_bytes if result else 0
 
 
-def _workspace(call: ProbedCall, probes: dict[int, ProbeResult], start: int, root_names: list[str]) -> Span:
-    return Span(
+def _workspace(call: ProbedCall, probes: dict[int, ProbeResult], start: int, root_names: list[str]) -> LiveSpan:
+    return LiveSpan(
         start=start,
         end=start + 1,
         num_bytes=_workspace_bytes(call, probes),
@@ -210,8 +210,8 @@ def _workspace(call: ProbedCall, probes: dict[int, ProbeResult], start: int, roo
     )
 
 
-def _span(birth: Birth, num_bytes: int, start: int, end: int | None, root_names: list[str]) -> Span:
-    return Span(
+def _span(birth: Birth, num_bytes: int, start: int, end: int | None, root_names: list[str]) -> LiveSpan:
+    return LiveSpan(
         start=start,
         end=end,
         num_bytes=num_bytes,

@@ -392,9 +392,7 @@ class Tracker(LeanMode):
         phase, module, line = self.places.here()
         self.log.phase(self.places.step, phase)
         num_bytes, step = self._gemm_workspace_bytes, self.places.step
-        return self.log.alloc(
-            Birth(num_bytes, str(device), CUBLAS_WORKSPACE, phase, step, module, line, "workspace")
-        )
+        return self.log.alloc(Birth(num_bytes, str(device), CUBLAS_WORKSPACE, phase, step, module, line, "workspace"))
 
     def _note_wrapped_numbers(self, func: Any, args: tuple[Any, ...]) -> int | None:
         """A Python number in place of a CPU tensor becomes a tensor, and is cast to the result's type, for one call."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memfit.predict.observe.log import STRENGTH
-from memfit.records.timeline import Category, Phase, PhaseMark, Span, Timeline
+from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
 
 CUDA = "cuda:0"
 
@@ -28,7 +28,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StorageClaim:
     """From this place on it is known what lies at an address."""
 
     place: int
@@ -62,7 +62,7 @@ class _Walk:
 def timeline_of_record(
     events: Iterable[Mapping[str, Any]],
     places: list[Place],
-    claims: list[Claim],
+    claims: list[StorageClaim],
     line_of: Callable[[Any], str],
     workspaces: Container[int] = (),
 ) -> Timeline:
@@ -121,7 +121,7 @@ def _keep_for_backward(storages: Iterable[_Storage]) -> None:
             storage.category = "activation"
 
 
-def _settle(live: dict[int, _Storage], claim: Claim) -> None:
+def _settle(live: dict[int, _Storage], claim: StorageClaim) -> None:
     storage = live.get(claim.address)
     if storage is None:
         return
@@ -131,8 +131,8 @@ def _settle(live: dict[int, _Storage], claim: Claim) -> None:
         storage.module = claim.module
 
 
-def _span(storage: _Storage) -> Span:
-    return Span(
+def _span(storage: _Storage) -> LiveSpan:
+    return LiveSpan(
         start=storage.start,
         end=storage.end,
         num_bytes=storage.num_bytes,

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from memfit.errors import DamagedRecord, RecordError
 from memfit.predict.snapshot.safe_pickle import MAX_OBJECT_BYTES, read_plain_pickle
 from memfit.records.allocator import Block, BlockState, Segment
-from memfit.records.snapshot import Action, DeviceSnapshot, Frame, Snapshot, TraceEvent
+from memfit.records.snapshot import Action, DeviceSnapshot, Snapshot, StackFrame, TraceEvent
 from memfit.regular_file import describe_error, open_regular
 from memfit.units import GIB, MIB, format_bytes
 
@@ -117,7 +117,7 @@ class _Reader:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             found = f"{type(error).__name__}: {error}"
             raise DamagedRecord("the snapshot's contents are not as PyTorch writes them", found=found) from None
-        frames = tuple(Frame(name=name, filename=file, line=line) for name, file, line in self.frames)
+        frames = tuple(StackFrame(name=name, filename=file, line=line) for name, file, line in self.frames)
         return Snapshot(name=self.name, devices=devices, settings=settings, frames=frames, stacks=tuple(self.stacks))
 
     def _devices(self, segments: list[Any], traces: list[Any]) -> tuple[DeviceSnapshot, ...]:

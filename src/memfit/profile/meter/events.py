@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AllocatorEvent:
     """One allocation or release."""
 
     address: int
@@ -31,7 +31,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Block:
+class AllocatedBlock:
     """One allocation with its life, counted in events; `end` is None when it outlived the record."""
 
     address: int
@@ -60,7 +60,7 @@ class Moments(Protocol):
 class Record:
     """Events and marks of one step."""
 
-    def __init__(self, events: Sequence[Event], marks: Sequence[Mark]) -> None:
+    def __init__(self, events: Sequence[AllocatorEvent], marks: Sequence[Mark]) -> None:
         self.events, self.marks = events, marks
         self.alive = [0, *accumulate(_changes(events))]
         """Bytes alive after each number of events."""
@@ -81,7 +81,7 @@ class Record:
         """The most alive at any moment of a range, both ends included."""
         return max(self.alive[start : end + 1])
 
-    def made_between(self, start: int, end: int) -> list[Block]:
+    def made_between(self, start: int, end: int) -> list[AllocatedBlock]:
         """Blocks allocated in a range."""
         first, last = bisect_right(self._starts, start - 1), bisect_right(self._starts, end - 1)
         return self.blocks[first:last]
@@ -91,7 +91,7 @@ class Record:
         return sum(block.num_bytes for block in self.made_between(start, end) if block.alive_at(moment))
 
 
-def _changes(events: Sequence[Event]) -> list[int]:
+def _changes(events: Sequence[AllocatorEvent]) -> list[int]:
     """Changes in bytes; the release of a block that was there before counts nothing."""
     alive: dict[int, int] = {}
     changes = []
@@ -104,12 +104,12 @@ def _changes(events: Sequence[Event]) -> list[int]:
     return changes
 
 
-def _blocks(events: Sequence[Event]) -> list[Block]:
-    open_blocks: dict[int, Block] = {}
+def _blocks(events: Sequence[AllocatorEvent]) -> list[AllocatedBlock]:
+    open_blocks: dict[int, AllocatedBlock] = {}
     blocks = []
     for number, event in enumerate(events):
         if event.num_bytes > 0:
-            block = open_blocks[event.address] = Block(event.address, event.num_bytes, number)
+            block = open_blocks[event.address] = AllocatedBlock(event.address, event.num_bytes, number)
             blocks.append(block)
         elif event.address in open_blocks:
             open_blocks.pop(event.address).end = number

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from memfit.profile.meter.events import Event, Mark, Record
+from memfit.profile.meter.events import AllocatorEvent, Mark, Record
 
 PREFIX = "memfit mark "
 
@@ -105,13 +105,13 @@ def _read(roots: Any, device: torch.device) -> Record:
                 found.append((event.start_time_ns, fields))
         elif event.name.startswith(PREFIX):
             found.append((event.start_time_ns, event.name.removeprefix(PREFIX)))
-    events: list[Event] = []
+    events: list[AllocatorEvent] = []
     marks: list[Mark] = []
     for _, what in sorted(found, key=lambda pair: pair[0]):
         if isinstance(what, str):
             marks.append(Mark(what, len(events)))
         else:
-            events.append(Event(what.ptr, what.alloc_size))
+            events.append(AllocatorEvent(what.ptr, what.alloc_size))
     return Record(events, marks)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from memfit.errors import DamagedRecord, UsageError
 from memfit.records.ledger import LedgerFacts
 from memfit.records.run import RunRecord
-from memfit.records.timeline import Span, Timeline
+from memfit.records.timeline import LiveSpan, Timeline
 
 BASE_ADDRESS = 0x7F00_0000_0000
 GRAIN_BYTES = 512
@@ -66,7 +66,7 @@ class _Layout:
         self.base = BASE_ADDRESS + device * 2**40
         self.free: list[tuple[int, int]] = [(self.base, 2**40)]
         """Holes as (address, size), in order of address."""
-        self.living: dict[int, tuple[int, Span]] = {}
+        self.living: dict[int, tuple[int, LiveSpan]] = {}
         self.trace: list[dict[str, Any]] = []
         self.top = self.base
 
@@ -81,7 +81,7 @@ class _Layout:
                 self._release(row, event)
         return self._segment(), self._opening() + self.trace
 
-    def _allocate(self, row: int, span: Span, event: int) -> None:
+    def _allocate(self, row: int, span: LiveSpan, event: int) -> None:
         size = _rounded(span.num_bytes)
         hole = next((number for number, (_, room) in enumerate(self.free) if room >= size), None)
         if hole is None:
@@ -101,7 +101,7 @@ class _Layout:
         self._note("free_completed", address, span, event)
         self.free = _joined([*self.free, (address, _rounded(span.num_bytes))])
 
-    def _note(self, action: str, address: int, span: Span, event: int) -> None:
+    def _note(self, action: str, address: int, span: LiveSpan, event: int) -> None:
         self.trace.append(
             {
                 "action": action, "addr": address, "size": _rounded(span.num_bytes), "stream": 0,
@@ -161,7 +161,7 @@ def _block(address: int, size: int, state: str, requested: int, frames: list[dic
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}
 
 
-def _frames(span: Span) -> list[dict[str, Any]]:
+def _frames(span: LiveSpan) -> list[dict[str, Any]]:
     """What the viewer shows as a stack: operator, module, then category and phase."""
     file, _, line = span.line.rpartition(":")
     number = int(line) if line.isdigit() else 0

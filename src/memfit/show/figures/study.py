@@ -46,7 +46,7 @@ def _figure_class() -> Any:
     return Figure
 
 
-class Axis:
+class ParallelAxis:
     """One hyperparameter as places on a line: numbers as they are, everything else by its rank."""
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
@@ -81,10 +81,10 @@ class Axis:
         return found + ([(-0.12, NOT_SET)] if self.has_gaps else [])
 
 
-def axes_of(trials: Sequence[TrialRecord]) -> list[Axis]:
+def axes_of(trials: Sequence[TrialRecord]) -> list[ParallelAxis]:
     """One axis per hyperparameter that occurs, in the order of the space."""
     names = dict.fromkeys(name for trial in trials for name in trial.flat_parameters)
-    return [Axis(name, [trial.flat_parameters.get(name) for trial in trials]) for name in names]
+    return [ParallelAxis(name, [trial.flat_parameters.get(name) for trial in trials]) for name in names]
 
 
 # ---- memory against each hyperparameter ------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _panels(count: int, title: str) -> tuple[Any, list[Any]]:
     return picture, panels
 
 
-def _scatter(panel: Any, axis: Axis, trials: Sequence[TrialRecord], unit_bytes: int) -> None:
+def _scatter(panel: Any, axis: ParallelAxis, trials: Sequence[TrialRecord], unit_bytes: int) -> None:
     for kind in dict.fromkeys(trial.kind for trial in trials):
         chosen = [trial for trial in trials if trial.kind == kind]
         places = [axis.place(trial.flat_parameters.get(axis.name)) for trial in chosen]
@@ -147,8 +147,8 @@ def _draw_parallel(study: Study, path: Path) -> Path | None:
         return None
     axes = axes_of([*ranked, *others])
     ends = [
-        Axis("peak, MiB", [(trial.peak.value or 0) / MIB for trial in ranked]),
-        Axis("metric", [trial.metric for trial in ranked]),
+        ParallelAxis("peak, MiB", [(trial.peak.value or 0) / MIB for trial in ranked]),
+        ParallelAxis("metric", [trial.metric for trial in ranked]),
     ]
     picture = _figure_class()(figsize=(12, 10.5), layout="constrained", dpi=100)
     for row, share in enumerate(TOP_SHARES):
@@ -162,7 +162,7 @@ def _draw_parallel(study: Study, path: Path) -> Path | None:
 
 
 def _lines(
-    panel: Any, axes: list[Axis], ends: Sequence[Axis | None], trials: Sequence[TrialRecord], color: str
+    panel: Any, axes: list[ParallelAxis], ends: Sequence[ParallelAxis | None], trials: Sequence[TrialRecord], color: str
 ) -> None:
     for trial in trials:
         values = trial.flat_parameters
@@ -174,7 +174,7 @@ def _lines(
         panel.plot(range(len(places)), places, color=color, alpha=0.6 if color != GREY else 0.3, linewidth=1)
 
 
-def _decorate(panel: Any, axes: Sequence[Axis], title: str) -> None:
+def _decorate(panel: Any, axes: Sequence[ParallelAxis], title: str) -> None:
     panel.set_title(title, fontsize=10, loc="left")
     panel.set_xticks(range(len(axes)), [axis.name + (" (log)" if axis.is_log else "") for axis in axes])
     panel.set_yticks([])

@@ -14,7 +14,7 @@ import numpy as np
 from memfit.records.difference import Comparison
 from memfit.show.as_json import plain, to_json
 from memfit.show.views.curves import Curve
-from memfit.show.views.decimate import Level
+from memfit.show.views.decimate import DecimationLevel
 from memfit.show.views.run import RunView
 from memfit.show.views.steps import StepsView
 
@@ -52,7 +52,7 @@ def _curve_data(curve: Curve) -> dict[str, Any]:
     return {"name": curve.name, "role": curve.role, "index": curve.index, "source": curve.source, "levels": levels}
 
 
-def _level_data(level: Level) -> dict[str, Any]:
+def _level_data(level: DecimationLevel) -> dict[str, Any]:
     data = {
         "samples_per_row": level.samples_per_row,
         "time_us": pack(level.time_seconds * 1e6),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from rich.text import Text
 
-from memfit.show.views.decimate import Level
+from memfit.show.views.decimate import DecimationLevel
 from memfit.units import format_bytes, format_seconds
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -13,7 +13,7 @@ HEIGHT = 4
 
 
 def timeline_text(
-    level: Level, *, end_seconds: float, width: int, height: int = HEIGHT, top_bytes: float = 0.0
+    level: DecimationLevel, *, end_seconds: float, width: int, height: int = HEIGHT, top_bytes: float = 0.0
 ) -> Text:
     """Bars over time, with a scale beside and the time below; each column shows the highest value of its stretch."""
     top = max(float(level.high.max()), top_bytes)

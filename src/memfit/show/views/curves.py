@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from memfit.records.run import RunRecord
-from memfit.show.views.decimate import Level, pyramid
+from memfit.show.views.decimate import DecimationLevel, pyramid
 from memfit.show.wording import cut
 
 Role = Literal["tree", "upper bound", "process", "used", "background", "device", "predicted", "imports"]
@@ -24,7 +24,7 @@ class Curve:
     role: Role
     index: int
     """The process or device it belongs to; 0 where there is only one."""
-    levels: tuple[Level, ...]
+    levels: tuple[DecimationLevel, ...]
     source: str = "measured"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class DecimationLevel:
     """One curve at one resolution; row i covers the samples from time_seconds[i] up to the next row."""
 
     time_seconds: np.ndarray
@@ -26,20 +26,20 @@ class Level:
         return len(self.time_seconds)
 
 
-def decimate(time_seconds: np.ndarray, values: np.ndarray, max_rows: int) -> Level:
+def decimate(time_seconds: np.ndarray, values: np.ndarray, max_rows: int) -> DecimationLevel:
     """Lowest and highest value of at most `max_rows` buckets."""
     if max_rows < 1:
         raise ValueError("a curve needs at least one row")
-    level = Level(time_seconds=time_seconds, low=values, high=values, samples_per_row=1)
+    level = DecimationLevel(time_seconds=time_seconds, low=values, high=values, samples_per_row=1)
     return coarsen(level, -(-len(values) // max_rows)) if len(values) > max_rows else level
 
 
-def coarsen(level: Level, factor: int) -> Level:
+def coarsen(level: DecimationLevel, factor: int) -> DecimationLevel:
     """Join every `factor` rows into one."""
     starts = np.arange(0, len(level), factor)
     if not len(starts):
         return level
-    return Level(
+    return DecimationLevel(
         time_seconds=level.time_seconds[starts],
         low=np.minimum.reduceat(level.low, starts),
         high=np.maximum.reduceat(level.high, starts),
@@ -49,7 +49,7 @@ def coarsen(level: Level, factor: int) -> Level:
 
 def pyramid(
     time_seconds: np.ndarray, values: np.ndarray, *, max_rows: int, min_rows: int = 2048, factor: int = 8
-) -> tuple[Level, ...]:
+) -> tuple[DecimationLevel, ...]:
     """The curve at its finest allowed resolution first, then `factor` times coarser until `min_rows` is reached."""
     levels = [decimate(time_seconds, values, max_rows)]
     while len(levels[-1]) > min_rows:

@@ -41,7 +41,7 @@ class AskTell(Protocol):
     def assess(self, trial: TrialRecord) -> Assessment: ...
 
 
-class Engine:
+class SearchEngine:
     """Tuner, assessor and history of one study."""
 
     def __init__(self, settings: StudySettings) -> None:

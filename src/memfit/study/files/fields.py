@@ -15,7 +15,7 @@ from typing import Any
 from memfit.errors import UsageError
 from memfit.records.study import Tool
 from memfit.study.engine.registry import assessor_name, check_arguments, tuner_name
-from memfit.study.space.complaint import Place, expect
+from memfit.study.space.complaint import FieldPlace, expect
 
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(d|h|min|m|s)\s*")
 _SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
@@ -29,7 +29,7 @@ def plain(name: str) -> str:
 class Fields:
     """One object of a file; whatever is not taken in the end was not expected."""
 
-    def __init__(self, written: Any, place: Place, spelt: Mapping[str, str] | None = None) -> None:
+    def __init__(self, written: Any, place: FieldPlace, spelt: Mapping[str, str] | None = None) -> None:
         expect(written, dict, "an object with fields", place)
         self.place = place
         self._spelt = {plain(name): spelling for name, spelling in (spelt or {}).items()}
@@ -45,7 +45,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._left.get(plain(name), ("", None))[1] is not None
 
-    def at(self, name: str) -> Place:
+    def at(self, name: str) -> FieldPlace:
         """The place of a field, as the file spells it."""
         written = self._left.get(plain(name), (name, None))[0]
         return self.place.at(self._spelt.get(plain(name), written))
@@ -125,12 +125,15 @@ class Fields:
 
 # How are a tuner, an assessor and a path taken from a study's file, whichever schema it has?
 
+
 def resolve(path: str, folder: Path) -> str:
     """A path of the file, from the file's own folder."""
     return os.path.realpath(os.path.join(folder, os.path.expanduser(path)))
 
 
-def built_in_tool(kind: str, name: str, arguments: dict[str, Any], name_at: Place, arguments_at: Place) -> Tool:
+def built_in_tool(
+    kind: str, name: str, arguments: dict[str, Any], name_at: FieldPlace, arguments_at: FieldPlace
+) -> Tool:
     """A built-in, looked up now, so that a mistake in its name or arguments is told with its place."""
     is_assessor = kind == "assessor"
     place = name_at
@@ -143,7 +146,7 @@ def built_in_tool(kind: str, name: str, arguments: dict[str, Any], name_at: Plac
     return tool
 
 
-def custom_tool(class_name: str, code: str, arguments: dict[str, Any], folder: Path, code_at: Place) -> Tool:
+def custom_tool(class_name: str, code: str, arguments: dict[str, Any], folder: Path, code_at: FieldPlace) -> Tool:
     """A class of the user's own."""
     path = resolve(code, folder)
     if not os.path.isdir(path):

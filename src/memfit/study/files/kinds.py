@@ -9,14 +9,14 @@ from memfit.records.study import SearchSpace, StudySettings
 from memfit.study.files.native_file import read_native
 from memfit.study.files.nni_config import looks_like_nni, read_nni_config
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import Place, expect
+from memfit.study.space.complaint import FieldPlace, expect
 from memfit.study.space.nni_space import read_space
 
 
 def read_study_file(path: str | Path) -> StudySettings:
     """Read a study's settings; every mistake names the file and the field."""
     file = Path(path)
-    place = Place(file.name)
+    place = FieldPlace(file.name)
     written = expect(read_text_file(file, str(path)), dict, "a study: an object with fields", place)
     if looks_like_nni(written):
         return read_nni_config(written, file)
@@ -28,7 +28,7 @@ def read_study_file(path: str | Path) -> StudySettings:
 def read_space_file(path: str | Path) -> SearchSpace:
     """Read a search-space file of NNI."""
     file = Path(path)
-    return read_space(read_text_file(file, str(path)), Place(file.name))
+    return read_space(read_text_file(file, str(path)), FieldPlace(file.name))
 
 
 def _is_space(written: dict[str, Any]) -> bool:

@@ -30,14 +30,14 @@ from memfit.records.study import Goal, GpuWish, MemoryRule, SearchSpace, StudySe
 from memfit.study.files.fields import Fields, built_in_tool, custom_tool, resolve
 from memfit.study.files.native_space import read_parameters
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 from memfit.study.space.nni_space import read_space
 from memfit.units import parse_bytes
 
 
 def read_native(written: dict[str, Any], path: Path) -> StudySettings:
     """Read one study; paths in it are relative to its folder."""
-    fields, folder = Fields(written, Place(path.name)), path.parent
+    fields, folder = Fields(written, FieldPlace(path.name)), path.parent
     command, workload = fields.take_text("command"), fields.take_text("workload")
     if bool(command) == bool(workload):
         found = "both" if command else "neither"
@@ -130,7 +130,9 @@ def _read_space(fields: Fields, folder: Path) -> SearchSpace:
     """The space itself, or the name of a search-space file of NNI."""
     place, written = fields.at("space"), fields.take("space", (dict, str), "parameters by their names, or a file")
     if isinstance(written, str):
-        return read_space(read_text_file(Path(resolve(written, folder)), written), Place(os.path.basename(written)))
+        return read_space(
+            read_text_file(Path(resolve(written, folder)), written), FieldPlace(os.path.basename(written))
+        )
     if not written:
         place.refuse("expected at least one parameter", hint="lr = { kind = 'number', low = 0.001, high = 1 }")
     return SearchSpace(parameters=read_parameters(written, place))

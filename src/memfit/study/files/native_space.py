@@ -13,17 +13,17 @@ from typing import Any
 
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Parameter, Span
 from memfit.study.files.fields import Fields
-from memfit.study.space.complaint import Place, expect, expect_number
+from memfit.study.space.complaint import FieldPlace, expect, expect_number
 
 KINDS = ("choice", "nested", "integer", "number", "normal")
 
 
-def read_parameters(written: dict[str, Any], place: Place) -> tuple[Parameter, ...]:
+def read_parameters(written: dict[str, Any], place: FieldPlace) -> tuple[Parameter, ...]:
     """The parameters of a space or of a branch, in the order of the file."""
     return tuple(_read_parameter(name, spec, place.at(name)) for name, spec in written.items())
 
 
-def _read_parameter(name: str, written: Any, place: Place) -> Parameter:
+def _read_parameter(name: str, written: Any, place: FieldPlace) -> Parameter:
     fields = Fields(written, place)
     kind = fields.take_one_of("kind", KINDS, "")
     parameter = _READERS[kind](name, fields)

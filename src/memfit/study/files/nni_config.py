@@ -17,7 +17,7 @@ from memfit.study.engine.registry import TUNERS
 from memfit.study.files.fields import Fields, built_in_tool, custom_tool, plain, resolve
 from memfit.study.files.nni_v1 import LOCAL, is_v1, refuse_platform, spelling, to_v2, tool_spelling
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import Place, expect
+from memfit.study.space.complaint import FieldPlace, expect
 from memfit.study.space.nni_space import read_space
 
 MARKS = ("searchSpace", "searchSpaceFile", "searchSpacePath", "trialCommand", "trialConcurrency", "trainingService")
@@ -34,7 +34,7 @@ def looks_like_nni(written: Any) -> bool:
 
 def read_nni_config(written: dict[str, Any], path: Path) -> StudySettings:
     """Read one config; paths in it are relative to its folder."""
-    place, notes = Place(path.name), []
+    place, notes = FieldPlace(path.name), []
     old = is_v1(written)
     fields = Fields(to_v2(written, place, notes), place, spelling()) if old else Fields(written, place)
     _refuse_what_is_not_here(fields)
@@ -110,7 +110,7 @@ def _read_space(fields: Fields, folder: Path, *, allow_unknown: bool) -> Any:
     place, written = fields.at("searchSpace"), fields.take("searchSpace")
     if file_name:
         path = Path(resolve(file_name, folder))
-        place, written = Place(os.path.basename(file_name)), read_text_file(path, file_name)
+        place, written = FieldPlace(os.path.basename(file_name)), read_text_file(path, file_name)
     elif written is None:
         fields.place.refuse("expected searchSpace or searchSpaceFile", hint="searchSpaceFile: search_space.json")
     return read_space(written, place, allow_unknown=allow_unknown)
@@ -173,7 +173,7 @@ def _read_tool(fields: Fields, kind: str, folder: Path, old: bool) -> Tool | Non
     return built_in_tool(kind, name, arguments, name_at, place.at("classArgs"))
 
 
-def _direction(tuner: Tool, place: Place) -> Direction:
+def _direction(tuner: Tool, place: FieldPlace) -> Direction:
     mode = tuner.arguments.get("optimize_mode")
     if mode is None or (tuner.class_name and mode not in ("minimize", "maximize")):
         return "maximize" if tuner.class_name else TUNERS[tuner.name].direction
@@ -182,7 +182,7 @@ def _direction(tuner: Tool, place: Place) -> Direction:
     return mode
 
 
-def _with_direction(tool: Tool | None, direction: Direction, place: Place, notes: list[str]) -> Tool | None:
+def _with_direction(tool: Tool | None, direction: Direction, place: FieldPlace, notes: list[str]) -> Tool | None:
     """A built-in assessor that is not told a direction takes the tuner's; NNI would always maximise."""
     if tool is None or tool.class_name:
         return tool

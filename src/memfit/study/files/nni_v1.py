@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memfit.study.files.fields import Fields, plain
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 
 RENAMED = {
     "experimentName": "experimentName",
@@ -39,7 +39,7 @@ def is_v1(written: Any) -> bool:
     return "trainingserviceplatform" in names or "searchspacepath" in names or has_trial
 
 
-def to_v2(written: dict[str, Any], place: Place, notes: list[str]) -> dict[str, Any]:
+def to_v2(written: dict[str, Any], place: FieldPlace, notes: list[str]) -> dict[str, Any]:
     """The same config in the words of the second schema."""
     fields = Fields(written, place)
     v2: dict[str, Any] = {"trainingService": {"platform": _platform(fields)}}
@@ -70,7 +70,7 @@ def _platform(fields: Fields) -> str:
     return platform
 
 
-def refuse_platform(name: Any, place: Place) -> None:
+def refuse_platform(name: Any, place: FieldPlace) -> None:
     """Say in one line that only this machine is served, and what to do for others."""
     place.refuse(
         "only the platform local is served", found=name, hint="`memfit study --on ADDRESS` for a cluster of machines"

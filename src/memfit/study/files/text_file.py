@@ -14,7 +14,7 @@ from typing import Any
 
 from memfit.errors import MissingExtra
 from memfit.regular_file import describe_error, read_regular
-from memfit.study.space.complaint import Place
+from memfit.study.space.complaint import FieldPlace
 
 _TOKEN = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\\n])*")|(?P<comment>//[^\n]*|\#[^\n]*|/\*.*?\*/)|(?P<comma>,)(?=(?:\s|//[^\n]*|\#[^\n]*|/\*.*?\*/)*[}\]])""",
@@ -25,7 +25,7 @@ _EXPONENT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"
 
 def read_text_file(path: Path, shown_name: str = "") -> Any:
     """Read one file into plain lists, dicts and values."""
-    place = Place(shown_name or str(path))
+    place = FieldPlace(shown_name or str(path))
     try:
         text = read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_text_file(path: Path, shown_name: str = "") -> Any:
     return parse_toml(text, place) if path.suffix == ".toml" else parse_text(text, place)
 
 
-def parse_toml(text: str, place: Place) -> Any:
+def parse_toml(text: str, place: FieldPlace) -> Any:
     """Parse TOML."""
     try:
         return tomllib.loads(text)
@@ -47,7 +47,7 @@ def parse_toml(text: str, place: Place) -> Any:
         place.refuse("this is not TOML", saw=f"a mistake: {error}")
 
 
-def parse_text(text: str, place: Place) -> Any:
+def parse_text(text: str, place: FieldPlace) -> Any:
     """Parse JSON, JSON with comments, or YAML."""
     for candidate in (text, without_comments(text)):
         try:
@@ -67,7 +67,7 @@ def without_comments(text: str) -> str:
     return _TOKEN.sub(keep, text)
 
 
-def _parse_yaml(text: str, place: Place) -> Any:
+def _parse_yaml(text: str, place: FieldPlace) -> Any:
     try:
         import yaml
     except ImportError:

@@ -11,7 +11,7 @@ _LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FieldPlace:
     """Where in which file we are: 'config.yml: tuner.name'."""
 
     file: str
@@ -20,12 +20,12 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}: {self.field}" if self.field else self.file
 
-    def at(self, *names: str | int) -> Place:
+    def at(self, *names: str | int) -> FieldPlace:
         """A place further inside."""
         field = self.field
         for name in names:
             field += f"[{name}]" if isinstance(name, int) else f"{'.' if field else ''}{name}"
-        return Place(self.file, field)
+        return FieldPlace(self.file, field)
 
     def refuse(self, problem: str, *, found: Any = None, saw: str = "", hint: str = "") -> NoReturn:
         """Say that this place is wrong; `found` is the value that stands there, `saw` describes it in words."""
@@ -38,7 +38,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def expect(value: Any, kind: type | tuple[type, ...], expected: str, place: Place) -> Any:
+def expect(value: Any, kind: type | tuple[type, ...], expected: str, place: FieldPlace) -> Any:
     """The value, when it is of that kind (True and False are no numbers)."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & set(kinds)):
@@ -46,7 +46,7 @@ def expect(value: Any, kind: type | tuple[type, ...], expected: str, place: Plac
     return value
 
 
-def expect_number(value: Any, place: Place) -> float:
+def expect_number(value: Any, place: FieldPlace) -> float:
     """A finite number."""
     number = float(expect(value, (int, float), "a number", place))
     if number != number or number in (float("inf"), float("-inf")):

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, Parameter, SearchSpace, Span
-from memfit.study.space.complaint import Place, expect, expect_number
+from memfit.study.space.complaint import FieldPlace, expect, expect_number
 
 SPANS = ("uniform", "quniform", "loguniform", "qloguniform")
 BELLS = ("normal", "qnormal", "lognormal", "qlognormal")
@@ -22,7 +22,7 @@ TYPES = ("choice", "randint", *SPANS, *BELLS)
 NAS_TYPES = ("layer_choice", "input_choice", "mutable_type", "mutable_layer")
 
 
-def read_space(written: Any, place: Place, *, allow_unknown: bool = False) -> SearchSpace:
+def read_space(written: Any, place: FieldPlace, *, allow_unknown: bool = False) -> SearchSpace:
     """Read a whole space; unknown types are kept as they are for a custom tuner, refused otherwise."""
     expect(written, dict, "a search space: names, each with _type and _value", place)
     if not written:
@@ -30,7 +30,7 @@ def read_space(written: Any, place: Place, *, allow_unknown: bool = False) -> Se
     return SearchSpace(parameters=_read_parameters(written, place, allow_unknown))
 
 
-def _read_parameters(written: dict[str, Any], place: Place, allow_unknown: bool) -> tuple[Parameter, ...]:
+def _read_parameters(written: dict[str, Any], place: FieldPlace, allow_unknown: bool) -> tuple[Parameter, ...]:
     return tuple(
         _read_parameter(expect(name, str, "a name", place), spec, place.at(name), allow_unknown)
         for name, spec in written.items()
@@ -38,7 +38,7 @@ def _read_parameters(written: dict[str, Any], place: Place, allow_unknown: bool)
     )
 
 
-def _read_parameter(name: str, spec: Any, place: Place, allow_unknown: bool) -> Parameter:
+def _read_parameter(name: str, spec: Any, place: FieldPlace, allow_unknown: bool) -> Parameter:
     expect(spec, dict, "an object with _type and _value", place)
     for key in ("_type", "_value"):
         if key not in spec:
@@ -54,14 +54,14 @@ def _read_parameter(name: str, spec: Any, place: Place, allow_unknown: bool) -> 
     return _read_numbers(name, kind, values, place.at("_value"))
 
 
-def _refuse_type(kind: Any, place: Place) -> None:
+def _refuse_type(kind: Any, place: FieldPlace) -> None:
     if isinstance(kind, str) and kind in NAS_TYPES:
         place.refuse("architecture search is not supported", found=kind, hint="write the options as a choice")
     near = difflib.get_close_matches(str(kind), TYPES, n=1)
     place.refuse(f"expected one of {', '.join(TYPES)}", found=kind, hint=near[0] if near else "")
 
 
-def _read_choice(name: str, options: list[Any], place: Place, allow_unknown: bool) -> Parameter:
+def _read_choice(name: str, options: list[Any], place: FieldPlace, allow_unknown: bool) -> Parameter:
     if not options:
         place.refuse("expected at least one option", found=options)
     if not all(isinstance(option, dict) and "_name" in option for option in options):
@@ -78,7 +78,7 @@ def _read_choice(name: str, options: list[Any], place: Place, allow_unknown: boo
     return Nested(name=name, branches=tuple(branches))
 
 
-def _read_numbers(name: str, kind: str, values: list[Any], place: Place) -> Parameter:
+def _read_numbers(name: str, kind: str, values: list[Any], place: FieldPlace) -> Parameter:
     meanings = ("mu", "sigma") if kind in BELLS else ("low", "high")
     meanings = (*meanings, "q") if kind.startswith("q") else meanings
     if len(values) != len(meanings):
@@ -100,7 +100,7 @@ def _read_numbers(name: str, kind: str, values: list[Any], place: Place) -> Para
     return Span(name=name, low=numbers[0], high=numbers[1], log="log" in kind, step=step)
 
 
-def _read_randint(name: str, numbers: list[float], place: Place) -> Parameter:
+def _read_randint(name: str, numbers: list[float], place: FieldPlace) -> Parameter:
     low, end = math.ceil(numbers[0]), math.ceil(numbers[1])
     if low >= end:
         place.refuse(

@@ -65,7 +65,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
 
 
-class Extent(msgspec.Struct, frozen=True, kw_only=True):
+class StudyExtent(msgspec.Struct, frozen=True, kw_only=True):
     """The body of 'settings': what may change from one session to the next."""
 
     max_trials: int | None
@@ -129,7 +129,7 @@ def study_of(study_id: str, facts: Iterable[Fact], folder: str = "") -> Study:
         if each.kind == "study":
             settings, created_at = _settings(each), each.at
         elif each.kind == "settings" and settings is not None:
-            settings = msgspec.structs.replace(settings, **msgspec.structs.asdict(decoded(each, Extent)))
+            settings = msgspec.structs.replace(settings, **msgspec.structs.asdict(decoded(each, StudyExtent)))
         elif each.number is not None:
             trials[each.number] = _after(trials.get(each.number), each)
     if settings is None:

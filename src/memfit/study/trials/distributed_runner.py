@@ -24,7 +24,7 @@ from memfit.errors import UsageError
 from memfit.records.study import StudySettings, TrialOutcome
 from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.result import Ending
+from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News
 from memfit.version import VERSION
 
@@ -45,7 +45,7 @@ class DaskRunner:
         self._queue: queue.Queue[News] = queue.Queue()
         self._told: set[str] = set()
         self._begun: dict[int, list[str]] = {}
-        self._endings: dict[int, Ending] = {}
+        self._endings: dict[int, TrialEnd] = {}
         self._check_workers()
 
     def has_room(self, order: TrialOrder | None = None) -> bool:
@@ -83,7 +83,7 @@ class DaskRunner:
                 self._futures.pop(each.number, None)
         return news
 
-    def end(self, number: int, ending: Ending, *, at_once: bool = False) -> None:
+    def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None:
         order = self.orders.get(number)
         if order is None:
             return
@@ -97,7 +97,7 @@ class DaskRunner:
 
     def close(self) -> None:
         for number in list(self.orders):
-            self.end(number, Ending(kind="cancelled", reason="the study was ended"))
+            self.end(number, TrialEnd(kind="cancelled", reason="the study was ended"))
         self.client.close()
 
     # ---- what a trial needs, and what workers offer ------------------------------------------------------------------

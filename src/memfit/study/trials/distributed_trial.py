@@ -29,7 +29,7 @@ from memfit.errors import MemfitError
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.study.trials.files import Report
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.result import Ending
+from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import LocalRunner
 from memfit.version import VERSION
 
@@ -116,7 +116,7 @@ def _watch(runner: LocalRunner, order: TrialOrder, stop: Any) -> TrialRecord | N
         if time.monotonic() - asked > ASK_SECONDS:
             asked = time.monotonic()
             if stop.is_set():
-                runner.end(order.number, Ending(kind="stopped early", reason="the assessor found it hopeless"))
+                runner.end(order.number, TrialEnd(kind="stopped early", reason="the assessor found it hopeless"))
 
 
 def _tell(order: TrialOrder, reports: tuple[Report, ...] = ()) -> None:

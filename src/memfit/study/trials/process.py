@@ -31,11 +31,11 @@ from memfit.runfolder.reader import read_run
 from memfit.study.trials.descendants import end_all, is_running, living, start_ticks
 from memfit.study.trials.files import Report, ReportReader, trial_environment, write_parameters
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.result import Ending, conclude
+from memfit.study.trials.result import TrialEnd, conclude
 
 PROCESS_FILE = "sampler.json"
 ENDING_FILE = "ending.json"
-INTERRUPTED = Ending(kind="cancelled", reason="the study was ended before the trial was; it is run again")
+INTERRUPTED = TrialEnd(kind="cancelled", reason="the study was ended before the trial was; it is run again")
 PROFILE_START = str(Path(__file__).parent / "profile_start")
 _LAST_WORDS_BYTES = 4096
 
@@ -54,7 +54,7 @@ class TrialProcess:
         self.order = order
         self.folder = Path(order.folder)
         self.reports: list[Report] = []
-        self.ending: Ending | None = None
+        self.ending: TrialEnd | None = None
         self.live: dict[str, Any] = {}
         self.sampler_pid: int | None = None
         self.began = time.monotonic()
@@ -147,7 +147,7 @@ class TrialProcess:
     def adopt(self) -> bool:
         """Take up a trial that an earlier session started; False when nobody watches it any more."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            self.ending = msgspec.json.decode(read_regular(self.folder / ENDING_FILE), type=Ending)
+            self.ending = msgspec.json.decode(read_regular(self.folder / ENDING_FILE), type=TrialEnd)
         try:
             name = msgspec.json.decode(read_regular(self.folder / PROCESS_FILE), type=SamplerName)
             self._descriptor = os.pidfd_open(name.pid)
@@ -192,12 +192,12 @@ class TrialProcess:
         """End a trial that is out of time, and one that did not end when it was asked to."""
         most = self.order.max_seconds
         if most is not None and self.ending is None and self.seconds > most:
-            self.end(Ending(kind="out of time", reason=f"it ran for longer than {most:g} s"))
+            self.end(TrialEnd(kind="out of time", reason=f"it ran for longer than {most:g} s"))
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = time.monotonic() + 1.0
             end_all(self.sampler_pid, self._mark)
 
-    def end(self, ending: Ending, *, at_once: bool = False) -> None:
+    def end(self, ending: TrialEnd, *, at_once: bool = False) -> None:
         """Ask the trial to end; after the grace period it is made to."""
         if self.ending is None:
             self.ending = ending

@@ -22,7 +22,7 @@ from memfit.study.trials.files import Report, final_of, intermediates_of
 _SAME: frozenset[str] = frozenset({"done", "failed", "out of memory", "over the limit"})
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class TrialEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why memfit itself ended a trial."""
 
     kind: TrialOutcomeKind
@@ -34,7 +34,7 @@ def conclude(
     run: RunRecord,
     reports: Sequence[Report],
     *,
-    ending: Ending | None = None,
+    ending: TrialEnd | None = None,
     last_words: str = "",
     notes: Sequence[str] = (),
 ) -> TrialRecord:
@@ -59,7 +59,7 @@ def conclude(
     )
 
 
-def outcome_of(run: RunRecord, ending: Ending | None, last_words: str) -> TrialOutcome:
+def outcome_of(run: RunRecord, ending: TrialEnd | None, last_words: str) -> TrialOutcome:
     """How it ended: memory first, then what memfit did, then what the program did."""
     told = run.outcome
     facts: dict[str, Any] = {"exit_code": told.exit_code, "signal": told.signal}

@@ -13,7 +13,7 @@ from memfit.records.study import TrialRecord
 from memfit.study.trials.files import Report
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import INTERRUPTED, TrialProcess
-from memfit.study.trials.result import Ending
+from memfit.study.trials.result import TrialEnd
 
 LOOK_SECONDS = 0.1
 """How often the reports of running trials are read."""
@@ -45,7 +45,7 @@ class Runner(Protocol):
         ...
 
     def wait(self, timeout_seconds: float) -> list[News]: ...
-    def end(self, number: int, ending: Ending, *, at_once: bool = False) -> None: ...
+    def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None: ...
     def live(self) -> list[dict[str, Any]]:
         """How the running trials stand, for the eye."""
         ...
@@ -95,7 +95,7 @@ class LocalRunner:
             news.append(self._concluded(trial))
         return [*self._look(), *news]
 
-    def end(self, number: int, ending: Ending, *, at_once: bool = False) -> None:
+    def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None:
         if number in self.trials:
             self.trials[number].end(ending, at_once=at_once)
 

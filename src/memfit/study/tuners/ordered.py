@@ -16,7 +16,7 @@ from memfit.records.study import Proposal, StudySettings, Tool
 from memfit.study.tuners.base import Answer, NoMore
 
 if TYPE_CHECKING:
-    from memfit.study.engine.engine import Engine
+    from memfit.study.engine.engine import SearchEngine
     from memfit.study.engine.history import History
 
 NAME = "ordered"
@@ -47,15 +47,15 @@ def ordered_tool(points: list[dict[str, Any]], replicates: int) -> Tool:
     return Tool(name=NAME, arguments={"points": points, "replicates": replicates})
 
 
-def engine_for(settings: StudySettings) -> Engine:
+def engine_for(settings: StudySettings) -> SearchEngine:
     """The engine of a study; the ordered tuner is memfit's own and has no name in files."""
-    from memfit.study.engine.engine import Engine
+    from memfit.study.engine.engine import SearchEngine
 
     if settings.tuner.name != NAME:
-        return Engine(settings)
+        return SearchEngine(settings)
     arguments = settings.tuner.arguments
     if not arguments.get("points"):
         raise UsageError("there is no point to try")
-    engine = Engine(msgspec.structs.replace(settings, tuner=Tool(name="Random")))
+    engine = SearchEngine(msgspec.structs.replace(settings, tuner=Tool(name="Random")))
     engine.tuner = OrderedTuner(arguments["points"], int(arguments["replicates"]), settings.seed)
     return engine

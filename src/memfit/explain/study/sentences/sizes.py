@@ -6,7 +6,7 @@ import numpy as np
 
 from memfit.explain.study.law import BYTES_PER_ACTIVATION, BYTES_PER_PARAMETER, MEANINGS, Law, own_bytes
 from memfit.explain.study.order import Circumstance
-from memfit.explain.study.pairs import Twins
+from memfit.explain.study.pairs import TrialTwins
 from memfit.explain.study.sentences.words import Interval, is_sizeless, share_text, signed_bytes, value_text
 from memfit.explain.study.table import Table
 from memfit.records.study_findings import StudyFinding
@@ -61,14 +61,14 @@ def size_findings(table: Table) -> list[StudyFinding]:
 
 
 def twin_findings(
-    table: Table, twins: list[Twins], found: list[Circumstance], repeats: tuple[float, int] | None
+    table: Table, twins: list[TrialTwins], found: list[Circumstance], repeats: tuple[float, int] | None
 ) -> list[StudyFinding]:
     """The pairs that differ in one hyperparameter only."""
     return [_twin_finding(table, pair, found, repeats) for pair in twins[:MOST_TWINS]]
 
 
 def _twin_finding(
-    table: Table, pair: Twins, found: list[Circumstance], repeats: tuple[float, int] | None
+    table: Table, pair: TrialTwins, found: list[Circumstance], repeats: tuple[float, int] | None
 ) -> StudyFinding:
     labels = table.labels[pair.first], table.labels[pair.second]
     values = f"{value_text(pair.values[0])} and {value_text(pair.values[1])}"
@@ -89,7 +89,7 @@ def _twin_finding(
     return StudyFinding(topic="pair", subjects=subjects, verdict="note", sentence=sentence, evidence=tuple(evidence))
 
 
-def _others_span(table: Table, pair: Twins) -> list[str]:
+def _others_span(table: Table, pair: TrialTwins) -> list[str]:
     """How far the same hyperparameter moves elsewhere in the study without such a change."""
     values = [row.get(pair.name) for row in table.values[:MOST_COMPARED]]
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and v > 0 for v in values):

@@ -61,7 +61,7 @@ UNDECLARED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm"
 
 
 @dataclass(slots=True)
-class Plan:
+class ComputePlan:
     """How an operator would run on known values: its arguments, and why they are an assumption."""
 
     args: Any
@@ -104,7 +104,7 @@ def properties_of(func: Any) -> Properties:
     return found
 
 
-def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ComputePlan | None:
     """The operator's arguments as known values; None when some are unknown."""
     of = properties_of(func)
     if of.unwritten:
@@ -120,7 +120,7 @@ def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan |
     assumed = DRAWN if of.random else next(iter(reasons), "")
     plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
     with _disable_current_modes(), torch.no_grad():
-        return Plan(_swap(args), _swap(plain), assumed)
+        return ComputePlan(_swap(args), _swap(plain), assumed)
 
 
 def _is_read(tensor: torch.Tensor, given: list[torch.Tensor], overwritten: list[torch.Tensor]) -> bool:
@@ -142,7 +142,7 @@ def _swap(value: Any) -> Any:
     return value
 
 
-def compute(func: Any, plan: Plan | None) -> Any:
+def compute(func: Any, plan: ComputePlan | None) -> Any:
     """The result on known values; None when there is none."""
     if plan is None:
         return None
@@ -180,7 +180,7 @@ def small_copy(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.detach().cpu().clone()
 
 
-def attach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, real: Any, plan: Plan) -> None:
+def attach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, real: Any, plan: ComputePlan) -> None:
     """Remember what an operator made and changed."""
     for fake, value in zip(tensors_in(result), tensors_in(real), strict=False):
         fits = isinstance(fake, FakeTensor) and fake.shape == value.shape and fake.dtype is value.dtype

@@ -24,7 +24,7 @@ from memfit.predict.fake.kernels import recurrent as recurrent
 from memfit.predict.fake.kernels import sparse as sparse
 from memfit.predict.fake.values import packed_sequences as packed
 from memfit.predict.fake.values.compute import (
-    Plan,
+    ComputePlan,
     attach,
     compute,
     finite_answer,
@@ -124,7 +124,7 @@ class Shadow(LeanMode):
         self._follow(func, args, kwargs, result, plan)
         return result
 
-    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: Plan | None) -> None:
+    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: ComputePlan | None) -> None:
         """After the fake operator: compute the values of its results, or forget what it wrote to."""
         real = compute(func, plan) if plan is not None and is_small(func, result, args, kwargs) else None
         if plan is not None and (real is not None or (plan.ran and properties_of(func).is_mutable)):
@@ -134,7 +134,7 @@ class Shadow(LeanMode):
         if plan is None:
             finite_answer(func, args, result)
 
-    def _sized_by_values(self, func: Any, args: Any, kwargs: Any, plan: Plan | None, bound: Any) -> Any:
+    def _sized_by_values(self, func: Any, args: Any, kwargs: Any, plan: ComputePlan | None, bound: Any) -> Any:
         """An operator whose result, or the size of it, depends on values."""
         real = compute(func, plan)
         for tensor in tensors_in((args, kwargs)):

@@ -30,12 +30,12 @@ from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
 from memfit.predict.phantom.in_child.process_group import one_of_ranks
 from memfit.predict.phantom.in_child.script import run_script
 from memfit.predict.phantom.in_child.values import Values
-from memfit.predict.phantom.in_child.watch import Watch, can_note_places
+from memfit.predict.phantom.in_child.watch import RunWatch, can_note_places
 from memfit.predict.phantom.in_child.weights import SkippedWeights
 from memfit.predict.phantom.library.installed import HOW_TO_GET_FAKE
 from memfit.predict.phantom.library.load import PREFER_CUDNN_ATTENTION, PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
-from memfit.predict.phantom.snapshot_timeline import Claim, timeline_of_record
+from memfit.predict.phantom.snapshot_timeline import StorageClaim, timeline_of_record
 from memfit.predict.phantom.value_reads import ReadLog
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
@@ -57,7 +57,7 @@ class PhantomRun:
     """One job on one phantom."""
 
     def __init__(self, request: PhantomRequest, library: PhantomLibrary) -> None:
-        self.request, self.library, self.watch = request, library, Watch()
+        self.request, self.library, self.watch = request, library, RunWatch()
         self.weights = SkippedWeights()
         self.reads = ReadLog(dict(request.answers))
         self.values = Values(self.reads, self.watch.where)
@@ -207,7 +207,7 @@ class PhantomRun:
         end = len(self.watch.places)
         given = self.library.workspaces()
         stays = workspace_stays(str(torch.__version__), os.environ)
-        claims = self.watch.claims + [Claim(end, address, "workspace") for address in given if stays]
+        claims = self.watch.claims + [StorageClaim(end, address, "workspace") for address in given if stays]
         return timeline_of_record(
             events, self.watch.places, claims, self.watch.line_of_frames, frozenset() if stays else frozenset(given)
         )

@@ -22,7 +22,7 @@ from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
 from memfit.predict.phantom.in_child.save_and_load import PhantomCheckpoints
 from memfit.predict.phantom.in_child.steps import PhantomSteps
 from memfit.predict.phantom.in_child.values import Values
-from memfit.predict.phantom.in_child.watch import Watch
+from memfit.predict.phantom.in_child.watch import RunWatch
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
@@ -36,7 +36,7 @@ def run_script(
     arguments: tuple[str, ...],
     scratch_folder: str,
     num_steps: int,
-    watch: Watch,
+    watch: RunWatch,
     values: Values,
     note: Note,
     chooser: BatchChooser | None = None,
@@ -87,6 +87,6 @@ def _note_end(counter: PhantomSteps, num_steps: int, note: Note) -> None:
         note("script", f"the script ended by itself after {counter.num_made} of {num_steps} steps")
 
 
-def _claim_inputs(watch: Watch, batch: Any) -> None:
+def _claim_inputs(watch: RunWatch, batch: Any) -> None:
     for tensor in tensors_anywhere(batch):
         watch.claim(tensor, "input")

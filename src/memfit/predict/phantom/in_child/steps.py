@@ -22,7 +22,7 @@ from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.script_ends import EnoughSteps
 from memfit.predict.observe.places import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 from memfit.predict.observe.repeating_batches import go_to_smaller_last, grows, num_batches, repeats
-from memfit.predict.phantom.in_child.watch import Watch
+from memfit.predict.phantom.in_child.watch import RunWatch
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""
@@ -38,7 +38,7 @@ Note = Callable[[str, str], None]
 class PhantomSteps:
     """Ends the run when it has shown enough."""
 
-    def __init__(self, watch: Watch, num_steps: int, script: str, note: Note) -> None:
+    def __init__(self, watch: RunWatch, num_steps: int, script: str, note: Note) -> None:
         self._watch, self._num_steps, self._script, self._note = watch, num_steps, script, note
         self._built: set[int] = set()
         self._in_library = False

@@ -21,19 +21,19 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.predict.observe.places import kind_of_file, phase_now, tensors_anywhere
-from memfit.predict.phantom.snapshot_timeline import Claim, Place
+from memfit.predict.phantom.snapshot_timeline import Place, StorageClaim
 from memfit.records.timeline import Category, Phase
 
 _set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
 can_note_places = _set_metadata is not None
 
 
-class Watch:
+class RunWatch:
     """Follows one run."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        self.claims: list[Claim] = []
+        self.claims: list[StorageClaim] = []
         self.num_updates: dict[int, int] = {}
         self.step_seconds: list[float] = []
         self.step_processor_seconds: list[float] = []
@@ -269,4 +269,4 @@ class Watch:
         part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded tensor, what this rank holds
         if part.is_cuda and part.layout is torch.strided and type(part) in (torch.Tensor, torch.nn.Parameter):
             address = part.untyped_storage().data_ptr()
-            self.claims.append(Claim(len(self.places), address, category, module))
+            self.claims.append(StorageClaim(len(self.places), address, category, module))
