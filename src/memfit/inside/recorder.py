@@ -29,9 +29,9 @@ class Recorder:
         self.is_recording = True
         self.marks.start(os.path.abspath(folder))
         if ledger_every:
-            from .ledger.ledger import Ledger
+            from .ledger.ledger import LedgerFile
 
-            self.ledger = Ledger(self.marks, ledger_every)
+            self.ledger = LedgerFile(self.marks, ledger_every)
             self.ledger.start()
         self._watch_exceptions()
         self._watch_forks()

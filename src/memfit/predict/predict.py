@@ -50,7 +50,7 @@ def predict(
         return predict_lengths(question.options.lengths, question, predict_by(engine))
     prediction = predict_once(engine, question)
     if _would_be_nearer_on_phantom(engine, question):
-        said = _other_engine(question)
+        said = other_engine(question)
         prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
     if question.options.fit_batch:
         return msgspec.structs.replace(prediction, sweep=fit_setting("batch_size", question, predict_by(engine)))
@@ -134,7 +134,7 @@ def _num_steps(job: JobDescription, options: PredictOptions) -> int:
     return options.num_steps or (NUM_STEPS if options.choose_batches else usual)
 
 
-def _other_engine(question: Question) -> Assumption:
+def other_engine(question: Question) -> Assumption:
     """Why fake tensors were taken where the phantom GPU would be nearer to the truth, and how to have it."""
     missing = why_no_phantom()
     if question.options.shard is not None:
