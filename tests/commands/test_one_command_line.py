@@ -70,6 +70,7 @@ MEANINGS = {
     "--disk": "a folder to move tensors to",
     "--planner": "who plans",
     "--accumulate": "gradients add up",
+    "--allow": "a lever that may be pulled",
     "--plan": "a plan to reuse",
     "--dry-run": "stop when planned",
     "--space": "the search space",

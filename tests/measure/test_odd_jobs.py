@@ -142,7 +142,8 @@ def test_a_process_beyond_what_a_record_can_tell_apart_is_left_out_and_counted(m
 
 
 STEPS = """
-    import memfit_inside, os
+    import memfit_inside, os, time
+    time.sleep(0.5)  # as long as a process must live to be found in the tree
     for step in range(5):
         memfit_inside.mark_forward()
         block = b"x" * ((60 if step == 2 else 30) << 20)

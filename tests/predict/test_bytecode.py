@@ -13,7 +13,7 @@ from memfit.predict.child.bytecode import HEAD, PREFIX, is_of_a_library, keep_sp
 SPOOL = """
 import sys
 sys.path.insert(0, {folder!r})
-from memfit.predict import bytecode
+from memfit.predict.child import bytecode
 bytecode._LIBRARIES = ({folder!r} + "/lib/",)
 bytecode.spool_bytecode({spool!r})
 sys.path.insert(0, {folder!r} + "/lib")

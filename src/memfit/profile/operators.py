@@ -244,11 +244,14 @@ def _watched(model: torch.nn.Module, watch: _Watch) -> Iterator[None]:
 # ---- from two records to one trace -----------------------------------------------------------------------------------
 
 
-def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> OperatorTrace:
+def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> OperatorTrace | None:
+    """Both records as one; None where their moments do not follow one another, as with several backwards."""
     count = len(kept.operators)
     names = [*(f"operator {n}" for n in range(count)), "over", "turn", *(f"use {k}" for k in range(len(kept.uses)))]
     places = [first.at(name) or 0 for name in [*names, "done"]]
     forward = [second.at(name) or 0 for name in names[: count + 2]]
+    if places != sorted(places) or forward != sorted(forward):
+        return None
     may, used = _droppable(kept), {n: count + 2 + k for k, n in reversed(list(enumerate(kept.uses)))}
     ends = [_end_of(each, places) for each in _blocks_of(kept, first)]
     gone = [_end_of(each, forward) for each in _blocks_of(alone, second)]

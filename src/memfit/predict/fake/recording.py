@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from memfit.job.training import Training, as_training, plain_step
 from memfit.predict.fake.patches.allowed_operators import ChoosyFakeMode
 from memfit.predict.fake.patches.fake_mode import blind_libraries, cured
-from memfit.predict.fake.values.packed_sequences import note_packing
+from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
 from memfit.predict.observe.log import TraceLog
@@ -74,6 +74,7 @@ class Recording:
         self.shadow = Shadow(self.places.line, truth, answers)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
         self.tracker.insides.append(note_packing)
+        self.tracker.left_whole.update(RECIPES)
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_root: Callable[[Any], None] | None = None
         self._work: WorkCounter | None = None

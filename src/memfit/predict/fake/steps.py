@@ -172,7 +172,8 @@ class StepCounter:
         if self._evaluated:
             self._end_if({str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before)
             self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
-            self._end_if(not self._passed.is_passing or self._num_after > RARER * self._num_to_evaluation)
+            self._end_if(self._num_after > RARER * self._num_to_evaluation)
+            self._passed.is_passing = True
         self._end_if(self._until is not None and now > self._until)
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
 

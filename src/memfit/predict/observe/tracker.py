@@ -177,6 +177,8 @@ class Tracker(LeanMode):
         self._task = -1
         self._allocates: dict[Any, bool] = {}
         self._composite: dict[Any, bool] = {}
+        self.left_whole: set[Any] = set()
+        """Recipes of other operators that are answered as a whole by somebody else."""
         self._number_rules: dict[Any, NumberRule] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -231,7 +233,8 @@ class Tracker(LeanMode):
         """Whether an operator is a recipe of others, which a dispatch mode gets as a whole in inference mode."""
         known = self._composite.get(func)
         if known is None:
-            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            is_recipe = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            known = is_recipe and func not in self.left_whole
             self._composite[func] = known
         return known
 

@@ -35,7 +35,7 @@ def _number(fake: Any) -> Any:
     if known is None:
         return 0
     with _disable_current_modes():
-        return known.item()
+        return known.detach().item()
 
 
 def _type_of(leaves: list[Any]) -> torch.dtype:
