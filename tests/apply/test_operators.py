@@ -159,6 +159,7 @@ def traced(job: Job) -> OperatorTrace:
 # ---- any program, any set ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_set_of_dropped_tensors_computes_the_same_within_what_is_promised(data: st.DataObject):

@@ -134,7 +134,7 @@ def test_a_process_beyond_what_a_record_can_tell_apart_is_left_out_and_counted(m
         while not tree.num_left_out and time.monotonic() < deadline:
             tree.look(0)
         assert [process.index for process in tree.processes.values()] == [0]
-        assert tree.num_left_out == 1
+        assert tree.num_left_out >= 1  # this process may have other children
     finally:
         for child in children:
             child.kill()

@@ -39,6 +39,7 @@ def process_low_bytes(script: Path, packages: Path) -> int:
     return levels["process"]["figure"]["low"]
 
 
+@pytest.mark.slow
 def test_a_package_counts_as_the_script_imports_it_and_own_files_are_not_run_again(tmp_path: Path):
     """The package is large only with the variable that the script sets, and lies on PYTHONPATH."""
     packages, folder = tmp_path / "packages", tmp_path / "project"

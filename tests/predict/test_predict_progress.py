@@ -19,7 +19,7 @@ from memfit.predict.options import PredictOptions
 def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):
     script = tmp_path / "endless.py"
     script.write_text("import torch\nx = torch.zeros(3)\nwhile True:\n    x = x + 1\n")
-    options = PredictOptions(probes=False, most_seconds=20)
+    options = PredictOptions(probes=False, most_seconds=8)
     request = TraceRequest(job=describe_job(str(script), {}, ()), device="cpu", options=options)
     with pytest.raises(PredictionFailed) as caught:
         trace_in_child(request)

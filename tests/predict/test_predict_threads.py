@@ -49,14 +49,21 @@ def predicted(script: Path, **variables: str) -> tuple[int | float | None, str]:
     return record.levels[0].figure.value, said[0]
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("first", "then", "variables", "says"),
     [
         ("", "", {"OMP_NUM_THREADS": "1"}, "1 thread (OMP_NUM_THREADS=1)"),
         ("", "torch.set_num_threads(4)", {"OMP_NUM_THREADS": "1"}, "4 threads (set by the job)"),
-        ("import os; os.environ['OMP_NUM_THREADS'] = '99'", "", {"OMP_NUM_THREADS": "1"}, f"{CORES} "),
-        ("", "import os; os.environ['OMP_NUM_THREADS'] = '99'", {"OMP_NUM_THREADS": "1"}, "1 thread ("),
-        ("", "", {}, ""),
+        pytest.param(
+            "import os; os.environ['OMP_NUM_THREADS'] = '99'", "", {"OMP_NUM_THREADS": "1"}, f"{CORES} ", marks=SLOW
+        ),
+        pytest.param(
+            "", "import os; os.environ['OMP_NUM_THREADS'] = '99'", {"OMP_NUM_THREADS": "1"}, "1 thread (", marks=SLOW
+        ),
+        pytest.param("", "", {}, "", marks=SLOW),
     ],
 )
 def test_the_threads_of_the_real_run_count(tmp_path: Path, first: str, then: str, variables: dict[str, str], says: str):

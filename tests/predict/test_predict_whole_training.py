@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -256,18 +258,20 @@ def said(reply: TraceReply, kind: str) -> list[str]:
     "text",
     [
         pytest.param(EVALUATES_AFTER_EACH_EPOCH, id="evaluates after each epoch"),
-        pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation"),
-        pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
-        pytest.param(ACCUMULATES, id="accumulates gradients"),
+        pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation", marks=pytest.mark.slow),
+        pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after", marks=pytest.mark.slow),
+        pytest.param(ACCUMULATES, id="accumulates gradients", marks=pytest.mark.slow),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
         pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
         pytest.param(RESUMES_A_FILE, id="resumes a file"),
         pytest.param(READS_A_LIST, id="data come from a list"),
-        pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values"),
-        pytest.param(SOLVES, id="solves linear systems"),
+        pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values", marks=pytest.mark.slow),
+        pytest.param(SOLVES, id="solves linear systems", marks=pytest.mark.slow),
         pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps"),
         pytest.param(EVALUATES_RARELY, id="samples every 50 steps and evaluates every 120"),
-        pytest.param(SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters"),
+        pytest.param(
+            SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters", marks=pytest.mark.slow
+        ),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
     ],
 )
@@ -372,6 +376,7 @@ def test_a_training_without_evaluation_misses_none(tmp_path: Path):
     assert said(foreseen(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
 
 
+@pytest.mark.slow
 def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
     data = "TensorDataset(torch.zeros(8000, 64))"
     loader = f"\nfor (x,) in DataLoader({data}, batch_size=1000, num_workers={{}}):\n    train(x)\n"

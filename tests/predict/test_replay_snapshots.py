@@ -326,7 +326,15 @@ def test_the_real_snapshots_are_all_there():
     assert len(REAL) == 8
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name.split(".")[0])
+LARGE_BYTES = 100_000
+"""Files above this size take seconds; the longer tests read them."""
+MARKED = [
+    pytest.param(path, marks=pytest.mark.slow if path.stat().st_size > LARGE_BYTES else (), id=path.name.split(".")[0])
+    for path in REAL
+]
+
+
+@pytest.mark.parametrize("path", MARKED)
 def test_a_real_recording_is_replayed_to_the_address(path: Path):
     snapshot = read_snapshot(path)
     for device in snapshot.devices:

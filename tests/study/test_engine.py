@@ -119,7 +119,7 @@ class Coordinator:
         self.stored[trial.number] = msgspec.json.encode(trial)
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("concurrency", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TUNERS)
 def test_a_study_that_is_killed_again_and_again_asks_what_an_unbroken_one_asks(name: str, concurrency: int):
     space = NESTED if name not in ("PBT",) else SMOOTH
