@@ -163,10 +163,9 @@ def write_block(path: Path, name: str, text: str) -> None:
 
 def shape_of(text: str) -> set[str]:
     """The lines of a block without what varies from run to run: figures, bars, spaces, the order of rows."""
-    lines = (BARS.sub("", NUMBER.sub("#", line)) for line in text.splitlines())
-    return {re.sub(r"# ?(B|KiB|MiB|GiB|s|ms|us|min)\b", "#", re.sub(r"\s+", " ", line)).strip() for line in lines} - {
-        ""
-    }
+    lines = (re.sub(r"\s+", " ", BARS.sub("", NUMBER.sub("#", line))) for line in text.splitlines())
+    bare = (re.sub(r"(# ?(B|KiB|MiB|GiB|s|ms|us|min|h)\b ?)+", "# ", line) for line in lines)
+    return {re.sub(r"\s+", " ", line).strip() for line in bare} - {""}
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ def test_every_block_of_a_page_is_known_to_the_script():
     assert {name for page in pages for name in blocks_in(page)} == set(all_blocks())
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_the_commands_still_print_what_is_shown(name: str):
     block = all_blocks()[name]
