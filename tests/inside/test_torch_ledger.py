@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -100,6 +102,13 @@ class Recorded:
         inside.stop_marks()
         (path,) = self.folder.glob("marks-*.txt")
         return [json.loads(line[2:])["message"] for line in path.read_text().splitlines() if line[0] == "N"]
+
+
+@pytest.fixture(autouse=True)
+def _settled_heap() -> None:
+    """What earlier tests of this process freed is given back: else a larger step finds room in the heap."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture
