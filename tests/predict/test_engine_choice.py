@@ -75,3 +75,12 @@ def test_arithmetic_and_callables_are_told_what_the_phantom_can_run(with_torch, 
     monkeypatch.setenv("CC", "sh")
     assert "--ranks" in said_of(shard="fsdp", ranks=2)
     assert "FILE:function" in other_engine(ask(lambda: None, PredictOptions(device="cuda"))).text
+
+
+def test_an_option_that_keeps_a_job_off_the_phantom_is_named_and_not_the_engine(with_torch, monkeypatch):
+    with_torch("13.0")
+    monkeypatch.setenv("CC", "sh")
+    said = said_of(allow_real=("aten::topk",))
+    assert "--allow-real is not for the phantom GPU" in said
+    assert "leave --allow-real out" in said
+    assert "--engine phantom" not in said

@@ -13,13 +13,14 @@ from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.child.instruction_sets import AskProcessor
 from memfit.predict.child.messages import FUNCTION_STEPS
-from memfit.predict.choose_engine import choose_engine
+from memfit.predict.choose_engine import choose_engine, refused_options
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Engine, Question
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
 from memfit.predict.levels.sharding import check_sharding
 from memfit.predict.options import PredictOptions
+from memfit.predict.phantom.engine import PhantomEngine
 from memfit.predict.phantom.library.build import why_no_phantom
 from memfit.predict.phantom.value_reads import parse_answers
 from memfit.predict.real_operators import operator_names
@@ -141,6 +142,9 @@ def other_engine(question: Question) -> Assumption:
         why, how = "--shard is arithmetic", "a script that shards by itself (FSDP2, DDP), with --ranks alone"
     elif question.function is not None:
         why, how = "a Python callable was given", "the same in a file, as 'FILE:function'"
+    elif kept_off := refused_options(PhantomEngine(), question.options):
+        flag, reason = next(iter(kept_off.items()))
+        why, how = f"{flag} is not for the phantom GPU ({reason})", f"leave {flag} out"
     elif missing is not None:
         why, how = missing.what + (f" ({missing.found})" if missing.found else ""), ""
     else:

@@ -16,6 +16,7 @@ from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
 from memfit.predict.engine import Question, Traced
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
+from memfit.predict.gpu_rules.cudnn import GENERATION_SHARES, MEASURED_CAPABILITIES
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
 from memfit.predict.levels.gpu import (
@@ -225,13 +226,25 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         largest = max(scratch.num_bytes for scratch in reply.scratches)
         text = (
             "cuDNN's workspaces: reserved and device are the mean of runs with and without copies for tensor cores and "
-            f"grouped convolutions (up to {format_bytes(largest)} in one call), their range held 90 % of measured jobs"
+            f"grouped convolutions (up to {format_bytes(largest)} in one call){_share_of(device)}; {_range_of(device)}"
         )
         found.append(Assumption(kind="cudnn", text=text))
     if any(scratch.taker == "batch norm" for scratch in reply.scratches):
         text = "buffers of batch normalisation in channels-last order are in reserved, not in allocated"
         found.append(Assumption(kind="cudnn", text=text))
     return tuple(found)
+
+
+def _share_of(device: DeviceSpec) -> str:
+    """The calibrated factor in the figure, where there is one."""
+    share = GENERATION_SHARES.get(device.capability)
+    return "" if share is None else f", times {share:g} as measured on cards of this generation"
+
+
+def _range_of(device: DeviceSpec) -> str:
+    if device.capability in MEASURED_CAPABILITIES:
+        return "their range held 90 % of measured jobs"
+    return "their range is that of an RTX 3060 and 4060, and was not checked on this card"
 
 
 def said_of(device: DeviceSpec) -> str:

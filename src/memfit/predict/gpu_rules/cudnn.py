@@ -38,6 +38,8 @@ SUMS_BYTES = 4096
 GENERATION_SHARES: Mapping[tuple[int, int], float] = MappingProxyType({(8, 6): 0.972})
 """Real over mean of the four runs, by compute capability: the median of the tuning jobs on an RTX 3060; 1 for others,
 as on an RTX 4060."""
+MEASURED_CAPABILITIES = frozenset({(8, 6), (8, 9)})
+"""Of the cards on which the rules were compared with real jobs: RTX 3060 and 4060."""
 LEAST_SHARE, MOST_SHARE = 0.95, 1.165
 """Real over predicted reserved bytes: the tuning jobs without the three outermost on either side, which is the 90 %
 range of split conformal prediction (Vovk et al., 2005) for that many. RTX 3060 and 4060, torch 2.6."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from memfit.predict.child.messages import TRANSLATED, UNSEEN, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
+from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
 from memfit.predict.levels.guesses import AS_TOLD, DECIDES, DRAWN, MAY_DECIDE
 from memfit.predict.levels.sharding import Sharding
@@ -18,7 +19,7 @@ from memfit.records.prediction import Assumption
 VALUE_READ = "value read"
 SIZE_FOLLOWS = ("taken to be all true", "taken to be all different")
 UNKNOWN_WHOLE = ("an unknown bool", "an unknown int", "an unknown uint", "indices from ", "every other rank ")
-"""Reads on the phantom GPU (phantom/torch_values.py) that a shape or a branch may follow from."""
+"""Reads on the phantom GPU (`phantom/in_child/values.py`) that a shape or a branch may follow from."""
 CPU_BAND = (
     "tensor level: equal to the byte with the CPU allocator's own events in nearly all checked jobs, below 0.1 % off "
     "in the rest (docs/accuracy.md)"
@@ -29,6 +30,10 @@ CUDA_BAND = (
 CUDNN_BAND = (
     "reserved: off by 2 % in the median, 6 % in nine of ten and 19 % at most for measured convolutional networks on "
     "two cards; cuDNN chooses their workspaces (docs/accuracy.md)"
+)
+UNMEASURED_CUDNN_BAND = (
+    "reserved: not known on this card, since the rules for cuDNN's workspaces were compared with real jobs on an RTX "
+    "3060 and an RTX 4060 alone (there 2 % in the median, 19 % at most; docs/accuracy.md)"
 )
 RECURRENT_BAND = (
     "allocated: within 1 % but for the workspaces of recurrent layers, which are by rule and were 12 % too small to "
@@ -104,7 +109,7 @@ def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> st
     if reply.route.startswith(TRANSLATED):
         return TRANSLATED_BAND
     if reply.scratches:
-        return CUDNN_BAND
+        return CUDNN_BAND if device.capability in MEASURED_CAPABILITIES else UNMEASURED_CUDNN_BAND
     by_rule = any(span.operator == WORKSPACE_BY_RULE for span in reply.timeline.spans)
     return RECURRENT_BAND if by_rule else CUDA_BAND
 

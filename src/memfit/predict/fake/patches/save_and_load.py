@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from memfit.predict.fake.values.compute import small_copy
 from memfit.predict.fake.values.copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
+from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
 
 Outside = Callable[[], contextlib.AbstractContextManager[Any]]
-MARK = b"memfit: a checkpoint that was not written, number "
 
 
 class Checkpoints:
@@ -40,16 +40,11 @@ class Checkpoints:
         """Remember geometry, and leave a line in the file."""
         self._note("script", "a checkpoint was not written")
         self._saved.append(pickled(value))
-        line = MARK + str(len(self._saved) - 1).encode() + b"\n"
-        if isinstance(file, (str, os.PathLike)):
-            with open(file, "wb") as stream:
-                stream.write(line)
-        else:
-            file.write(line)
+        leave_mark(file, len(self._saved) - 1)
 
     def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Tensors as they were saved, or whatever torch finds in the file."""
-        number = self._number_in(file)
+        number = number_in(file)
         if number is None:
             return self._load_file(file, map_location, *args, **kwargs)
         with read_to(map_location), self._outside() if kwargs.get("mmap") else contextlib.nullcontext():
@@ -75,16 +70,6 @@ class Checkpoints:
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 return self._load(os.fspath(file), stay, *args, **{**kwargs, "mmap": True})
         return self._load(file, stay, *args, **kwargs)
-
-    def _number_in(self, file: Any) -> int | None:
-        if isinstance(file, (str, os.PathLike)):
-            with open(file, "rb") as stream:
-                line = stream.readline(len(MARK) + 20)
-        else:
-            place = file.tell()
-            line = file.readline(len(MARK) + 20)
-            file.seek(place)
-        return int(line.removeprefix(MARK)) if line.startswith(MARK) else None
 
 
 class SafeOpened:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ import torch
 
 from memfit.predict.phantom.in_child.host_copies import MOST_BYTES
 from memfit.predict.phantom.in_child.values import Values
-
-MARK = b"memfit: a checkpoint that was not written, number "
+from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +52,11 @@ class PhantomCheckpoints:
         self._note("script", "a checkpoint was not written")
         with torch._C.DisableTorchFunction(), torch.no_grad():
             self._saved.append(self._pickled(value))
-        line = MARK + str(len(self._saved) - 1).encode() + b"\n"
-        if isinstance(file, (str, os.PathLike)):
-            with open(file, "wb") as stream:
-                stream.write(line)
-        else:
-            file.write(line)
+        leave_mark(file, len(self._saved) - 1)
 
     def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """What was saved in this run, or what torch finds in a file that was there before."""
-        number = _number_in(file)
+        number = number_in(file)
         if number is None:
             return self._load(file, map_location, *args, **kwargs)
         text, storages = self._saved[number]
@@ -142,15 +135,3 @@ class _Reader(pickle.Unpickler):
         if dtype is None:
             return storage
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-
-def _number_in(file: Any) -> int | None:
-    """Which checkpoint of this run a file stands for; None for any other file."""
-    if isinstance(file, (str, os.PathLike)):
-        with open(file, "rb") as stream:
-            line = stream.readline(len(MARK) + 20)
-    else:
-        place = file.tell()
-        line = file.readline(len(MARK) + 20)
-        file.seek(place)
-    return int(line.removeprefix(MARK)) if line.startswith(MARK) else None
