@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -104,8 +105,7 @@ def _fit_script(
         if not as_json:
             _print_levers(error)
         raise
-    text = lambda width, color: loop_fit_text(found, width=width, color=color)  # noqa: E731
-    write_record(found, text, as_json=as_json, stream=sys.stderr)
+    write_record(found, partial(loop_fit_text, found), as_json=as_json, stream=sys.stderr)
     if found.ended:
         raise SystemExit(1)
     if found.within_budget is False:

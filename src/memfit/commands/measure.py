@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -138,8 +139,7 @@ def print_run(run: RunRecord | ExplainedRun, *, as_json: bool, written: tuple[Pa
     from memfit.show.terminal.run import summary_text
 
     view = api.view_run(run)
-    text = lambda width, color: summary_text(view, width=width, color=color, written=written)  # noqa: E731
-    write_record(view, text, as_json=as_json)
+    write_record(view, partial(summary_text, view, written=written), as_json=as_json)
 
 
 def checked_interval(seconds: float) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from memfit.show.paper import Compose
 
 
-def write_record(
-    record: Any, compose: Callable[[int, bool], str], *, as_json: bool = False, stream: TextIO | None = None
-) -> None:
+def write_record(record: Any, compose: Compose, *, as_json: bool = False, stream: TextIO | None = None) -> None:
     """The record itself as JSON, or the text that `compose` makes of it for a width and with colour or without."""
     from memfit.show.as_json import to_json
     from memfit.show.paper import write_json, write_text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -82,8 +83,7 @@ def command(target: str, as_json: bool, **options: Any) -> None:
         raise
     finally:
         line.clear()
-    text = lambda width, color: prediction_text(prediction, width=width, color=color)  # noqa: E731
-    write_record(prediction, text, as_json=as_json)
+    write_record(prediction, partial(prediction_text, prediction), as_json=as_json)
     if prediction.failed is not None:
         failed = prediction.failed
         raise DoesNotFit(

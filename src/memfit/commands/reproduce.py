@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memfit.commands.options import BYTES, force_option, json_option, output_option, quiet_option
 from memfit.commands.output import write_record
 from memfit.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from memfit.show.paper import Compose
 
 EPILOG = """\b
 Examples:
@@ -79,8 +83,7 @@ def offloading(output: str, force: bool, bandwidths: tuple[int, ...], quiet: boo
 
     speeds: dict[str, Any] = {"bandwidths": bandwidths} if bandwidths else {}
     found = _followed(lambda show: api.reproduce_offloading(**asked, **speeds, progress=show), output, force, quiet)
-    text = lambda width, color: offloading_text(found, width=max(width, 100), color=color)  # noqa: E731
-    _show_and_write(found, text, output, as_json, quiet)
+    _show_and_write(found, partial(offloading_text, found), output, as_json, quiet)
 
 
 @command.command("edge")
@@ -157,8 +160,7 @@ def hyperparameters(
         )
     finally:
         progress.close()
-    text = lambda width, color: hyperparameters_text(found, width=max(width, 120), color=color)  # noqa: E731
-    _show_and_write(found, text, output, as_json, quiet)
+    _show_and_write(found, partial(hyperparameters_text, found), output, as_json, quiet)
     if found.was_interrupted:
         click.echo("memfit: interrupted; nothing is lost, the same command goes on", err=True)
         sys.exit(130)
@@ -177,7 +179,7 @@ def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output:
         line.close()
 
 
-def _show_and_write(found: Any, compose: Callable[[int, bool], str], folder: str, as_json: bool, quiet: bool) -> None:
+def _show_and_write(found: Any, compose: Compose, folder: str, as_json: bool, quiet: bool) -> None:
     """Print it, and leave its files in the folder; without matplotlib there are no curves."""
     from memfit import api
 

@@ -11,8 +11,8 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Iterator
+from typing import Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -63,12 +63,18 @@ def render(renderable: RenderableType, width: int, color: bool) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def write_text(compose: Callable[[int, bool], str], stream: TextIO | None = None) -> None:
+class Compose(Protocol):
+    """Makes the text of a record for a width in characters, with colour or without."""
+
+    def __call__(self, *, width: int, color: bool) -> str: ...
+
+
+def write_text(compose: Compose, stream: TextIO | None = None) -> None:
     """Compose for this stream's width and colour, and write it."""
     stream = _opened(stream)
     on_terminal = stream.isatty()
     color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
-    text = compose(_width(on_terminal), bool(color))
+    text = compose(width=_width(on_terminal), color=bool(color))
     _write(stream, writable(text, stream.encoding or "utf-8"))
 
 

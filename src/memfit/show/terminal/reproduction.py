@@ -71,7 +71,8 @@ def evidence_lines(statement: Statement) -> list[str]:
 
 
 def offloading_text(experiment: OffloadingExperiment, *, width: int, color: bool) -> str:
-    """The whole comparison: the ranking, the statements, then every network at three budgets."""
+    """The whole comparison: the ranking, the statements, then every network at three budgets; 100 wide at least."""
+    width = max(width, 100)
     parts: list[RenderableType] = [Text(_headline(experiment)), Text(""), _standings(experiment)]
     if experiment.statements:
         parts += [Text(""), statements_part(experiment.statements)]
@@ -252,7 +253,8 @@ RERUN_HEADS = ("row", "published", "here: system", "peak of the job", "spread", 
 
 
 def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color: bool = False) -> str:
-    """Every table beside its re-run, then the statements."""
+    """Every table beside its re-run, then the statements; 120 wide at least."""
+    width = max(width, 120)
     parts = [rerun_text(rerun, width=width) for rerun in found.reruns]
     return "\n".join([*parts, render(statements_part(found.statements), width, color)])
 
