@@ -37,7 +37,7 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 def stands_for_a_tensor(value: Any) -> bool:
-    """Whether an object is there in place of a tensor that is computed later (`torch_chunked_loss.py`)."""
+    """Whether an object is there in place of a tensor that is computed later (`apply/chunked_loss.py`)."""
     return hasattr(type(value), "stands_for_a_tensor")
 
 

@@ -86,7 +86,7 @@ class PassedSteps:
     def _give_gradients(self, module: Any) -> None:
         """The backward of a call that was not run: parameters that were trained before have gradients again."""
         for parameter in module.parameters():
-            if parameter.grad is None and id(parameter) in self._trained:
+            if parameter.grad is None and parameter.requires_grad and id(parameter) in self._trained:
                 parameter.grad = torch.empty_like(parameter)
                 self._tracker.see(parameter.grad, "given", "gradient")
 

@@ -1,4 +1,4 @@
-"""Start of the child process of one prediction: sends the probe process on its way, then loads torch (torch_child).
+"""Start of the child process of one prediction: sends the probe process on its way, then loads torch (`child_main.py`).
 
 `python -m memfit.predict.fake.trace_main REQUEST REPLY`. Both processes import torch at the same time.
 """

@@ -1,4 +1,4 @@
-"""Start of the probe process: gives up writing, keeps bytecode, then loads torch and answers (torch_probe)."""
+"""Start of the probe process: gives up writing, keeps bytecode, then loads torch and answers (`process.py`)."""
 
 from __future__ import annotations
 

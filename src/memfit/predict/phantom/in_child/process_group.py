@@ -4,7 +4,7 @@ torch's own fake process group (`torch.testing._internal.distributed.fake_pg`, r
 are over at once and allocate what they would. FSDP2 and DDP run their own code, DDP with its real reducer and buckets.
 Two things of DDP need another rank's values and are left out: the comparison of shapes at the start, and the result of
 the sum, for which each bucket's own memory stands. Small integers arrive as if all ranks were alike
-(torch_collectives). What NCCL holds lies outside of torch's allocator and is not
+(`collectives.py`). What NCCL holds lies outside of torch's allocator and is not
 counted.
 """
 

@@ -2,7 +2,7 @@
 
 As `python script.py arguments` would run it, in this (child) process. Data loaders load in this process, files go to a
 scratch folder. The run ends by an exception that no `except Exception` catches, when it has shown enough
-(torch_phantom_steps).
+(`steps.py`).
 """
 
 from __future__ import annotations
