@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from memfit.errors import UsageError
+from memfit.job.recipe import Recipe
 from memfit.job.workloads.registry import WORKLOADS
 
 SettingValue = bool | int | float | str | None
@@ -26,6 +27,8 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     function: str = ""
     settings: dict[str, SettingValue] = {}
     arguments: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+    """What is put on the training that a function or workload builds; None leaves it as it is."""
 
 
 def describe_job(

@@ -1,4 +1,4 @@
-"""How does a description become something that can be built: which function, with which settings?"""
+"""Loading of user code: the function that a job names, its arguments, and what it builds."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ def load_function(job: JobDescription) -> Callable[..., Any]:
             hint="FILE:function",
         )
     return function
+
+
+def build_job(job: JobDescription, device: str) -> object:
+    """Build the job on a device: what its function returns, with the recipe put on it."""
+    function = load_function(job)
+    built = function(**arguments_for(function, dict(job.settings), device))
+    if job.recipe is None:
+        return built
+    from memfit.job.torch_recipe import with_recipe
+    from memfit.job.training import as_training
+
+    return with_recipe(as_training(built, job.target), job.recipe, job.target)
 
 
 def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device: str) -> dict[str, Any]:

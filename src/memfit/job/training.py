@@ -15,6 +15,24 @@ Evaluate = Callable[[], dict[str, float]]
 """Named metrics on held-out examples."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How one step is put together out of model, optimizer, loss and batch."""
+
+    precision: str = "fp32"
+    """'bf16' or 'fp16' for autocast; float16 has a gradient scaler where that can be had."""
+    accumulate: int = 1
+    """Backwards over the whole batch before a step."""
+    num_parts: int = 1
+    """Equal parts that a batch is cut into, with a backward each."""
+    clip: float = 0.0
+    """The norm that gradients are clipped to; 0 for none."""
+    set_to_none: bool = True
+    """Whether gradients are dropped after the step."""
+    offload_activations: bool = False
+    """Whether what the backward needs waits for it in host memory."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Training:
     """A model, its optimizer, its loss and one batch; `step` overrides how they are put together."""
@@ -26,6 +44,8 @@ class Training:
     tensor; without it, outputs.loss or the outputs themselves."""
     batch: Any = None
     step: Step | None = None
+    options: StepOptions | None = None
+    """How `step` was put together; None where it is the job's own, which cannot be put together in another way."""
     feed: Feed | None = None
     """Where further batches come from; without it every step sees the one batch. Nothing is read before it is
     called."""

@@ -12,10 +12,11 @@ from memfit.errors import UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.child.instruction_sets import AskProcessor
-from memfit.predict.child.messages import FUNCTION_STEPS
+from memfit.predict.child.messages import FUNCTION_STEPS, TraceReply
 from memfit.predict.choose_engine import choose_engine, refused_options
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Engine, Question
+from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
 from memfit.predict.levels.sharding import check_sharding
@@ -70,6 +71,11 @@ def predict_once(engine: Engine, question: Question) -> Prediction:
     """One job on one device by one engine."""
     started = time.perf_counter()
     return assemble(question, engine.run(question), started)
+
+
+def predict_reply(engine: FakeEngine, question: Question, reply: TraceReply) -> Prediction:
+    """One job on one device, out of a trace that is there already."""
+    return assemble(question, engine.size(question, reply), time.perf_counter())
 
 
 def ask(

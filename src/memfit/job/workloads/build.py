@@ -3,14 +3,14 @@ torch?"""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from memfit.errors import UsageError
-from memfit.job.training import Training, loss_of
+from memfit.job.torch_step import PRECISIONS, with_step
+from memfit.job.training import StepOptions, Training
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -26,7 +26,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "asgd": torch.optim.ASGD,
     "adafactor": torch.optim.Adafactor,
 }
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_optimizer(name: str, parameters: Any, lr: float = 1e-3) -> torch.optim.Optimizer:
@@ -75,23 +74,5 @@ def make_training(
         batch = (batch[0].to(memory_format=torch.channels_last), *batch[1:])
     chosen = make_optimizer(optimizer, model.parameters(), lr)
     training = Training(model=model, optimizer=chosen, loss=loss, batch=batch)
-    kind = next(model.parameters()).device.type
-    dtype = PRECISIONS[precision]
-    scaler = torch.amp.GradScaler(kind) if dtype is torch.float16 and kind == "cuda" else None
-
-    def step() -> None:
-        for _ in range(accumulate):
-            with torch.autocast(kind, dtype=dtype) if dtype is not None else contextlib.nullcontext():
-                value = loss_of(training)
-            (scaler.scale(value) if scaler else value).backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        if scaler:
-            scaler.step(chosen)
-            scaler.update()
-        else:
-            chosen.step()
-        chosen.zero_grad(set_to_none=set_to_none)
-
-    training.step = step
-    return training
+    options = StepOptions(precision=precision, accumulate=accumulate, clip=clip, set_to_none=set_to_none)
+    return with_step(training, options)

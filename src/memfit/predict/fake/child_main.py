@@ -31,7 +31,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from memfit.errors import MemfitError, MissingExtra
-from memfit.job.load import arguments_for, load_function
+from memfit.job.load import build_job
 from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.imports import Imports, Surroundings
@@ -174,9 +174,8 @@ def _trace(request: TraceRequest, recording: Recording) -> Trace:
     if job.kind == "script":
         return trace_script(request, recording)
 
-    def build() -> Any:
-        function = load_function(job)
-        return function(**arguments_for(function, dict(job.settings), device_for_job(request)))
+    def build() -> object:
+        return build_job(job, device_for_job(request))
 
     with guarded(request.scratch_folder, recording.shadow.note) if request.scratch_folder else contextlib.nullcontext():
         return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)

@@ -45,7 +45,14 @@ class FakeEngine:
 
     def run(self, question: Question) -> Traced:
         """Trace a job (or a callable of this process) in a process of its own and size it on the device."""
-        reply = _trace_cured(question)
+        return self.size(question, self.trace(question))
+
+    def trace(self, question: Question) -> TraceReply:
+        """The timeline of the job, before anything is known of the device's allocator."""
+        return _trace_cured(question)
+
+    def size(self, question: Question, reply: TraceReply) -> Traced:
+        """What a timeline takes on the device."""
         sharding = check_sharding(question.options.ranks, question.options.shard)
         if sharding is not None:
             reply = _sharded(reply, question.options.ranks, sharding)

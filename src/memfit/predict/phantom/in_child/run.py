@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from memfit.errors import MemfitError, MissingExtra
-from memfit.job.load import arguments_for, load_function
+from memfit.job.load import build_job
 from memfit.job.training import as_training, plain_step
 from memfit.predict.child.messages import UNSEEN, Failure
 from memfit.predict.child.progress import reporting
@@ -135,8 +135,7 @@ class PhantomRun:
                 self.chooser,
             )
             return
-        function = load_function(job)
-        training = as_training(function(**arguments_for(function, dict(job.settings), "cuda")), job.target)
+        training = as_training(build_job(job, "cuda"), job.target)
         step = plain_step(training)
         self._kept = training, step  # else its release would be the record's last events
         for index in range(self.request.num_steps):

@@ -1,0 +1,1 @@
+"""A grid of optimizers and techniques, every cell predicted and measured."""

@@ -1,0 +1,111 @@
+"""Rows and columns of a grid: which optimizers, which techniques, and which cells make no sense here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.job.description import JobDescription
+from memfit.job.recipe import (
+    PLAIN,
+    Choice,
+    DeviceKind,
+    Recipe,
+    contradiction,
+    missing_on,
+    parse_techniques,
+    techniques_text,
+)
+
+OWN = "own"
+"""The row of the job's own optimizer."""
+OPTIMIZERS = (
+    "sgd", "sgd-momentum", "adam", "adamw", "adamw-fused", "adagrad", "rmsprop", "adadelta", "adamax", "nadam",
+    "radam", "adafactor", "asgd", "rprop",
+)  # fmt: skip
+TECHNIQUES = (PLAIN, "bf16", "fp16", "checkpoint", "accumulate=4", "step-in-backward")
+SCRIPT_TECHNIQUES = ("pinned-malloc",)
+"""What can be put on a script from outside."""
+NOT_ON_SCRIPTS = "a script has its own loop: give FILE:function that returns (model, optimizer, loss, batch)"
+
+
+class CellPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell that is to be filled, or why it is not."""
+
+    optimizer: str
+    technique: str
+    choices: tuple[Choice, ...]
+    state: str = "done"
+    reason: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What is put on the job."""
+        return Recipe(optimizer="" if self.optimizer == OWN else self.optimizer, techniques=self.choices)
+
+
+def split_names(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names from repeated options and from lists with commas; a comma within brackets separates nothing."""
+    found: list[str] = []
+    for text in texts:
+        depth, word = 0, ""
+        for letter in text + ",":
+            depth += {"(": 1, ")": -1}.get(letter, 0)
+            if letter == "," and depth <= 0:
+                found += [word.strip()] if word.strip() else []
+                word = ""
+            else:
+                word += letter
+        if word.strip(" ,"):
+            raise UsageError("a bracket is not closed", found=text, hint="name(option=value)")
+    return tuple(dict.fromkeys(found))
+
+
+def plan_cells(
+    job: JobDescription, kind: DeviceKind, optimizers: Sequence[str], techniques: Sequence[str], *, can_compile: bool
+) -> tuple[CellPlan, ...]:
+    """All cells, row by row; those that cannot be filled say why."""
+    columns = [parse_techniques(text) for text in techniques]
+    if job.kind == "script" and set(optimizers) != {OWN}:
+        raise UsageError("the optimizer of a script is its own", found=", ".join(optimizers), hint=NOT_ON_SCRIPTS)
+    return tuple(_plan(job, kind, name, choices, can_compile) for name in optimizers for choices in columns)
+
+
+def _plan(job: JobDescription, kind: DeviceKind, name: str, choices: tuple[Choice, ...], can_compile: bool) -> CellPlan:
+    plan = CellPlan(optimizer=name, technique=techniques_text(choices), choices=choices)
+    if reason := contradiction(choices) or _against_optimizer(name, choices):
+        return msgspec.structs.replace(plan, state="contradictory", reason=reason)
+    if reason := missing_on(choices, kind) or _missing(job, choices, can_compile):
+        return msgspec.structs.replace(plan, state="not here", reason=reason)
+    return plan
+
+
+def _against_optimizer(name: str, choices: tuple[Choice, ...]) -> str:
+    base = name.lower().partition("(")[0]
+    if base.startswith("lbfgs"):
+        return "L-BFGS calls forward and backward from its step, which this loop does not do"
+    if "muon" in base and any(choice.name == "step-in-backward" for choice in choices):
+        return "Muon needs matrices, and one-dimensional parameters would get an optimizer of their own kind each"
+    return ""
+
+
+def _missing(job: JobDescription, choices: tuple[Choice, ...], can_compile: bool) -> str:
+    others = [choice.text for choice in choices if choice.name not in SCRIPT_TECHNIQUES]
+    if job.kind == "script" and others:
+        return f"{', '.join(others)}: {NOT_ON_SCRIPTS}"
+    if any(choice.name == "compile" for choice in choices) and not can_compile:
+        return "compile: only the phantom GPU, with a CUDA build of torch, predicts what the compiler makes"
+    return ""
+
+
+def job_for(job: JobDescription, plan: CellPlan) -> JobDescription:
+    """The job of one cell."""
+    if job.kind == "script":
+        return job
+    settings = dict(job.settings)
+    batch = plan.recipe.value_of("batch")
+    if batch is not None:
+        settings["batch_size"] = int(batch)
+    return msgspec.structs.replace(job, settings=settings, recipe=plan.recipe)

@@ -1,0 +1,139 @@
+"""Judgement of cells: what a technique saves and costs beside the plain column, why, and what fits a budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from memfit.records.grid import BudgetAnswer, CellFigures, Change, GridCell
+from memfit.units import format_bytes
+
+LEAST_SHARE = 0.005
+"""A peak that moves by less than this part of itself did not move."""
+NUM_CHANGES = 3
+UPDATE = "the optimizer step"
+PHASE_NAMES = {
+    "setup": "building the job", "data": "loading data", "forward": "the forward", "backward": "the backward",
+    "recompute": "the recomputation in the backward", "update": UPDATE, "evaluation": "the evaluation",
+    "other": "what comes after the step",
+}  # fmt: skip
+
+
+def judge_cells(cells: Sequence[GridCell], plain: str) -> tuple[GridCell, ...]:
+    """Every cell beside the plain one of its row."""
+    bases = {cell.optimizer: cell.figures for cell in cells if cell.technique == plain}
+    return tuple(_judged(cell, bases.get(cell.optimizer), plain) for cell in cells)
+
+
+def _judged(cell: GridCell, base: CellFigures | None, plain: str) -> GridCell:
+    figures = cell.figures
+    if figures is None:
+        return cell
+    if cell.technique == plain:
+        return msgspec.structs.replace(cell, value="base", why=_binding(figures))
+    if base is None or base.peak.value is None or figures.peak.value is None:
+        return cell
+    saved = int(base.peak.value - figures.peak.value)
+    moved = abs(saved) > LEAST_SHARE * base.peak.value
+    value = ("saves" if saved > 0 else "costs") if moved else "useless here"
+    return msgspec.structs.replace(
+        cell, value=value, saved_bytes=saved, time_ratio=_ratio(figures, base), why=_why(figures, base, saved, moved)
+    )
+
+
+def _ratio(figures: CellFigures, base: CellFigures) -> float | None:
+    mine, its = figures.step_time.value, base.step_time.value
+    return None if mine is None or not its else mine / its
+
+
+def _why(figures: CellFigures, base: CellFigures, saved: int, moved: bool) -> str:
+    """What became of the peak, and by which moment."""
+    if figures.binds is None or base.binds is None:
+        return ""
+    now, before = PHASE_NAMES[figures.binds.phase], PHASE_NAMES[base.binds.phase]
+    if not moved:
+        elsewhere = _saved_elsewhere(figures, base)
+        return f"peak unchanged: {now} binds{' still' if now == before else ' now'}{elsewhere}"
+    verb = "saves" if saved > 0 else "takes"
+    change = f"{verb} {format_bytes(abs(saved))}{'' if saved > 0 else ' more'}"
+    return f"{change}; {now} binds{'' if now == before else f' instead of {before}'}{_next(figures)}"
+
+
+def _saved_elsewhere(figures: CellFigures, base: CellFigures) -> str:
+    """A saving that the peak hides: the moment that shrank."""
+    if figures.next_binds is None or base.next_binds is None or figures.next_binds.phase != base.next_binds.phase:
+        return ""
+    saved = base.next_binds.peak_bytes - figures.next_binds.peak_bytes
+    if saved <= LEAST_SHARE * base.next_binds.peak_bytes:
+        return ""
+    return f"; {PHASE_NAMES[figures.next_binds.phase]} shrank by {format_bytes(saved)}"
+
+
+def _binding(figures: CellFigures) -> str:
+    return "" if figures.binds is None else f"{PHASE_NAMES[figures.binds.phase]} binds{_next(figures)}"
+
+
+def _next(figures: CellFigures) -> str:
+    """What would bind next, and how far below it is."""
+    if figures.binds is None or figures.next_binds is None:
+        return ""
+    below = figures.binds.peak_bytes - figures.next_binds.peak_bytes
+    return f", {PHASE_NAMES[figures.next_binds.phase]} is {format_bytes(below)} below"
+
+
+# ---- a budget --------------------------------------------------------------------------------------------------------
+
+
+def answer_budget(cells: Sequence[GridCell], base: tuple[str, str], budget_bytes: int) -> BudgetAnswer:
+    """The fastest cell that fits, and the cheapest ways into the budget from where the user is."""
+    known = [cell for cell in cells if cell.figures is not None and cell.figures.needed.value is not None]
+    fitting = [cell for cell in known if _needed(cell) <= budget_bytes]
+    start = next((cell for cell in known if (cell.optimizer, cell.technique) == base), None)
+    ways = [cell for cell in fitting if (cell.optimizer, cell.technique) != base and _num_changes(cell, base)]
+    ways.sort(key=lambda cell: (_num_changes(cell, base), _price(cell, start), _needed(cell)))
+    smallest = min(known, key=_needed, default=None)
+    fastest = min(fitting, key=lambda cell: (_seconds(cell), _needed(cell)), default=None)
+    return BudgetAnswer(
+        budget_bytes=budget_bytes,
+        num_fit=len(fitting),
+        fastest=None if fastest is None else _change(fastest, start),
+        smallest=None if smallest is None else _change(smallest, start),
+        changes=tuple(_change(cell, start) for cell in ways[:NUM_CHANGES]),
+    )
+
+
+def _num_changes(cell: GridCell, base: tuple[str, str]) -> int:
+    """How many things a user has to change to come from the base to a cell."""
+    mine, its = set(cell.technique.split("+")), set(base[1].split("+"))
+    return (cell.optimizer != base[0]) + len((mine ^ its) - {"plain"})
+
+
+def _needed(cell: GridCell) -> float:
+    figures = cell.figures
+    assert figures is not None
+    assert figures.needed.value is not None
+    return figures.needed.value
+
+
+def _seconds(cell: GridCell) -> float:
+    """The time of a step; a cell whose time is not known comes last."""
+    figures = cell.figures
+    seconds = None if figures is None else figures.step_time.value
+    return float("inf") if seconds is None else seconds
+
+
+def _price(cell: GridCell, start: GridCell | None) -> float:
+    return _seconds(cell) / _seconds(start) if start is not None and 0 < _seconds(start) < float("inf") else 0.0
+
+
+def _change(cell: GridCell, start: GridCell | None) -> Change:
+    price = _price(cell, start)
+    return Change(
+        optimizer=cell.optimizer,
+        technique=cell.technique,
+        saved_bytes=0 if start is None else int(_needed(start) - _needed(cell)),
+        peak_bytes=int(_needed(cell)),
+        time_ratio=price if 0 < price < float("inf") else None,
+        code=cell.code,
+    )

@@ -1,0 +1,123 @@
+"""Training step in plain torch: autocast, gradient scaler, accumulation, clipping and offloaded activations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+
+from memfit.errors import UsageError
+from memfit.job.training import StepOptions, Training, loss_of
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def with_step(training: Training, options: StepOptions) -> Training:
+    """The training with a step that is put together as the options say."""
+    training.options = options
+    training.step = _TrainingStep(training, options)
+    return training
+
+
+class _TrainingStep:
+    """Forward and backward over every part of the batch, then the update."""
+
+    def __init__(self, training: Training, options: StepOptions) -> None:
+        self.training = training
+        self.options = options
+        self.kind = next(training.model.parameters()).device.type
+        self.dtype = PRECISIONS[options.precision]
+        self.scaler = torch.amp.GradScaler(self.kind) if self.dtype is torch.float16 else None
+
+    def __call__(self) -> None:
+        kept = None
+        for _ in range(self.options.accumulate):
+            for num_parts in batch_parts(self.training, self.options.num_parts):
+                kept = self._backward(1.0 / num_parts)
+        self._update()
+        del kept  # the loss outlives the update, as in the loop everybody writes
+
+    def _backward(self, share: float) -> torch.Tensor:
+        with self._autocast(), self._offloaded():
+            value = loss_of(self.training)
+        value = value if share == 1.0 else value * share
+        (value if self.scaler is None else self.scaler.scale(value)).backward()
+        return value
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext() if self.dtype is None else torch.autocast(self.kind, dtype=self.dtype)
+
+    def _offloaded(self) -> AbstractContextManager[object]:
+        if not self.options.offload_activations:
+            return contextlib.nullcontext()
+        return torch.autograd.graph.save_on_cpu(pin_memory=True)
+
+    def _update(self) -> None:
+        training, options = self.training, self.options
+        if options.clip:
+            if self.scaler is not None:
+                self.scaler.unscale_(training.optimizer)
+            torch.nn.utils.clip_grad_norm_(training.model.parameters(), options.clip)
+        if self.scaler is not None:
+            self.scaler.step(training.optimizer)
+            self.scaler.update()
+        else:
+            training.optimizer.step()
+        training.optimizer.zero_grad(set_to_none=options.set_to_none)
+
+
+def batch_parts(training: Training, num_parts: int) -> Iterator[int]:
+    """Put one part of the batch after the other into the training, and the whole batch back; yields their number."""
+    if num_parts == 1:
+        yield 1
+        return
+    whole = training.batch
+    try:
+        for part in cut_batch(whole, num_parts):
+            training.batch = part
+            yield num_parts
+    finally:
+        training.batch = whole
+
+
+def cut_batch(batch: Any, num_parts: int) -> Sequence[Any]:
+    """A batch in equal parts along its first dimension: a tensor, a tuple of tensors or a dictionary of them."""
+    sizes = {len(tensor) for tensor in _tensors_in(batch)}
+    size = next(iter(sizes)) if len(sizes) == 1 else 0
+    if not size or size % num_parts:
+        found = f"{size} examples" if size else "tensors of several lengths"
+        raise UsageError(f"the batch cannot be cut into {num_parts} equal parts", found=found, hint="another number")
+    length = size // num_parts
+    return [map_batch(batch, partial(_slice_of, index, length)) for index in range(num_parts)]
+
+
+def _slice_of(index: int, length: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[index * length : (index + 1) * length]
+
+
+def _tensors_in(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim():
+            found.append(tensor)
+        return tensor
+
+    map_batch(batch, keep)
+    return found
+
+
+def map_batch(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same batch with every tensor of one dimension or more changed."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch) if batch.dim() else batch
+    if isinstance(batch, tuple | list):
+        return type(batch)([map_batch(part, change) for part in batch])
+    if hasattr(batch, "items"):
+        return {name: map_batch(part, change) for name, part in batch.items()}
+    return batch
+

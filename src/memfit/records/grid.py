@@ -1,0 +1,182 @@
+"""Grid of optimizers and techniques: every cell with what was predicted and measured, the choice for a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from memfit.errors import NewerFormat, RecordError
+from memfit.records.figure import Figure
+from memfit.records.prediction import LevelName, Share
+from memfit.regular_file import describe_error, read_regular
+
+GRID_FORMAT = "memfit-grid"
+GRID_VERSION = 1
+
+CellState = Literal["done", "contradictory", "not here", "failed", "out of memory"]
+"""contradictory: its techniques do not go together; not here: this device, engine or installation does not have it;
+failed: the job or its optimizer refused; out of memory: measured, and it did not fit."""
+CellValue = Literal["saves", "costs", "useless here", "base", "unknown"]
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest bytes within one phase of a step."""
+
+    phase: str
+    peak_bytes: int
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes at one moment of a timeline that is drawn; the position is a share of the whole, or seconds."""
+
+    position: float
+    num_bytes: float
+
+
+class CellFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one cell takes, predicted or measured."""
+
+    tensors: Figure
+    """Peak of the bytes that tensors and kernels take on the device."""
+    peak: Figure
+    """The headline, counted as `level` says: allocated on a GPU, tensors on a CPU."""
+    level: LevelName
+    needed: Figure
+    """What has to fit into a budget: the whole card with its context, or the whole process."""
+    first_step: Figure
+    """Peak of the first step, tensors only where it is predicted."""
+    steady: Figure
+    """Peak of the last step, in which the optimizer's state is there."""
+    average: Figure
+    at_peak: tuple[Share, ...] = ()
+    """What the peak is made of."""
+    binds: Moment | None = None
+    """The moment that makes the peak."""
+    next_binds: Moment | None = None
+    """The moment that would make it if the first one shrank."""
+    host: Figure
+    """Bytes in host memory beside the device; on a CPU the process itself."""
+    step_time: Figure
+    epoch_time: Figure
+    energy: Figure
+    """Of one step."""
+    error_band: str = ""
+    assumptions: tuple[str, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+    """Bytes over the steps, thinned out to what can be drawn, the peak kept."""
+
+
+class GridCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One optimizer under one combination of techniques."""
+
+    optimizer: str
+    technique: str
+    """As it was written: 'bf16+checkpoint', 'plain'."""
+    state: CellState
+    reason: str = ""
+    """Why there are no figures, and what to do."""
+    predicted: CellFigures | None = None
+    measured: CellFigures | None = None
+    not_measured: str = ""
+    """Why it was predicted and not measured."""
+    value: CellValue = "unknown"
+    saved_bytes: int | None = None
+    """Against the same optimizer without techniques; negative where it takes more."""
+    time_ratio: float | None = None
+    """Its step's time over that of the same optimizer without techniques."""
+    why: str = ""
+    """One sentence: what became of the peak, and which moment binds now."""
+    code: tuple[str, ...] = ()
+    """Lines that a user writes to have it."""
+    seconds: float = 0.0
+    """What it took to know this."""
+
+    @property
+    def figures(self) -> CellFigures | None:
+        """The measured figures where there are any, else the predicted ones."""
+        return self.measured or self.predicted
+
+    @property
+    def difference_bytes(self) -> int | None:
+        """Measured less predicted bytes of tensors; None where one of the two is not known."""
+        if self.predicted is None or self.measured is None:
+            return None
+        predicted, measured = self.predicted.tensors.value, self.measured.tensors.value
+        return None if predicted is None or measured is None else int(measured - predicted)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell as a change from where the user is."""
+
+    optimizer: str
+    technique: str
+    saved_bytes: int
+    peak_bytes: int
+    time_ratio: float | None
+    code: tuple[str, ...]
+
+
+class BudgetAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which cells fit into a budget."""
+
+    budget_bytes: int
+    num_fit: int
+    fastest: Change | None = None
+    """The fastest cell that fits; None where none does."""
+    smallest: Change | None = None
+    """The cell that takes least, whether it fits or not."""
+    changes: tuple[Change, ...] = ()
+    """The cheapest ways into the budget from where the user is, the least costly first."""
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Optimizers side by side under techniques."""
+
+    format: str = msgspec.field(default_factory=lambda: GRID_FORMAT)
+    format_version: int = msgspec.field(default_factory=lambda: GRID_VERSION)
+    target: str
+    settings: dict[str, str] = {}
+    arguments: tuple[str, ...] = ()
+    device: str
+    engine: str
+    """'fake tensors', 'phantom GPU', or 'recorded runs'."""
+    torch_version: str = ""
+    level: LevelName
+    """What the headline of every cell counts."""
+    optimizers: tuple[str, ...]
+    techniques: tuple[str, ...]
+    base: tuple[str, str]
+    """Optimizer and technique of where the user is."""
+    cells: tuple[GridCell, ...]
+    budget: BudgetAnswer | None = None
+    notes: tuple[str, ...] = ()
+    took_seconds: float = 0.0
+    was_interrupted: bool = False
+
+    def cell(self, optimizer: str, technique: str) -> GridCell | None:
+        """The cell of one row and column."""
+        return next((c for c in self.cells if (c.optimizer, c.technique) == (optimizer, technique)), None)
+
+
+class _Header(msgspec.Struct):
+    format: str = ""
+    format_version: int = 0
+
+
+def read_grid(path: str | Path) -> Grid:
+    """Read the grid.json that `memfit compare` wrote."""
+    try:
+        raw = read_regular(path)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
+    try:
+        header = msgspec.json.decode(raw, type=_Header)
+        if header.format == GRID_FORMAT and header.format_version > GRID_VERSION:
+            raise NewerFormat(f"{path} has another format", found=f"version {header.format_version}", hint="update memfit")
+        if header.format != GRID_FORMAT:
+            raise ValueError(f"format {header.format!r}")
+        return msgspec.json.decode(raw, type=Grid)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is no grid", found=str(error), hint="memfit compare ... -o FOLDER") from None
