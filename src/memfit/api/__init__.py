@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memfit.api.compare import GridProgress, compare_recipes, compare_records, read_grid, write_grid
 from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
 from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
 from memfit.api.explained_run import ExplainedRun, explain_run
@@ -31,12 +32,15 @@ __all__ = [
     "CommandResult",
     "ExplainedRun",
     "FetchProgress",
+    "GridProgress",
     "RepeatsFollower",
     "StudyFollower",
     "StudyRun",
     "apply_plan",
     "attach_process",
     "beside_published",
+    "compare_recipes",
+    "compare_records",
     "data_set_names",
     "diff_runs",
     "draw_study",
@@ -55,6 +59,7 @@ __all__ = [
     "measure_command",
     "measure_run",
     "predict_peak",
+    "read_grid",
     "read_prediction",
     "read_run",
     "read_study",
@@ -68,6 +73,7 @@ __all__ = [
     "run_study",
     "use_working_instructions",
     "view_run",
+    "write_grid",
     "write_report",
     "write_reproduction",
 ]

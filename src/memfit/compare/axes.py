@@ -10,7 +10,7 @@ from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.job.recipe import (
     PLAIN,
-    Choice,
+    ChosenTechnique,
     DeviceKind,
     Recipe,
     contradiction,
@@ -36,7 +36,7 @@ class CellPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     optimizer: str
     technique: str
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenTechnique, ...]
     state: str = "done"
     reason: str = ""
 
@@ -73,7 +73,9 @@ def plan_cells(
     return tuple(_plan(job, kind, name, choices, can_compile) for name in optimizers for choices in columns)
 
 
-def _plan(job: JobDescription, kind: DeviceKind, name: str, choices: tuple[Choice, ...], can_compile: bool) -> CellPlan:
+def _plan(
+    job: JobDescription, kind: DeviceKind, name: str, choices: tuple[ChosenTechnique, ...], can_compile: bool
+) -> CellPlan:
     plan = CellPlan(optimizer=name, technique=techniques_text(choices), choices=choices)
     if reason := contradiction(choices) or _against_optimizer(name, choices):
         return msgspec.structs.replace(plan, state="contradictory", reason=reason)
@@ -82,7 +84,7 @@ def _plan(job: JobDescription, kind: DeviceKind, name: str, choices: tuple[Choic
     return plan
 
 
-def _against_optimizer(name: str, choices: tuple[Choice, ...]) -> str:
+def _against_optimizer(name: str, choices: tuple[ChosenTechnique, ...]) -> str:
     base = name.lower().partition("(")[0]
     if base.startswith("lbfgs"):
         return "L-BFGS calls forward and backward from its step, which this loop does not do"
@@ -91,7 +93,7 @@ def _against_optimizer(name: str, choices: tuple[Choice, ...]) -> str:
     return ""
 
 
-def _missing(job: JobDescription, choices: tuple[Choice, ...], can_compile: bool) -> str:
+def _missing(job: JobDescription, choices: tuple[ChosenTechnique, ...], can_compile: bool) -> str:
     others = [choice.text for choice in choices if choice.name not in SCRIPT_TECHNIQUES]
     if job.kind == "script" and others:
         return f"{', '.join(others)}: {NOT_ON_SCRIPTS}"

@@ -13,6 +13,7 @@ LEAST_SHARE = 0.005
 """A peak that moves by less than this part of itself did not move."""
 NUM_CHANGES = 3
 UPDATE = "the optimizer step"
+PLAIN = "plain"
 PHASE_NAMES = {
     "setup": "building the job", "data": "loading data", "forward": "the forward", "backward": "the backward",
     "recompute": "the recomputation in the backward", "update": UPDATE, "evaluation": "the evaluation",
@@ -20,17 +21,19 @@ PHASE_NAMES = {
 }  # fmt: skip
 
 
-def judge_cells(cells: Sequence[GridCell], plain: str) -> tuple[GridCell, ...]:
-    """Every cell beside the plain one of its row."""
-    bases = {cell.optimizer: cell.figures for cell in cells if cell.technique == plain}
-    return tuple(_judged(cell, bases.get(cell.optimizer), plain) for cell in cells)
+def judge_cells(cells: Sequence[GridCell], *, base_row: str = "") -> tuple[GridCell, ...]:
+    """Every cell beside the plain one of its row, or, with `base_row`, beside the one cell of that row."""
+    bases = {cell.optimizer: cell for cell in cells if cell.technique == PLAIN}
+    of_all = next((cell for cell in cells if cell.optimizer == base_row), None)
+    return tuple(_judged(cell, of_all or bases.get(cell.optimizer)) for cell in cells)
 
 
-def _judged(cell: GridCell, base: CellFigures | None, plain: str) -> GridCell:
+def _judged(cell: GridCell, beside: GridCell | None) -> GridCell:
     figures = cell.figures
     if figures is None:
         return cell
-    if cell.technique == plain:
+    base = None if beside is None else _like(beside, figures is cell.measured)
+    if cell is beside:
         return msgspec.structs.replace(cell, value="base", why=_binding(figures))
     if base is None or base.peak.value is None or figures.peak.value is None:
         return cell
@@ -40,6 +43,11 @@ def _judged(cell: GridCell, base: CellFigures | None, plain: str) -> GridCell:
     return msgspec.structs.replace(
         cell, value=value, saved_bytes=saved, time_ratio=_ratio(figures, base), why=_why(figures, base, saved, moved)
     )
+
+
+def _like(cell: GridCell, is_measured: bool) -> CellFigures | None:
+    """Figures had in the same way: a measured cell is not set beside a predicted one."""
+    return cell.measured if is_measured else cell.predicted
 
 
 def _ratio(figures: CellFigures, base: CellFigures) -> float | None:

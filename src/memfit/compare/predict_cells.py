@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,7 @@ from memfit.compare.axes import CellPlan, job_for
 from memfit.errors import MemfitError
 from memfit.job.description import JobDescription
 from memfit.job.recipe import MARK_BYTES, Recipe
+from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
 from memfit.predict.child.parent import ForkServer
 from memfit.predict.engine import Engine, Question
@@ -30,6 +32,7 @@ from memfit.predict.predict import predict_once, predict_reply
 from memfit.records.prediction import Assumption, Prediction
 
 T = TypeVar("T")
+Trace = Future[TraceReply] | Future[Prediction]
 
 WHOLE = frozenset({"step-in-backward", "optimizer-on-host", "compile"})
 """Techniques that reach into the update."""
@@ -82,20 +85,21 @@ class _Work:
         self.engine = engine
         self.servers = servers
         self.pool = pool
-        self.traces: dict[JobDescription | bytes, Future[TraceReply]] = {}
+        self.traces: dict[bytes, Future[TraceReply]] = {}
+        self.known = KnownProbes()
 
     def results(self, plans: Sequence[CellPlan]) -> Iterator[Predicted]:
         """Every cell once; those had from the same traces come together."""
         waiting = {plan: self._started(plan) for plan in plans}
         while waiting:
-            pending = {future for needed in waiting.values() for future in needed if not future.done()}
+            pending: set[Any] = {future for needed in waiting.values() for future in needed if not future.done()}
             if pending:
                 wait(pending, return_when=FIRST_COMPLETED)
             ready = [plan for plan, needed in waiting.items() if all(future.done() for future in needed)]
             for plan in ready:
                 yield self._finished(plan, waiting.pop(plan))
 
-    def _started(self, plan: CellPlan) -> list[Future[TraceReply]] | list[Future[Prediction]]:
+    def _started(self, plan: CellPlan) -> list[Trace]:
         if not can_join(plan, self.engine):
             return [self.pool.submit(self._whole, plan)]
         return [self._part(plan, "all but the update"), self._part(plan, "the update alone")]
@@ -109,20 +113,35 @@ class _Work:
         return self.traces[key]
 
     def _trace(self, job: JobDescription) -> TraceReply:
-        return self._served(lambda question: FakeEngine().trace(question.about(job)))
+        return self._served(partial(self._traced, job=job))
+
+    def _traced(self, question: Question, job: JobDescription) -> TraceReply:
+        reply = FakeEngine().trace(question.about(job))
+        if reply.found_probes is not None:
+            self.known = self.known.joined(reply.found_probes)
+        return reply
 
     def _whole(self, plan: CellPlan) -> Prediction:
-        return self._served(lambda question: predict_once(self.engine, _question_for(question, plan)))
+        return self._served(partial(self._predicted, plan=plan))
+
+    def _predicted(self, question: Question, plan: CellPlan) -> Prediction:
+        asked = _question_for(question, plan)
+        if not isinstance(self.engine, FakeEngine):
+            return predict_once(self.engine, asked)
+        return predict_reply(self.engine, asked, self._traced(asked, asked.job))
 
     def _served(self, run: Callable[[Question], T]) -> T:
         """Run with one of the fork servers."""
         server = self.servers.get()
         try:
-            return run(replace(self.question, fork_server=server, with_smallest=False, tell=None))
+            return run(self._question_for_server(server))
         finally:
             self.servers.put(server)
 
-    def _finished(self, plan: CellPlan, needed: Sequence[Future[TraceReply]] | Sequence[Future[Prediction]]) -> Predicted:
+    def _question_for_server(self, server: ForkServer) -> Question:
+        return replace(self.question, fork_server=server, with_smallest=False, tell=None, known_probes=self.known)
+
+    def _finished(self, plan: CellPlan, needed: Sequence[Trace]) -> Predicted:
         try:
             found = [future.result() for future in needed]
             if len(found) == 1:
@@ -179,6 +198,7 @@ def join_replies(steps: TraceReply, updates: TraceReply) -> TraceReply:
         num_operators=steps.num_operators + updates.num_operators,
         trace_seconds=steps.trace_seconds + updates.trace_seconds,
         probe_seconds=steps.probe_seconds + updates.probe_seconds,
+        baseline_bytes=_larger(steps.baseline_bytes, updates.baseline_bytes),
         host_peak_bytes=max(steps.host_peak_bytes, updates.host_peak_bytes),
         num_probed=steps.num_probed + updates.num_probed,
         num_unprobed=steps.num_unprobed + updates.num_unprobed,
@@ -190,3 +210,7 @@ def join_replies(steps: TraceReply, updates: TraceReply) -> TraceReply:
         num_calls=steps.num_calls + updates.num_calls,
         scratches=scratches,
     )  # fmt: skip
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)

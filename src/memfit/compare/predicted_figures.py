@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from memfit.predict.levels.gpu import CUDA
 from memfit.predict.levels.liveness import live_bytes, peak_in_step, peak_of
 from memfit.records.figure import Figure, unknown
-from memfit.records.grid import CellFigures, CurvePoint, Moment
+from memfit.records.grid import CellFigures, CurvePoint, PeakMoment
 from memfit.records.prediction import LevelName, Prediction
 from memfit.records.timeline import Timeline
 
@@ -63,7 +65,7 @@ def epoch_time(step_time: Figure, epoch_steps: int | None) -> Figure:
     )  # fmt: skip
 
 
-def moments_in(timeline: Timeline, where: str, step: int) -> list[Moment]:
+def moments_in(timeline: Timeline, where: str, step: int) -> list[PeakMoment]:
     """The phases of one step with the largest bytes in each, the highest first."""
     live = live_bytes(timeline, where)
     best: dict[str, int] = {}
@@ -71,7 +73,7 @@ def moments_in(timeline: Timeline, where: str, step: int) -> list[Moment]:
     for mark, end in zip(timeline.phases, bounds, strict=True):
         if mark.step == step and mark.phase != "setup" and end > mark.start:
             best[mark.phase] = max(best.get(mark.phase, 0), int(live[mark.start : end].max()))
-    moments = [Moment(phase=phase, peak_bytes=peak) for phase, peak in best.items()]
+    moments = [PeakMoment(phase=phase, peak_bytes=peak) for phase, peak in best.items()]
     return sorted(moments, key=lambda moment: -moment.peak_bytes)
 
 
@@ -85,7 +87,7 @@ def curve_of(timeline: Timeline, where: str) -> tuple[CurvePoint, ...]:
     edges = np.unique(np.linspace(0, len(live), min(len(live), MOST_POINTS) + 1).astype(int))
     return tuple(
         CurvePoint(position=float(low) / len(live), num_bytes=float(live[low:high].max()))
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in itertools.pairwise(edges)
     )
 
 

@@ -134,7 +134,7 @@ CONTRADICTIONS: tuple[tuple[str, str, str], ...] = (
 """Pairs that do not go together, with the reason; the order within a pair means nothing."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ChosenTechnique(msgspec.Struct, frozen=True, kw_only=True):
     """A technique as a user wrote it."""
 
     name: str
@@ -156,7 +156,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     optimizer: str = ""
     """As `job.torch_optimizers.make_optimizer` reads it; empty for the job's own."""
-    techniques: tuple[Choice, ...] = ()
+    techniques: tuple[ChosenTechnique, ...] = ()
     part: Literal["step", "all but the update", "the update alone"] = "step"
     """Which part of a step is run; the two parts of many recipes are traced apart and joined."""
 
@@ -169,7 +169,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return any(choice.name == name for choice in self.techniques)
 
 
-def parse_techniques(text: str) -> tuple[Choice, ...]:
+def parse_techniques(text: str) -> tuple[ChosenTechnique, ...]:
     """Read 'bf16+checkpoint+batch=8'; 'plain' is none."""
     words = [word.strip() for word in text.split("+")]
     if words == [PLAIN]:
@@ -182,18 +182,18 @@ def parse_techniques(text: str) -> tuple[Choice, ...]:
     return choices
 
 
-def techniques_text(choices: Sequence[Choice]) -> str:
+def techniques_text(choices: Sequence[ChosenTechnique]) -> str:
     """As a column is called: 'bf16+checkpoint', or 'plain'."""
     return "+".join(choice.text for choice in choices) or PLAIN
 
 
-def contradiction(choices: Sequence[Choice]) -> str:
+def contradiction(choices: Sequence[ChosenTechnique]) -> str:
     """Why these techniques do not go together; empty where they do."""
     names = {choice.name for choice in choices}
     return next((f"{a} and {b}: {why}" for a, b, why in CONTRADICTIONS if {a, b} <= names), "")
 
 
-def missing_on(choices: Sequence[Choice], kind: DeviceKind) -> str:
+def missing_on(choices: Sequence[ChosenTechnique], kind: DeviceKind) -> str:
     """Which technique a device does not have, and why; empty where it has them all."""
     for choice in choices:
         technique = TECHNIQUES[choice.name]
@@ -202,7 +202,7 @@ def missing_on(choices: Sequence[Choice], kind: DeviceKind) -> str:
     return ""
 
 
-def _parse_choice(word: str, text: str) -> Choice:
+def _parse_choice(word: str, text: str) -> ChosenTechnique:
     name, equals, number = word.partition("=")
     technique = TECHNIQUES.get(name)
     if technique is None:
@@ -212,10 +212,10 @@ def _parse_choice(word: str, text: str) -> Choice:
     if technique.number == "none":
         if equals:
             raise UsageError(f"{name} takes no number", found=word, hint=name)
-        return Choice(name=name)
+        return ChosenTechnique(name=name)
     if not equals and technique.usual is not None:
-        return Choice(name=name, value=technique.usual)
-    return Choice(name=name, value=_parse_number(technique, word, number))
+        return ChosenTechnique(name=name, value=technique.usual)
+    return ChosenTechnique(name=name, value=_parse_number(technique, word, number))
 
 
 def _parse_number(technique: Technique, word: str, number: str) -> float:

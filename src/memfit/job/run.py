@@ -12,14 +12,18 @@ import argparse
 import sys
 from typing import Any
 
+import msgspec
+
 from memfit.errors import MemfitError, UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
-from memfit.job.load import arguments_for, load_function
+from memfit.job.load import build_job, load_function
 from memfit.job.network_size import NetworkSize
+from memfit.job.recipe import PLAIN, Recipe, parse_techniques
 from memfit.job.reporting import Reporter, proposed_settings
 from memfit.job.rounds import Extent, Round, train_all
 from memfit.job.workloads.registry import WORKLOADS
 
+NO_RECIPE = Recipe()
 OWN_SETTINGS = ("epochs", "steps", "seed", "device")
 
 
@@ -29,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     given: dict[str, Any] = {name: value for name in OWN_SETTINGS if (value := getattr(options, name)) is not None}
     try:
         settings = {**given, **parse_settings(tuple(options.settings)), **proposed_settings()}
-        run_job(options.target, settings, Reporter(as_json=options.json, quiet=options.quiet))
+        recipe = Recipe(optimizer=options.optimizer, techniques=parse_techniques(options.technique))
+        run_job(options.target, settings, Reporter(as_json=options.json, quiet=options.quiet), recipe)
     except MemfitError as error:
         lines = [
             f"memfit: {error.what}",
@@ -41,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run_job(target: str, settings: dict[str, Any], reporter: Reporter) -> Round | None:
+def run_job(target: str, settings: dict[str, Any], reporter: Reporter, recipe: Recipe = NO_RECIPE) -> Round | None:
     """Build a job with these settings and train it; `epochs`, `steps`, `seed` and `device` are ours unless it knows
-    them."""
+    them. A recipe is put on what was built."""
     job = describe_job(target, settings)
     if job.kind == "script":
         raise UsageError(
@@ -53,7 +58,9 @@ def run_job(target: str, settings: dict[str, Any], reporter: Reporter) -> Round 
     own = {name: settings.pop(name) for name in OWN_SETTINGS if name in settings and not _knows(function, name)}
     extent = Extent(epochs=_count("epochs", own.get("epochs")), steps=_count("steps", own.get("steps")))
     _seed(own.get("seed", 0))
-    built = function(**arguments_for(function, settings, own.get("device", "cpu")))
+    put_on = None if recipe == NO_RECIPE else recipe
+    job = msgspec.structs.replace(job, settings=settings, recipe=put_on)
+    built: Any = build_job(job, own.get("device", "cpu"))
     size = NetworkSize(getattr(built, "model", None))
     reporter.say(_announcement(job, built, size))
     last = train_all(built, target, extent, reporter.round)
@@ -116,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, help="at most this many optimizer steps in all")
     parser.add_argument("--seed", type=int, help="of all random numbers (0)")
     parser.add_argument("--device", help="where to train (cpu)")
+    parser.add_argument("--optimizer", default="", metavar="NAME", help="another optimizer than the job's own")
+    parser.add_argument("--technique", default=PLAIN, metavar="NAMES", help="put on the job, such as bf16+checkpoint")
     parser.add_argument("--json", action="store_true", help="one JSON object per epoch")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     return parser

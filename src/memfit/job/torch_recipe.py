@@ -139,8 +139,8 @@ def _checkpoint_segments(model: nn.Module) -> None:
     model.forward = partial(_in_segments, layers, num_segments)
 
 
-def _in_segments(layers: nn.Sequential, num_segments: int, x: torch.Tensor) -> Any:
-    return checkpoint_sequential(layers, num_segments, x, use_reentrant=False)
+def _in_segments(layers: nn.Sequential, num_segments: int, input: torch.Tensor) -> Any:
+    return checkpoint_sequential(layers, num_segments, input, use_reentrant=False)
 
 
 def _chunk_loss(model: nn.Module) -> None:
@@ -159,7 +159,7 @@ def _optimizer_for(training: Training, recipe: Recipe) -> Any:
     parameters = _trained(training)
     make = partial(_make, recipe.optimizer, training.optimizer)
     if recipe.has("step-in-backward"):
-        return StepInBackward(parameters, make)
+        return SteppedByHooks(parameters, make)
     if recipe.has("optimizer-on-host"):
         return HostOptimizer(parameters, make)
     return make(parameters) if recipe.optimizer or recipe.has("lora") else training.optimizer
@@ -179,7 +179,7 @@ def _make(name: str, own: Any, parameters: Iterable[nn.Parameter]) -> torch.opti
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class StepInBackward:
+class SteppedByHooks:
     """An optimizer for every parameter, stepped by a hook as soon as its gradient is there."""
 
     def __init__(self, parameters: list[nn.Parameter], make: Make) -> None:
@@ -245,7 +245,7 @@ class MarkedStep(torch.optim.Optimizer):
 
 
 def _update_alone(training: Training, recipe: Recipe) -> Training:
-    """Only what the optimizer does: it is made, and steps on gradients that are there already, between two marks each."""
+    """Only what the optimizer does: it is made and steps, on gradients that are there, between two marks each."""
     parameters = _trained(training)
     device = parameters[0].device
     leave_mark(device)

@@ -120,4 +120,3 @@ def map_batch(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     if hasattr(batch, "items"):
         return {name: map_batch(part, change) for name, part in batch.items()}
     return batch
-

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from memfit.job.description import JobDescription
 from memfit.predict.child.instruction_sets import AskProcessor
+from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.lengths import Survey
@@ -30,6 +31,8 @@ class Question:
     """Also find the least memory in which the job would run."""
     fork_server: ForkServer | None = None
     """Where to trace when many predictions are wanted."""
+    known_probes: KnownProbes | None = None
+    """What other predictions of the same job have probed; None where this one stands alone."""
     tell: Callable[[str], None] | None = None
     """Told every second, from the second one on, what the prediction is doing."""
     ask_processor: AskProcessor | None = None

@@ -21,7 +21,7 @@ failed: the job or its optimizer refused; out of memory: measured, and it did no
 CellValue = Literal["saves", "costs", "useless here", "base", "unknown"]
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class PeakMoment(msgspec.Struct, frozen=True, kw_only=True):
     """The largest bytes within one phase of a step."""
 
     phase: str
@@ -52,9 +52,9 @@ class CellFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     average: Figure
     at_peak: tuple[Share, ...] = ()
     """What the peak is made of."""
-    binds: Moment | None = None
+    binds: PeakMoment | None = None
     """The moment that makes the peak."""
-    next_binds: Moment | None = None
+    next_binds: PeakMoment | None = None
     """The moment that would make it if the first one shrank."""
     host: Figure
     """Bytes in host memory beside the device; on a CPU the process itself."""
@@ -174,7 +174,9 @@ def read_grid(path: str | Path) -> Grid:
     try:
         header = msgspec.json.decode(raw, type=_Header)
         if header.format == GRID_FORMAT and header.format_version > GRID_VERSION:
-            raise NewerFormat(f"{path} has another format", found=f"version {header.format_version}", hint="update memfit")
+            raise NewerFormat(
+                f"{path} has another format", found=f"version {header.format_version}", hint="update memfit"
+            )
         if header.format != GRID_FORMAT:
             raise ValueError(f"format {header.format!r}")
         return msgspec.json.decode(raw, type=Grid)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from memfit.job.description import JobDescription
+from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.gpu_rules.cudnn import Scratch
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
@@ -46,6 +47,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
     writable_folder: str = ""
     """The only folder the child may write to; empty leaves that open."""
+    known_probes: KnownProbes | None = None
+    """What other predictions of the job have probed; None where this one stands alone."""
     environment: dict[str, str] = {}
     """What the children of this prediction get beside our own environment."""
 
@@ -102,6 +105,8 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Calls of cuDNN, with what each could take."""
     survey: Survey | None = None
     """The batches of an epoch, where they were chosen."""
+    found_probes: KnownProbes | None = None
+    """What was probed now, for the next request; None where this prediction stands alone."""
 
 
 Reply = Failure | TraceReply

@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -35,10 +34,11 @@ from memfit.job.load import build_job
 from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.imports import Imports, Surroundings
+from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import reporting
 from memfit.predict.child.script_ends import hint_for, own_part, script_failure
-from memfit.predict.fake.probe.asking import Probed, ProbeProcess, probe_for, untouched_bytes
+from memfit.predict.fake.probe.asking import Probed, ProbeProcess, ask_for_unknown, probe_for, untouched_bytes
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.probe.threads import Threads, threads_now
 from memfit.predict.fake.recording import Recording, Trace, trace_training
@@ -149,10 +149,11 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     except Exception as error:
         return script_failure(error) or failure_of(error, recording)
     threads = _threads(request, count_before)
-    probed = _probe(request, probe, signatures, trace, before.imports_since(_folder_of(request)), threads.count)
+    imports = before.imports_since(_folder_of(request))
+    probed, found = _probe(request, probe, signatures, trace, imports, threads.count)
     if probe is not None:
         trace.assumptions.append(threads.assumption())
-    return _reply(trace, signatures, probed)
+    return msgspec.structs.replace(_reply(trace, signatures, probed), found_probes=found)
 
 
 def _threads(request: TraceRequest, count_before: int) -> Threads:
@@ -188,16 +189,18 @@ def _probe(
     trace: Trace,
     imports: Imports,
     num_threads: int,
-) -> Probed:
+) -> tuple[Probed, KnownProbes | None]:
     if probe is None:
-        return Probed()
-    return probe.ask(
-        {number: text for text, number in signatures.texts.items()},
-        num_threads=num_threads,
-        most_seconds=request.most_probe_seconds,
-        imports=imports,
-        optimizer=trace.optimizer or "Adam",
-    )
+        return Probed(), None
+    texts = {number: text for text, number in signatures.texts.items()}
+    optimizer, most_seconds = trace.optimizer or "Adam", request.most_probe_seconds
+    if request.known_probes is not None:
+        return ask_for_unknown(
+            probe, request.known_probes, texts, num_threads=num_threads, most_seconds=most_seconds, imports=imports,
+            optimizer=optimizer,
+        )  # fmt: skip
+    asked = probe.ask(texts, num_threads=num_threads, most_seconds=most_seconds, imports=imports, optimizer=optimizer)
+    return asked, None
 
 
 def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:

@@ -74,6 +74,7 @@ def request_for(question: Question) -> TraceRequest:
         num_processors=gpu.num_processors,
         threads_per_processor=gpu.threads_per_processor,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
+        known_probes=question.known_probes,
     )
 
 

@@ -82,7 +82,9 @@ def _without(timeline: Timeline, operator: str) -> Timeline:
         for span in timeline.spans
         if span.operator != operator
     ]
-    phases = [msgspec.structs.replace(mark, start=mark.start - bisect_left(events, mark.start)) for mark in timeline.phases]
+    phases = [
+        msgspec.structs.replace(mark, start=mark.start - bisect_left(events, mark.start)) for mark in timeline.phases
+    ]
     return Timeline(spans=tuple(spans), num_events=timeline.num_events - len(events), phases=tuple(phases))
 
 

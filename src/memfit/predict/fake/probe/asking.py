@@ -16,11 +16,16 @@ import psutil
 from memfit.predict.child.bytecode import VARIABLE
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.imports import Imports
+from memfit.predict.child.known_probes import BareProcess, KnownCall, KnownProbes, unknown_calls
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
+
+BEGIN = "!"
+BEGIN_WHEN_ASKED = "import os, sys; os.read(0, 1) and os.execv(sys.argv[1], sys.argv[1:])"
+"""A process that becomes its arguments once there is something to read; one that is closed unasked ends."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class Probed:
     """The signal that ended the probe process, 'SIGILL'; empty where none did."""
     end: str = ""
     """How the probe process ended before it had answered everything, for a person; empty when it answered."""
+    is_late: bool = False
+    """Whether there was no time for every call."""
 
     def assumptions(self, texts: dict[int, str]) -> list[Assumption]:
         """What was probed, and what was not and why."""
@@ -57,21 +64,90 @@ class Probed:
 
 
 def probe_for(request: TraceRequest) -> ProbeProcess | None:
-    """A probe process for a job on the CPU, that writes only to the request's folder; None where none is wanted."""
+    """A probe process for a job on the CPU, that writes only to the request's folder; None where none is wanted.
+
+    Where other predictions have made probes already, it begins only when it is asked: most often it is not.
+    """
     if request.device != "cpu" or not request.options.probes:
         return None
     folders = {VARIABLE: request.writable_folder, "TMPDIR": request.scratch_folder}
-    return ProbeProcess({**request.environment, **{name: folder for name, folder in folders.items() if folder}})
+    environment = {**request.environment, **{name: folder for name, folder in folders.items() if folder}}
+    return ProbeProcess(environment, waits=request.known_probes is not None)
+
+
+def ask_for_unknown(
+    probe: ProbeProcess, known: KnownProbes, texts: dict[int, str], *, num_threads: int, most_seconds: float,
+    imports: Imports, optimizer: str,
+) -> tuple[Probed, KnownProbes]:  # fmt: skip
+    """Ask only for what is not known yet; also returns what was found now."""
+    known, modules = known.of(num_threads), " ".join(imports.modules)
+    left, bare = unknown_calls(texts, known), known.bare.get(modules)
+    probed = Probed()
+    if left or bare is None:
+        probed = probe.ask(
+            left, num_threads=num_threads, most_seconds=most_seconds, imports=imports, optimizer=optimizer
+        )
+    found = _found(probed, left, num_threads, modules)
+    if bare is not None:
+        probed.baseline_bytes, probed.not_imported = bare.baseline_bytes, bare.not_imported
+        probed.flops_per_second, probed.bytes_per_second = bare.flops_per_second, bare.bytes_per_second
+    for number, text in texts.items():
+        if number not in left:
+            call = known.calls[text]
+            if call.skipped:
+                probed.skipped[number] = call.skipped
+            else:
+                probed.results[number] = _result_of_known(call)
+    return probed, found
+
+
+def _known_call(result: ProbeResult | None, skipped: str) -> KnownCall:
+    """A call that was just probed."""
+    if result is None:
+        return KnownCall(skipped=skipped)
+    return KnownCall(
+        inside_bytes=result.inside_bytes,
+        output_bytes=result.output_bytes,
+        touched_bytes=result.touched_bytes,
+        filled_bytes=result.filled_bytes,
+    )
+
+
+def _result_of_known(call: KnownCall) -> ProbeResult:
+    return ProbeResult(
+        inside_bytes=call.inside_bytes,
+        output_bytes=call.output_bytes,
+        touched_bytes=call.touched_bytes,
+        filled_bytes=call.filled_bytes,
+    )
+
+
+def _found(probed: Probed, texts: dict[int, str], num_threads: int, modules: str) -> KnownProbes:
+    """What a probe process has answered; what it had no time for is not known."""
+    calls = {
+        text: _known_call(probed.results.get(number), probed.skipped.get(number, ""))
+        for number, text in texts.items()
+        if number in probed.results or not (probed.end or probed.is_late)
+    }
+    bare = {}
+    if probed.baseline_bytes is not None:
+        bare[modules] = BareProcess(
+            baseline_bytes=probed.baseline_bytes, not_imported=probed.not_imported,
+            flops_per_second=probed.flops_per_second, bytes_per_second=probed.bytes_per_second,
+        )  # fmt: skip
+    return KnownProbes(num_threads=num_threads, calls=calls, bare=bare)
 
 
 class ProbeProcess:
     """A probe process that is started early, so that it imports torch while the job is being traced."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is what it gets beside ours."""
+    def __init__(self, environment: Mapping[str, str] | None = None, *, waits: bool = False) -> None:
+        """`environment` is what it gets beside ours; one that waits imports nothing before it is asked."""
         self._timed_out = False
+        self._waits = waits
+        command = [sys.executable, "-m", "memfit.predict.fake.probe.probe_main"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "memfit.predict.fake.probe.probe_main"],
+            [sys.executable, "-S", "-c", BEGIN_WHEN_ASKED, *command] if waits else command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             preexec_fn=die_with_the_parent, env={**os.environ, **(environment or {})},
         )  # fmt: skip
@@ -101,6 +177,7 @@ class ProbeProcess:
         for number in texts:
             if number not in probed.results and number not in probed.skipped:
                 probed.skipped[number] = probed.end or "the probe process had no time left"
+                probed.is_late = True
         probed.seconds = time.perf_counter() - started
         return probed
 
@@ -115,7 +192,8 @@ class ProbeProcess:
 
     def _answers(self, request: str, most_seconds: float) -> list[dict[str, Any]]:
         try:
-            output, _ = self._process.communicate(request, timeout=most_seconds)
+            asked = BEGIN + request if self._waits else request
+            output, _ = self._process.communicate(asked, timeout=most_seconds)
         except subprocess.TimeoutExpired:
             self._timed_out = True
             self._process.kill()

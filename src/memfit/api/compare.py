@@ -1,0 +1,119 @@
+"""Comparisons: optimizers and techniques side by side on a job, or recorded runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from memfit.api.options import checked_options
+
+if TYPE_CHECKING:
+    from memfit.records.grid import Grid
+
+GridProgress = Callable[[str, int, int], None]
+"""Told which cell was just done, how many are, and how many there are."""
+
+
+@checked_options
+def compare_recipes(
+    target: str,
+    *,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    optimizers: Sequence[str] = (),
+    techniques: Sequence[str] = (),
+    base: str | None = None,
+    device: str = "cpu",
+    memory: str | None = None,
+    engine: Literal["auto", "fake", "phantom"] = "auto",
+    measure: bool = False,
+    num_steps: int = 5,
+    budget_bytes: int | None = None,
+    epoch_steps: int | None = None,
+    num_workers: int = 2,
+    output: str | Path | None = None,
+    progress: GridProgress | None = None,
+) -> Grid:
+    """Predict a training under every optimizer and technique, and on request measure it; returns a grid of cells.
+
+    `optimizers` are names of torch's ('adamw', 'sgd-momentum', 'adam-fused'), import paths, or 'own'; `techniques` are
+    'plain', 'bf16', 'bf16+checkpoint', 'batch=8' and the like. Finished cells are kept in the folder `output`, and the
+    same call goes on with them. `budget_bytes` asks for the fastest cell that fits.
+
+        grid = memfit.compare_recipes("jobs.py:make", optimizers=["adamw", "sgd"], techniques=["plain", "checkpoint"])
+        print(grid.cell("adamw", "checkpoint").why)
+    """
+    from memfit.compare.axes import OPTIMIZERS, OWN, TECHNIQUES, split_names
+    from memfit.compare.grid import compare
+    from memfit.compare.options import CompareOptions
+    from memfit.errors import UsageError
+    from memfit.measure.instruction_sets import ask_processor
+    from memfit.predict.options import PredictOptions
+    from memfit.predict.predict import ask
+
+    given = settings if isinstance(settings, Mapping) else tuple(settings)
+    asked = PredictOptions(device=device, memory=memory, engine=engine)
+    question = ask(target, asked, settings=given, arguments=tuple(arguments), ask_processor=ask_processor)
+    usual = (OWN,) if question.job.kind == "script" else OPTIMIZERS
+    options = CompareOptions(
+        optimizers=split_names(optimizers) or usual, techniques=split_names(techniques) or TECHNIQUES, base=base,
+        measure=measure, num_steps=num_steps, budget_bytes=budget_bytes, epoch_steps=epoch_steps,
+        num_workers=num_workers,
+    )  # fmt: skip
+    if base is not None and base not in options.optimizers:
+        raise UsageError("the base is no row of the grid", found=base, hint=f"one of {', '.join(options.optimizers)}")
+    if measure and (device != "cpu" or output is None):
+        what = "cells are measured on this CPU" if device != "cpu" else "measured runs need a folder"
+        raise UsageError(what, found=device, hint="leave --device out, and give -o FOLDER")
+    folder = None if output is None else Path(output)
+    return compare(question, options, folder=folder, progress=progress or _unwatched)
+
+
+def _unwatched(what: str, num_done: int, num_cells: int) -> None:
+    """Progress that is not shown."""
+
+
+@checked_options
+def compare_records(
+    folders: Sequence[str | Path], *, budget_bytes: int | None = None, epoch_steps: int | None = None
+) -> Grid:
+    """Put recorded runs side by side, the first one as the base.
+
+    >>> compare_records(["runs/adam", "runs/sgd"]).cells[1].why  # doctest: +SKIP
+    """
+    from memfit.compare.recorded_runs import grid_of_runs
+    from memfit.runfolder.reader import read_run
+
+    return grid_of_runs([read_run(folder) for folder in folders], budget_bytes=budget_bytes, epoch_steps=epoch_steps)
+
+
+@checked_options
+def read_grid(path: str | Path) -> Grid:
+    """Read the grid.json that `memfit compare -o FOLDER` wrote.
+
+    >>> read_grid("compare/grid.json").budget  # doctest: +SKIP
+    """
+    from memfit.records.grid import read_grid as read
+
+    return read(path)
+
+
+@checked_options
+def write_grid(grid: Grid, folder: str | Path) -> tuple[Path, ...]:
+    """Write a grid into a folder: the record, its table as text, CSV and Markdown, and its figures as PNG and SVG.
+
+    Without matplotlib there are no figures.
+
+    >>> write_grid(grid, "compare")  # doctest: +SKIP
+    """
+    from importlib.util import find_spec
+
+    from memfit.show.export.grid_files import write_tables
+
+    written = write_tables(grid, Path(folder))
+    if find_spec("matplotlib") is None:
+        return written
+    from memfit.show.figures.grid import draw_grid_figures
+
+    return (*written, *draw_grid_figures(grid, folder))

@@ -1,0 +1,167 @@
+"""Entry point of `memfit compare`: plan the cells, predict them, measure them, judge them, answer the budget."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from memfit.compare.axes import CellPlan, plan_cells
+from memfit.compare.judge_cells import answer_budget, judge_cells
+from memfit.compare.kept_cells import KeptCells
+from memfit.compare.measure_cells import CellFailed, MeasureOptions, measure_cell
+from memfit.compare.options import CompareOptions
+from memfit.compare.predict_cells import Predicted, predict_cells
+from memfit.compare.predicted_figures import figures_of
+from memfit.errors import MemfitError
+from memfit.predict.choose_engine import choose_engine
+from memfit.predict.devices.parse import level_for
+from memfit.predict.engine import Question
+from memfit.records.grid import CellState, Grid, GridCell
+from memfit.version import VERSION
+
+Progress = Callable[[str, int, int], None]
+"""Told what was just done, how many cells are, and how many there are."""
+CODE_OF_OPTIMIZER = "optimizer = {name}"
+
+
+def compare(question: Question, options: CompareOptions, *, folder: Path | None, progress: Progress) -> Grid:
+    """Fill a grid; an interrupt ends it early, with what is there."""
+    started = time.monotonic()
+    engine = choose_engine(question)
+    kind, level = question.device.kind, level_for(question.device)
+    can_compile = engine.name == "phantom"
+    plans = plan_cells(question.job, kind, options.optimizers, options.techniques, can_compile=can_compile)
+    kept = KeptCells(folder, _key(question, options, engine.name))
+    filled = _Filled(plans, kept, progress)
+    versions: set[str] = set()
+    try:
+        for found in predict_cells(question, engine, filled.missing(), num_workers=options.num_workers):
+            versions |= {found.prediction.torch_version} if found.prediction else set()
+            filled.add(found.plan, _cell(found, level, options))
+        if options.measure:
+            _measure(question, options, filled, folder)
+    except KeyboardInterrupt:
+        filled.was_interrupted = True
+    cells = judge_cells(filled.cells())
+    base = (options.optimizers[0] if options.base is None else options.base, options.techniques[0])
+    return Grid(
+        target=question.job.target,
+        settings={name: str(value) for name, value in question.job.settings.items()},
+        arguments=question.job.arguments,
+        device=question.device.name,
+        engine="phantom GPU" if can_compile else "fake tensors",
+        torch_version=", ".join(sorted(versions)),
+        level=level,
+        optimizers=tuple(options.optimizers),
+        techniques=tuple(dict.fromkeys(plan.technique for plan in plans)),
+        base=base,
+        cells=cells,
+        budget=None if options.budget_bytes is None else answer_budget(cells, base, options.budget_bytes),
+        notes=_notes(cells),
+        took_seconds=time.monotonic() - started,
+        was_interrupted=filled.was_interrupted,
+    )
+
+
+class _Filled:
+    """The cells so far, in the order of the grid."""
+
+    def __init__(self, plans: Sequence[CellPlan], kept: KeptCells, progress: Progress) -> None:
+        self.plans = plans
+        self.kept = kept
+        self.progress = progress
+        self.was_interrupted = False
+        self.found = {plan: cell for plan in plans if (cell := _cell_without(plan)) is not None}
+        old = kept.read()
+        for plan in plans:
+            if plan not in self.found and (plan.optimizer, plan.technique) in old:
+                self.found[plan] = old[plan.optimizer, plan.technique]
+
+    def missing(self) -> list[CellPlan]:
+        """Cells that have to be predicted."""
+        return [plan for plan in self.plans if plan not in self.found]
+
+    def to_measure(self) -> Iterator[tuple[CellPlan, GridCell]]:
+        """Predicted cells that were not measured yet."""
+        for plan in self.plans:
+            cell = self.found.get(plan)
+            if cell is not None and cell.predicted is not None and cell.measured is None and not cell.not_measured:
+                yield plan, cell
+
+    def add(self, plan: CellPlan, cell: GridCell) -> None:
+        """Keep a cell, and say so."""
+        self.found[plan] = cell
+        self.kept.add(cell)
+        self.progress(f"{plan.optimizer}, {plan.technique}", len(self.found), len(self.plans))
+
+    def cells(self) -> tuple[GridCell, ...]:
+        """All cells that are there."""
+        return tuple(self.found[plan] for plan in self.plans if plan in self.found)
+
+
+def _cell_without(plan: CellPlan) -> GridCell | None:
+    """A cell that needs no prediction, because it cannot be."""
+    if plan.state == "done":
+        return None
+    state: CellState = "contradictory" if plan.state == "contradictory" else "not here"
+    return GridCell(optimizer=plan.optimizer, technique=plan.technique, state=state, reason=plan.reason)
+
+
+def _cell(found: Predicted, level: str, options: CompareOptions) -> GridCell:
+    plan = found.plan
+    if found.prediction is None:
+        return GridCell(
+            optimizer=plan.optimizer, technique=plan.technique, state="failed", reason=_reason(found.error),
+            code=_code(plan),
+        )  # fmt: skip
+    cost = found.prediction.cost
+    return GridCell(
+        optimizer=plan.optimizer,
+        technique=plan.technique,
+        state="done",
+        predicted=figures_of(found.prediction, level, options.epoch_steps),  # pyright: ignore[reportArgumentType]
+        code=_code(plan),
+        seconds=0.0 if cost is None else cost.total_seconds,
+    )
+
+
+def _code(plan: CellPlan) -> tuple[str, ...]:
+    """The lines that a user writes to have a cell."""
+    optimizer = (CODE_OF_OPTIMIZER.format(name=plan.recipe.optimizer),) if plan.recipe.optimizer else ()
+    return (*optimizer, *(choice.code for choice in plan.choices))
+
+
+def _reason(error: MemfitError | None) -> str:
+    if error is None:
+        return "no answer"
+    return "; ".join(part for part in (error.what, error.found, error.hint and f"try: {error.hint}") if part)
+
+
+def _measure(question: Question, options: CompareOptions, filled: _Filled, folder: Path | None) -> None:
+    """Measure every predicted cell, one after the other: two at once would disturb each other's time."""
+    assert folder is not None
+    asked = MeasureOptions(num_steps=options.num_steps, epoch_steps=options.epoch_steps, folder=folder / "runs")
+    for plan, cell in list(filled.to_measure()):
+        try:
+            figures = measure_cell(question.job, plan, asked)
+        except CellFailed as error:
+            state: CellState = "out of memory" if error.is_memory else "done"
+            filled.add(plan, msgspec.structs.replace(cell, state=state, not_measured=_reason(error)))
+        else:
+            filled.add(plan, msgspec.structs.replace(cell, measured=figures))
+
+
+def _key(question: Question, options: CompareOptions, engine: str) -> str:
+    """What a kept cell depends on."""
+    facts = (question.job, question.options, engine, options.num_steps, options.epoch_steps, VERSION)
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
+
+
+def _notes(cells: Sequence[GridCell]) -> tuple[str, ...]:
+    """What holds for many cells, said once."""
+    bands = {cell.predicted.error_band for cell in cells if cell.predicted is not None}
+    return tuple(sorted(band for band in bands if band))

@@ -1,0 +1,87 @@
+"""Files of a grid: the record as JSON, a row per cell as CSV, the table of peaks as text and Markdown.
+
+An unknown number is an empty cell, never a zero.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from memfit.errors import StorageError
+from memfit.records.figure import Figure
+from memfit.records.grid import CellFigures, Grid, GridCell
+from memfit.show.as_json import to_json
+from memfit.show.new_file import write_bytes
+from memfit.show.terminal.grid import grid_text
+from memfit.units import format_bytes
+
+FIGURES = (
+    "tensors", "peak", "needed", "first_step", "steady", "average", "host", "step_time", "epoch_time", "energy",
+)  # fmt: skip
+TEXT_WIDTH = 120
+
+
+def write_tables(grid: Grid, folder: Path) -> tuple[Path, ...]:
+    """Write the record and its tables; what is there already is replaced by the newer state of the same grid."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be made", found=str(error), hint="another -o") from None
+    contents = {
+        "grid.json": to_json(grid),
+        "grid.csv": grid_csv(grid),
+        "grid.md": grid_markdown(grid),
+        "grid.txt": grid_text(grid, width=TEXT_WIDTH),
+    }
+    return tuple(write_bytes(folder / name, text.encode()) for name, text in contents.items())
+
+
+def grid_csv(grid: Grid) -> str:
+    """A row per cell, predicted beside measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["optimizer", "technique", "state", *_heads(), "difference_bytes", "saved_bytes", "time_ratio"])
+    writer.writerows(_row(cell) for cell in grid.cells)
+    return text.getvalue()
+
+
+def _heads() -> Iterator[str]:
+    for source in ("predicted", "measured"):
+        for name in FIGURES:
+            unit = "" if name.endswith("_time") else "_joules" if name == "energy" else "_bytes"
+            yield f"{source}_{name.removesuffix('_time')}{unit or '_seconds'}"
+        yield f"{source}_binds"
+
+
+def _row(cell: GridCell) -> list[object]:
+    return [
+        cell.optimizer, cell.technique, cell.state, *_values(cell.predicted), *_values(cell.measured),
+        cell.difference_bytes, cell.saved_bytes, cell.time_ratio,
+    ]  # fmt: skip
+
+
+def _values(figures: CellFigures | None) -> Iterator[object]:
+    for name in FIGURES:
+        figure: Figure | None = None if figures is None else getattr(figures, name)
+        yield None if figure is None else figure.value
+    yield "" if figures is None or figures.binds is None else figures.binds.phase
+
+
+def grid_markdown(grid: Grid) -> str:
+    """The table of peaks, and below it why cells have none."""
+    lines = [f"| optimizer | {' | '.join(grid.techniques)} |", f"|---|{'---:|' * len(grid.techniques)}"]
+    for optimizer in grid.optimizers:
+        cells = [grid.cell(optimizer, technique) for technique in grid.techniques]
+        lines.append(f"| {optimizer} | {' | '.join(_text(cell) for cell in cells)} |")
+    reasons = dict.fromkeys(f"- {cell.technique}: {cell.reason}" for cell in grid.cells if cell.reason)
+    return "\n".join([*lines, "", *reasons, ""])
+
+
+def _text(cell: GridCell | None) -> str:
+    figures = None if cell is None else cell.predicted or cell.measured
+    if cell is None or figures is None or figures.peak.value is None:
+        return "-" if cell is None else cell.state
+    return format_bytes(figures.peak.value)
