@@ -34,6 +34,7 @@ _HOME_OF_NAME = {
     "reproduce_edge": "memfit.api",
     "reproduce_hyperparameters": "memfit.api",
     "reproduce_offloading": "memfit.api",
+    "reproduce_optimizers": "memfit.api",
     "run_study": "memfit.api",
     "write_report": "memfit.api",
 }
@@ -63,6 +64,7 @@ __all__ = [
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
+    "reproduce_optimizers",
     "run_study",
     "write_report",
 ]
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         reproduce_edge,
         reproduce_hyperparameters,
         reproduce_offloading,
+        reproduce_optimizers,
         run_study,
         write_report,
     )

@@ -130,7 +130,7 @@ def test_updates_that_release_a_parameter_are_not_joined() -> None:
         join_updates(steps, updates, MARK_BYTES)
 
 
-# ---- real: parts traced on fake tensors, joined, beside the whole traced at once --------------------------------------
+# ---- real: parts traced on fake tensors, joined, beside the whole traced at once -------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from memfit.api.reproduce import (
     reproduce_edge,
     reproduce_hyperparameters,
     reproduce_offloading,
+    reproduce_optimizers,
     write_reproduction,
 )
 from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
@@ -69,6 +70,7 @@ __all__ = [
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
+    "reproduce_optimizers",
     "resume_repeats",
     "run_study",
     "use_working_instructions",

@@ -5,24 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from memfit.api.compare import compare_recipes
 from memfit.api.fit import foreseen_chain
 from memfit.api.options import checked_options
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
     from memfit.api.study import StudyFollower
+    from memfit.records.grid import Grid
     from memfit.records.plan import Chain
     from memfit.records.reproduction import (
         EdgeTables,
         HyperparameterTrials,
         OffloadingExperiment,
+        OptimizerResult,
         PublishedResult,
         Rerun,
     )
     from memfit.records.study import Study
 
+Settings = dict[str, int | str]
 ShareProgress = Callable[[str, float], None]
 """Told what is at hand, and which share of all work is over, from 0 to 1."""
 
@@ -31,7 +35,7 @@ def list_reproductions() -> tuple[PublishedResult, ...]:
     """The published results that can be run again, with their sources and statements.
 
     >>> [result.name for result in list_reproductions()]
-    ['hyperparameters', 'offloading', 'edge']
+    ['hyperparameters', 'offloading', 'edge', 'optimizers']
     """
     from memfit.reproduce.registry import RESULTS
 
@@ -182,6 +186,72 @@ def reproduce_hyperparameters(
     return HyperparameterTrials(reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted)
 
 
+@checked_options
+def reproduce_optimizers(
+    *,
+    device: str = "cuda:a100-40gb",
+    engine: Literal["auto", "fake", "phantom"] = "fake",
+    batch_size: int = 16,
+    length: int = 384,
+    measure: bool = False,
+    output: str | Path = "reproduce-optimizers",
+    progress: ShareProgress | None = None,
+) -> OptimizerResult:
+    """DistilBERT under optimizers and techniques, predicted for a GPU, and the published statements judged on it.
+
+    `measure` also trains a smaller one here (batch 4, length 128). Finished cells are kept in the folder `output`.
+
+    >>> found = reproduce_optimizers(device="cuda:rtx3060-12gb")  # doctest: +SKIP
+    >>> found.configurations[0].adam_error  # doctest: +SKIP
+    """
+    import msgspec
+
+    from memfit.records.reproduction import OptimizerResult
+    from memfit.reproduce import optimizers as slides
+
+    show, started, folder = progress or _nobody_looks, time.monotonic(), Path(output)
+    num_grids = 2 + len(slides.CONFIGURATIONS) + measure
+    num_done = 0
+
+    def grid(
+        name: str, rows: Sequence[str], columns: Sequence[str], settings: dict[str, int | str], **more: Any
+    ) -> Grid:
+        nonlocal num_done
+
+        def tell(what: str, cells_done: int, num_cells: int) -> None:
+            show(f"{name}: {what}", (num_done + cells_done / num_cells) / num_grids)
+
+        found = compare_recipes(
+            "distilbert", settings=settings, optimizers=rows, techniques=columns, output=folder / name, progress=tell,
+            **more,
+        )  # fmt: skip
+        num_done += 1
+        return found
+
+    on_gpu: dict[str, Any] = {"device": device, "engine": engine}
+    size: Settings = {"batch_size": batch_size, "length": length}
+    main = grid("grid", slides.OPTIMIZERS, slides.TECHNIQUES, size, base="adam", **on_gpu)
+    columns = [f"{mixed}batch={n}" for n in slides.BATCHES for mixed in ("", f"{slides.MIXED}+")]
+    precision = grid("precision", ["sgd"], columns, size, **on_gpu)
+    tried = {
+        (batch, length, attention): grid(
+            f"{attention}-{batch}x{length}", ["sgd", "adam"], [slides.MIXED],
+            {"batch_size": batch, "length": length, "attention": attention}, **on_gpu,
+        )
+        for batch, length, attention in slides.CONFIGURATIONS
+    }  # fmt: skip
+    small: Settings = {"batch_size": 4, "length": 128}
+    here = None
+    if measure:
+        here = grid("measured", ["sgd", "adam"], ["plain", "bf16", "checkpoint", "accumulate=4"], small, measure=True)
+    found = OptimizerResult(
+        grid=main, precision=slides.precision_points(precision), measured=here,
+        configurations=slides.nearest_configurations(tried), took_seconds=time.monotonic() - started,
+        was_interrupted=any(each.was_interrupted for each in (main, precision, *tried.values())),
+    )  # fmt: skip
+    return msgspec.structs.replace(found, statements=slides.statements_on(found))
+
+
 def beside_published(study: Study) -> Rerun | None:
     """The published trials beside those of a study that runs them again; None for any other study."""
     from memfit.reproduce.hyperparameters import published_data, rerun_of
@@ -191,13 +261,17 @@ def beside_published(study: Study) -> Rerun | None:
 
 @checked_options
 def write_reproduction(
-    found: OffloadingExperiment | EdgeTables | HyperparameterTrials, folder: str | Path
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult, folder: str | Path
 ) -> tuple[Path, ...]:
     """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
-    from memfit.records.reproduction import EdgeTables, OffloadingExperiment
+    from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult
     from memfit.show.export.reproduction_files import write_tables
 
     written = write_tables(found, folder)
+    if isinstance(found, OptimizerResult):
+        from memfit.show.figures.optimizers import draw_optimizers
+
+        return (*written, *draw_optimizers(found, folder))
     if isinstance(found, (EdgeTables, OffloadingExperiment)):
         from memfit.show.figures.reproduction import draw_edge, draw_offloading
 

@@ -166,6 +166,30 @@ def hyperparameters(
         sys.exit(130)
 
 
+@command.command("optimizers")
+@_folder_option("optimizers")
+@click.option("--device", metavar="DEVICE", default="cuda:a100-40gb", show_default=True, help="A GPU of the table.")
+@click.option(
+    "--engine", type=click.Choice(["auto", "fake", "phantom"]), default="fake", show_default=True,
+    help="Fake tensors, or torch's CUDA build on a phantom GPU.",
+)  # fmt: skip
+@click.option("--batch-size", type=click.IntRange(4), metavar="N", default=16, show_default=True, help="Questions.")
+@click.option("--length", type=click.IntRange(8, 512), metavar="N", default=384, show_default=True, help="Tokens.")
+@click.option("--measure", is_flag=True, help="Also train a smaller DistilBERT on this CPU.")
+@quiet_option
+@json_option
+def optimizers(output: str, quiet: bool, as_json: bool, **asked: Any) -> None:
+    """DistilBERT under SGD, Adam and relatives, with mixed precision, checkpoints, batch size and accumulation.
+
+    The same command in the same place goes on where it stopped.
+    """
+    from memfit import api
+    from memfit.show.terminal.reproduction import optimizers_text
+
+    found = _followed(lambda show: api.reproduce_optimizers(**asked, output=output, progress=show), output, True, quiet)
+    _show_and_write(found, partial(optimizers_text, found), output, as_json, quiet)
+
+
 def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output: str, force: bool, quiet: bool) -> Any:
     """Refuse to replace what is there, then run with a line of progress on a terminal."""
     from memfit.show.new_file import check_new

@@ -25,6 +25,15 @@ OPTIMIZERS = (
     "sgd", "sgd-momentum", "adam", "adamw", "adamw-fused", "adagrad", "rmsprop", "adadelta", "adamax", "nadam",
     "radam", "adafactor", "asgd", "rprop",
 )  # fmt: skip
+CLASSES = {
+    "sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop", "adadelta": "Adadelta",
+    "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "adafactor": "Adafactor", "asgd": "ASGD", "rprop": "Rprop",
+    "muon": "Muon", "sparseadam": "SparseAdam",
+}  # fmt: skip
+OPTIONS = {
+    "foreach": "foreach=True", "fused": "fused=True", "forloop": "foreach=False", "momentum": "momentum=0.9",
+    "amsgrad": "amsgrad=True",
+}  # fmt: skip
 TECHNIQUES = (PLAIN, "bf16", "fp16", "checkpoint", "accumulate=4", "step-in-backward")
 SCRIPT_TECHNIQUES = ("pinned-malloc",)
 """What can be put on a script from outside."""
@@ -100,6 +109,15 @@ def _missing(job: JobDescription, choices: tuple[ChosenTechnique, ...], can_comp
     if any(choice.name == "compile" for choice in choices) and not can_compile:
         return "compile: only the phantom GPU, with a CUDA build of torch, predicts what the compiler makes"
     return ""
+
+
+def code_of_optimizer(name: str) -> str:
+    """The line that makes an optimizer: 'optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)'."""
+    base, *words = name.split("-")
+    if base not in CLASSES or not set(words) <= set(OPTIONS):
+        return f"optimizer = {name}  # over model.parameters()"
+    options = "".join(f", {OPTIONS[word]}" for word in words)
+    return f"optimizer = torch.optim.{CLASSES[base]}(model.parameters(), lr=...{options})"
 
 
 def job_for(job: JobDescription, plan: CellPlan) -> JobDescription:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from memfit.compare.axes import CellPlan, plan_cells
+from memfit.compare.axes import CellPlan, code_of_optimizer, plan_cells
 from memfit.compare.judge_cells import answer_budget, judge_cells
 from memfit.compare.kept_cells import KeptCells
 from memfit.compare.measure_cells import CellFailed, MeasureOptions, measure_cell
@@ -25,7 +25,6 @@ from memfit.version import VERSION
 
 Progress = Callable[[str, int, int], None]
 """Told what was just done, how many cells are, and how many there are."""
-CODE_OF_OPTIMIZER = "optimizer = {name}"
 
 
 def compare(question: Question, options: CompareOptions, *, folder: Path | None, progress: Progress) -> Grid:
@@ -131,7 +130,7 @@ def _cell(found: Predicted, level: str, options: CompareOptions) -> GridCell:
 
 def _code(plan: CellPlan) -> tuple[str, ...]:
     """The lines that a user writes to have a cell."""
-    optimizer = (CODE_OF_OPTIMIZER.format(name=plan.recipe.optimizer),) if plan.recipe.optimizer else ()
+    optimizer = (code_of_optimizer(plan.recipe.optimizer),) if plan.recipe.optimizer else ()
     return (*optimizer, *(choice.code for choice in plan.choices))
 
 

@@ -29,7 +29,7 @@ def judge_cells(cells: Sequence[GridCell], *, base_row: str = "") -> tuple[GridC
 
 
 def _judged(cell: GridCell, beside: GridCell | None) -> GridCell:
-    figures = cell.figures
+    figures = cell.predicted or cell.measured
     if figures is None:
         return cell
     base = None if beside is None else _like(beside, figures is cell.measured)
@@ -41,7 +41,7 @@ def _judged(cell: GridCell, beside: GridCell | None) -> GridCell:
     moved = abs(saved) > LEAST_SHARE * base.peak.value
     value = ("saves" if saved > 0 else "costs") if moved else "useless here"
     return msgspec.structs.replace(
-        cell, value=value, saved_bytes=saved, time_ratio=_ratio(figures, base), why=_why(figures, base, saved, moved)
+        cell, value=value, saved_bytes=saved, time_ratio=_ratio(cell, beside), why=_why(figures, base, saved, moved)
     )
 
 
@@ -50,9 +50,14 @@ def _like(cell: GridCell, is_measured: bool) -> CellFigures | None:
     return cell.measured if is_measured else cell.predicted
 
 
-def _ratio(figures: CellFigures, base: CellFigures) -> float | None:
-    mine, its = figures.step_time.value, base.step_time.value
-    return None if mine is None or not its else mine / its
+def _ratio(cell: GridCell, beside: GridCell | None) -> float | None:
+    """The time of a step over that of the other cell, both measured or both predicted."""
+    if beside is None:
+        return None
+    for mine, its in ((cell.measured, beside.measured), (cell.predicted, beside.predicted)):
+        if mine is not None and its is not None and mine.step_time.value is not None and its.step_time.value:
+            return mine.step_time.value / its.step_time.value
+    return None
 
 
 def _why(figures: CellFigures, base: CellFigures, saved: int, moved: bool) -> str:
@@ -98,7 +103,7 @@ def answer_budget(cells: Sequence[GridCell], base: tuple[str, str], budget_bytes
     known = [cell for cell in cells if cell.figures is not None and cell.figures.needed.value is not None]
     fitting = [cell for cell in known if _needed(cell) <= budget_bytes]
     start = next((cell for cell in known if (cell.optimizer, cell.technique) == base), None)
-    ways = [cell for cell in fitting if (cell.optimizer, cell.technique) != base and _num_changes(cell, base)]
+    ways = [cell for cell in fitting if _num_changes(cell, base) and (start is None or _needed(cell) < _needed(start))]
     ways.sort(key=lambda cell: (_num_changes(cell, base), _price(cell, start), _needed(cell)))
     smallest = min(known, key=_needed, default=None)
     fastest = min(fitting, key=lambda cell: (_seconds(cell), _needed(cell)), default=None)

@@ -7,6 +7,7 @@ and two steps of it under torch's own record of allocations, which sees what ker
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -62,8 +63,9 @@ def measure_cell(job: JobDescription, plan: CellPlan, options: MeasureOptions) -
         run_command(command, folder, settings, overwrite=True, output_file=output)
         run = read_run(folder)
         _refuse_failed(run, output)
-    tensors = _tensors(described)
-    return figures_of_run(run, tensors, tensors, "tensors", options.epoch_steps)
+    tensors, curve = _tensors(described)
+    found = figures_of_run(run, tensors, tensors, "tensors", options.epoch_steps)
+    return msgspec.structs.replace(found, curve=curve) if curve else found
 
 
 def _finished_run(folder: Path) -> RunRecord | None:
@@ -183,14 +185,17 @@ def _curve(run: RunRecord) -> tuple[CurvePoint, ...]:
     )
 
 
-def _tensors(job: JobDescription) -> Figure:
-    """The peak of torch's CPU allocator over two steps, by its own record, in a process of its own."""
+def _tensors(job: JobDescription) -> tuple[Figure, tuple[CurvePoint, ...]]:
+    """Peak and curve of torch's CPU allocator over two steps, by its own record, in a process of its own."""
     if job.kind == "script":
-        return unknown("bytes", "a script runs to its end: its tensors are measured with memfit measure --ledger")
+        return unknown("bytes", "a script runs to its end: its tensors are measured with memfit measure --ledger"), ()
     done = subprocess.run(
         TENSOR_PEAK, input=msgspec.json.encode(job), capture_output=True, timeout=SECONDS_FOR_TENSORS, check=False
     )
     if done.returncode != 0:
         tail = done.stderr.decode(errors="replace").strip().splitlines()
-        return unknown("bytes", f"the run under the allocator's record failed: {tail[-1] if tail else done.returncode}")
-    return measured(int(done.stdout), "bytes", "torch's own record of allocations over two steps")
+        why = f"the run under the allocator's record failed: {tail[-1] if tail else done.returncode}"
+        return unknown("bytes", why), ()
+    found = json.loads(done.stdout)
+    curve = tuple(CurvePoint(position=position, num_bytes=num_bytes) for position, num_bytes in found["curve"])
+    return measured(found["peak_bytes"], "bytes", "torch's own record of allocations over two steps"), curve

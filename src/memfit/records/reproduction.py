@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from memfit.records.figure import Figure
+from memfit.records.grid import Grid
 from memfit.records.plan import Candidate, Link
 
 StatementVerdict = Literal["holds", "does not hold", "cannot tell"]
@@ -258,3 +259,41 @@ class HyperparameterTrials(msgspec.Struct, frozen=True, kw_only=True):
     statements: tuple[Statement, ...]
     was_interrupted: bool = False
     """The same command goes on with it."""
+
+
+# Optimizers: DistilBERT under optimizers and techniques, predicted for a GPU and on request measured here.
+
+
+class PrecisionPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak with and without mixed precision at one batch size."""
+
+    batch_size: int
+    plain_bytes: int
+    mixed_bytes: int
+
+
+class NearestConfiguration(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, length and attention, with both peaks under mixed precision beside the published ones."""
+
+    batch_size: int
+    length: int
+    attention: str
+    sgd_bytes: int
+    adam_bytes: int
+    sgd_error: float
+    """Ours over the published one, less 1."""
+    adam_error: float
+
+
+class OptimizerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole answer."""
+
+    grid: Grid
+    precision: tuple[PrecisionPoint, ...] = ()
+    configurations: tuple[NearestConfiguration, ...] = ()
+    """The nearest first."""
+    measured: Grid | None = None
+    """A smaller DistilBERT, trained on this CPU."""
+    statements: tuple[Statement, ...] = ()
+    took_seconds: float = 0.0
+    was_interrupted: bool = False

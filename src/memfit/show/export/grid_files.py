@@ -32,11 +32,11 @@ def write_tables(grid: Grid, folder: Path) -> tuple[Path, ...]:
         raise StorageError(f"{folder} cannot be made", found=str(error), hint="another -o") from None
     contents = {
         "grid.json": to_json(grid),
-        "grid.csv": grid_csv(grid),
-        "grid.md": grid_markdown(grid),
-        "grid.txt": grid_text(grid, width=TEXT_WIDTH),
+        "grid.csv": grid_csv(grid).encode(),
+        "grid.md": grid_markdown(grid).encode(),
+        "grid.txt": grid_text(grid, width=TEXT_WIDTH).encode(),
     }
-    return tuple(write_bytes(folder / name, text.encode()) for name, text in contents.items())
+    return tuple(write_bytes(folder / name, content) for name, content in contents.items())
 
 
 def grid_csv(grid: Grid) -> str:

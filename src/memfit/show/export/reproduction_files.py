@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import StorageError
-from memfit.records.reproduction import EdgeTables, HyperparameterTrials, OffloadingExperiment
+from memfit.records.reproduction import EdgeTables, HyperparameterTrials, OffloadingExperiment, OptimizerResult
 from memfit.show.as_json import to_json
+from memfit.show.export.grid_files import grid_csv
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import edge_text
 
@@ -69,7 +70,7 @@ def trials_csv(found: HyperparameterTrials) -> str:
 
 
 def write_tables(
-    found: OffloadingExperiment | EdgeTables | HyperparameterTrials, folder: str | Path
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult, folder: str | Path
 ) -> tuple[Path, ...]:
     """Write the record and its tables; makes the folder where it is missing."""
     folder = Path(folder)
@@ -79,6 +80,8 @@ def write_tables(
         raise StorageError(f"{folder} cannot be made", found=str(error), hint="choose another folder") from None
     if isinstance(found, EdgeTables):
         name, table = "edge", ("md", edge_text(found))
+    elif isinstance(found, OptimizerResult):
+        name, table = "optimizers", ("csv", grid_csv(found.grid))
     elif isinstance(found, HyperparameterTrials):
         name, table = "hyperparameters", ("csv", trials_csv(found))
     else:

@@ -135,9 +135,9 @@ def _time_memory(grid: Grid) -> Any:
 
 def _point(cell: GridCell) -> tuple[float, float] | None:
     figures = cell.figures
-    if figures is None or figures.step_time.value is None or figures.peak.value is None:
+    if figures is None or figures.step_time.value is None or figures.needed.value is None:
         return None
-    return figures.peak.value / MIB, figures.step_time.value
+    return figures.needed.value / MIB, figures.step_time.value
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -165,9 +165,9 @@ def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Any:
             text = cell.optimizer if cell.technique == "plain" else f"{cell.optimizer}, {cell.technique}"
             place.annotate(text, point, xytext=(5, 5), textcoords="offset points", size=8)
     if grid.budget is not None:
-        place.axvline(grid.budget.budget_bytes / MIB, color=RED, linewidth=1.0, label="budget (whole process or card)")
+        place.axvline(grid.budget.budget_bytes / MIB, color=RED, linewidth=1.0, label="budget")
     source = "measured" if all(cell.measured for cell in cells) else "predicted"
-    place.set_xlabel(f"peak, MiB ({grid.level})")
+    place.set_xlabel("MiB of the whole card or process")
     place.set_ylabel(f"seconds of a step ({source})")
     place.set_title(_title(grid, "Time against memory"), size=11, loc="left")
     place.legend(frameon=False, fontsize=8.5)
@@ -199,8 +199,8 @@ def _timelines_picture(grid: Grid, cells: list[GridCell]) -> Any:
     picture, places = _new(9.0, 1.5 * len(cells) + 0.9, len(cells), 1, sharey=True)
     for (place,), cell in zip(places, cells, strict=True):
         for figures, color, line, label in (
-            (cell.predicted, BLUE, "-", "predicted tensors, two steps"),
-            (cell.measured, ORANGE, "--", "measured process, whole run"),
+            (cell.predicted, BLUE, "-", "predicted, two steps"),
+            (cell.measured, ORANGE, "--", "measured (torch's own record, or the process of a recorded run)"),
         ):
             if figures is not None and figures.curve:
                 last = max(point.position for point in figures.curve) or 1.0

@@ -18,16 +18,17 @@ LEVELS = {
     "process": "peak of the process",
 }
 MOST_REASONS = 12
+LEAST_COLUMN = 9
 
 
 def grid_text(grid: Grid, *, width: int = 80, color: bool = False) -> str:
     """The grid as text."""
-    return render(draw_grid(grid), width, color)
+    return render(draw_grid(grid, width), width, color)
 
 
-def draw_grid(grid: Grid) -> RenderableType:
+def draw_grid(grid: Grid, width: int = 80) -> RenderableType:
     """Title, table of peaks, what the techniques do, what was not possible, the budget."""
-    parts: list[RenderableType] = [Text(_title(grid), style="bold"), "", _table(grid)]
+    parts: list[RenderableType] = [Text(_title(grid), style="bold"), *_tables(grid, width)]
     parts += _measured(grid)
     parts += _section("What a technique does", _sentences(grid))
     parts += _section("Not in the table", _reasons(grid))
@@ -48,13 +49,28 @@ def _title(grid: Grid) -> str:
     return f"{job} on {grid.device}: {LEVELS.get(grid.level, grid.level)}, {how}"
 
 
-def _table(grid: Grid) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("optimizer", overflow="fold")
+def _tables(grid: Grid, width: int) -> list[RenderableType]:
+    """The peaks, as many columns beside each other as the terminal is wide."""
+    name_width = max(len("optimizer"), *(len(name) for name in grid.optimizers))
+    blocks: list[list[str]] = [[]]
+    left = width - name_width
     for technique in grid.techniques:
+        needed = max(len(technique), LEAST_COLUMN) + 2
+        if blocks[-1] and needed > left:
+            blocks.append([])
+            left = width - name_width
+        blocks[-1].append(technique)
+        left -= needed
+    return [part for block in blocks for part in ("", _table(grid, block))]
+
+
+def _table(grid: Grid, techniques: list[str]) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("optimizer", no_wrap=True)
+    for technique in techniques:
         table.add_column(technique, justify="right", overflow="fold")
     for optimizer in grid.optimizers:
-        cells = [grid.cell(optimizer, technique) for technique in grid.techniques]
+        cells = [grid.cell(optimizer, technique) for technique in techniques]
         table.add_row(optimizer, *(_peak(cell) for cell in cells))
     return table
 
@@ -146,6 +162,10 @@ def _which(cells: list[GridCell]) -> str:
 def _budget(answer: BudgetAnswer, grid: Grid) -> list[str]:
     what = "the whole card, context included" if grid.level == "allocated" else "the whole process"
     lines = [f"{answer.num_fit} of {len([c for c in grid.cells if c.figures])} cells fit, counted as {what}"]
+    start = grid.cell(*grid.base)
+    needed = None if start is None or start.figures is None else start.figures.needed.value
+    if needed is not None and needed <= answer.budget_bytes:
+        lines.append(f"{grid.base[0]}, {grid.base[1]} fits as it is: {format_bytes(needed)}")
     if answer.fastest is not None:
         lines.append(f"fastest: {_change(answer.fastest)}")
     for index, change in enumerate(answer.changes, 1):

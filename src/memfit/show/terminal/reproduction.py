@@ -18,6 +18,7 @@ from memfit.records.reproduction import (
     MemoryCell,
     Network,
     OffloadingExperiment,
+    OptimizerResult,
     Panel,
     Price,
     PublishedResult,
@@ -27,6 +28,7 @@ from memfit.records.reproduction import (
     Worth,
 )
 from memfit.show.paper import render, table
+from memfit.show.terminal.grid import draw_grid
 from memfit.show.terminal.study import columns
 from memfit.show.wording import short_text
 from memfit.units import GIB, format_bytes, format_ratio, format_seconds
@@ -257,6 +259,22 @@ def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color
     width = max(width, 120)
     parts = [rerun_text(rerun, width=width) for rerun in found.reruns]
     return "\n".join([*parts, render(statements_part(found.statements), width, color)])
+
+
+def optimizers_text(found: OptimizerResult, *, width: int = 80, color: bool = False) -> str:
+    """The grid, the configurations nearest to the published peaks, then the statements; 100 wide at least."""
+    width = max(width, 100)
+    near = table("batch", "length", "attention", ">SGD", ">Adam", ">off", ">off ")
+    for each in found.configurations:
+        near.add_row(
+            str(each.batch_size), str(each.length), each.attention, format_bytes(each.sgd_bytes),
+            format_bytes(each.adam_bytes), f"{each.sgd_error:+.1%}", f"{each.adam_error:+.1%}",
+        )  # fmt: skip
+    title = "Under mixed precision, beside the published peaks of 4492.2 and 5000.7 MiB (allocated, predicted)"
+    parts = [draw_grid(found.grid, width), Text(""), Text(title, style="bold"), near]
+    if found.measured is not None:
+        parts += [Text(""), draw_grid(found.measured, width)]
+    return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
 
 
 def rerun_text(rerun: Rerun, *, width: int = 80) -> str:

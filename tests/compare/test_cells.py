@@ -1,0 +1,126 @@
+"""Rows and columns, judgement, budget and kept cells of a grid: pure parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memfit.compare.axes import OWN, code_of_optimizer, job_for, plan_cells, split_names
+from memfit.compare.judge_cells import answer_budget, judge_cells
+from memfit.compare.kept_cells import NAME, KeptCells
+from memfit.errors import UsageError
+from memfit.job.description import JobDescription
+from memfit.records.figure import Figure, unknown
+from memfit.records.grid import CellFigures, GridCell, PeakMoment
+from memfit.show.figures.grid import pareto
+
+JOB = JobDescription(
+    kind="function", target="jobs.py:make", path="jobs.py", function="make", settings={"batch_size": 8}
+)
+
+
+def figures(
+    peak: int, *, binds: str = "backward", after: str = "update", below: int = 10, seconds: float = 1.0
+) -> CellFigures:
+    size = Figure(value=peak, unit="bytes", source="predicted")
+    return CellFigures(
+        tensors=size, peak=size, level="tensors", needed=size, first_step=size, steady=size, average=size, host=size,
+        binds=PeakMoment(phase=binds, peak_bytes=peak), next_binds=PeakMoment(phase=after, peak_bytes=peak - below),
+        step_time=Figure(value=seconds, unit="seconds", source="predicted"), epoch_time=unknown("seconds", "not asked"),
+        energy=unknown("joules", "not asked"),
+    )  # fmt: skip
+
+
+def cell(optimizer: str, technique: str, peak: int, **more: object) -> GridCell:
+    return GridCell(optimizer=optimizer, technique=technique, state="done", predicted=figures(peak, **more))  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text("abc.", min_size=1, max_size=4), max_size=5))
+def test_names_with_commas_are_as_good_as_repeated_ones(names: list[str]) -> None:
+    assert split_names([",".join(names)]) == split_names(names)
+
+
+def test_a_comma_within_brackets_separates_nothing() -> None:
+    assert split_names(["a.B(x=1,y=2),sgd"]) == ("a.B(x=1,y=2)", "sgd")
+    with pytest.raises(UsageError, match="bracket"):
+        split_names(["a.B(x=1"])
+
+
+def test_cells_that_make_no_sense_say_why_and_the_others_are_planned() -> None:
+    plans = plan_cells(JOB, "cpu", ["sgd"], ["plain", "bf16+fp16", "offload-activations", "compile"], can_compile=False)
+    assert [plan.state for plan in plans] == ["done", "contradictory", "not here", "not here"]
+    assert all(plan.reason for plan in plans[1:])
+
+
+def test_a_script_keeps_its_own_optimizer_and_its_own_loop() -> None:
+    script = JobDescription(kind="script", target="train.py", path="train.py")
+    plans = plan_cells(script, "cpu", [OWN], ["plain", "bf16", "pinned-malloc"], can_compile=False)
+    assert [plan.state for plan in plans] == ["done", "not here", "done"]
+    with pytest.raises(UsageError, match="own"):
+        plan_cells(script, "cpu", ["adam"], ["plain"], can_compile=False)
+
+
+def test_another_batch_size_is_a_setting_of_the_job() -> None:
+    plan = plan_cells(JOB, "cpu", ["sgd"], ["batch=32"], can_compile=False)[0]
+    assert job_for(JOB, plan).settings == {"batch_size": 32}
+
+
+def test_the_line_of_code_is_torchs() -> None:
+    assert code_of_optimizer("sgd-momentum") == "optimizer = torch.optim.SGD(model.parameters(), lr=..., momentum=0.9)"
+    assert "lib.Lion" in code_of_optimizer("lib.Lion")
+
+
+def test_a_peak_that_did_not_move_is_useless_and_names_what_binds() -> None:
+    cells = judge_cells([
+        cell("adam", "plain", 1000, binds="update", after="backward", below=100),
+        cell("adam", "checkpoint", 1000, binds="update", after="backward", below=400),
+    ])  # fmt: skip
+    assert cells[1].value == "useless here"
+    assert "the optimizer step binds still" in cells[1].why
+    assert "the backward shrank by 300 B" in cells[1].why
+
+
+def test_a_saving_says_what_binds_instead() -> None:
+    cells = judge_cells([cell("sgd", "plain", 1000), cell("sgd", "checkpoint", 600, binds="update", after="backward")])
+    assert (cells[1].value, cells[1].saved_bytes) == ("saves", 400)
+    assert "instead of the backward" in cells[1].why
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0.1, 9)), min_size=1, max_size=12), st.integers(1, 1200))
+def test_the_answer_to_a_budget_fits_it_and_nothing_that_fits_is_faster(
+    points: list[tuple[int, float]], budget_bytes: int
+) -> None:
+    cells = [cell(f"o{index}", "plain", peak, seconds=seconds) for index, (peak, seconds) in enumerate(points)]
+    answer = answer_budget(cells, ("o0", "plain"), budget_bytes)
+    fitting = [(peak, seconds) for peak, seconds in points if peak <= budget_bytes]
+    assert answer.num_fit == len(fitting)
+    assert (answer.fastest is None) == (not fitting)
+    assert answer.smallest is not None
+    assert answer.smallest.peak_bytes == min(peak for peak, _ in points)
+    if answer.fastest is not None:
+        assert answer.fastest.peak_bytes <= budget_bytes
+        chosen = next(seconds for index, (_, seconds) in enumerate(points) if f"o{index}" == answer.fastest.optimizer)
+        assert chosen == min(seconds for _, seconds in fitting)
+    assert all(change.saved_bytes > 0 and change.peak_bytes <= budget_bytes for change in answer.changes)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1))
+def test_nothing_beats_the_pareto_front_and_it_leaves_nothing_out(points: list[tuple[int, int]]) -> None:
+    front = pareto(points)
+    for point in set(points):
+        is_beaten = any(other != point and other[0] <= point[0] and other[1] <= point[1] for other in points)
+        assert (point in front) == (not is_beaten)
+
+
+def test_kept_cells_outlive_a_half_written_line_and_are_not_taken_for_another_job(tmp_path: Path) -> None:
+    kept = KeptCells(tmp_path, "one")
+    first, second = cell("sgd", "plain", 10), cell("adam", "plain", 20)
+    kept.add(first)
+    with open(tmp_path / NAME, "ab") as stream:
+        stream.write(b'{"key": "one", "cell": {"optim')  # a process that was killed
+    kept.add(second)
+    assert KeptCells(tmp_path, "one").read() == {("sgd", "plain"): first, ("adam", "plain"): second}
+    assert KeptCells(tmp_path, "other").read() == {}

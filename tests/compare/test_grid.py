@@ -1,0 +1,117 @@
+"""A whole grid: predicted and measured cells agree, an interrupted one goes on, the command says what it found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memfit import api
+from memfit.errors import UsageError
+
+SETTINGS = {"layers": 2, "hidden": 32, "features": 16, "batch_size": 8}
+JOBS = """
+import torch
+
+def make(width: int = 32, device: str = "cpu"):
+    model = torch.nn.Sequential(torch.nn.Linear(16, width), torch.nn.ReLU(), torch.nn.Linear(width, 4)).to(device)
+    batch = torch.randn(8, 16, device=device), torch.randint(0, 4, (8,), device=device)
+    return model, torch.optim.Adam(model.parameters()), torch.nn.functional.cross_entropy, batch
+
+def stepping(device: str = "cpu"):
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters())
+
+    def step():
+        layer(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.py"
+    path.write_text(JOBS, encoding="utf-8")
+    return path
+
+
+def memfit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "memfit", "compare", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+def test_predicted_and_measured_tensors_are_equal_to_the_byte(tmp_path: Path) -> None:
+    grid = api.compare_recipes(
+        "mlp", settings=SETTINGS, optimizers=["adam", "sgd"], techniques=["plain", "step-in-backward"], measure=True,
+        num_steps=3, output=tmp_path / "grid",
+    )  # fmt: skip
+    assert [cell.state for cell in grid.cells] == ["done"] * 4
+    assert [cell.difference_bytes for cell in grid.cells] == [0] * 4
+    assert all(cell.measured is not None and cell.measured.step_time.source == "measured" for cell in grid.cells)
+    again = api.compare_recipes(
+        "mlp", settings=SETTINGS, optimizers=["adam", "sgd"], techniques=["plain", "step-in-backward"], measure=True,
+        num_steps=3, output=tmp_path / "grid",
+    )  # fmt: skip
+    assert again.cells == grid.cells
+    assert again.took_seconds < grid.took_seconds / 2
+
+
+def test_what_cannot_be_is_named_in_its_cell_and_the_grid_goes_on(jobs: Path) -> None:
+    grid = api.compare_recipes(
+        f"{jobs}:make", optimizers=["own", "nosuch"], techniques=["plain", "bf16+fp16", "batch=4", "checkpoint"],
+        device="cuda:a100-40gb", engine="fake",
+    )  # fmt: skip
+    states = {(cell.optimizer, cell.technique): (cell.state, cell.reason) for cell in grid.cells}
+    assert states["own", "plain"] == ("done", "")
+    assert states["own", "bf16+fp16"][0] == "contradictory"
+    assert "batch_size" in states["own", "batch=4"][1]
+    assert "no repeated blocks" in states["own", "checkpoint"][1]
+    assert "no optimizer 'nosuch'" in states["nosuch", "plain"][1]
+
+
+def test_a_job_that_only_steps_says_what_to_return(jobs: Path) -> None:
+    grid = api.compare_recipes(f"{jobs}:stepping", optimizers=["adam"], techniques=["plain"])
+    assert grid.cells[0].state == "failed"
+    assert "return (model, optimizer, loss, batch)" in grid.cells[0].reason
+
+
+def test_the_command_writes_tables_and_figures_and_says_when_nothing_fits(jobs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    target = (f"{jobs}:make", "--optimizer", "adamw,sgd", "--technique", "plain", "-o", str(folder))
+    done = memfit(*target, "--budget", "1KiB")
+    assert done.returncode == 3, done.stderr
+    assert "no cell fits the budget" in done.stderr
+    names = {path.name for path in folder.iterdir()}
+    assert {"grid.json", "grid.csv", "grid.md", "grid.txt", "peaks.png", "summary.svg"} <= names
+    assert api.read_grid(folder / "grid.json").optimizers == ("adamw", "sgd")
+    done = memfit(*target, "--budget", "8GiB", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["budget"]["num_fit"] == 2
+
+
+def test_recorded_runs_stand_side_by_side(tmp_path: Path) -> None:
+    for name, size in (("small", 20_000_000), ("large", 60_000_000)):
+        api.measure_command([sys.executable, "-c", f"b = bytearray({size})"], output=tmp_path / name)
+    done = memfit(str(tmp_path / "small"), str(tmp_path / "large"), "--json")
+    assert done.returncode == 0, done.stderr
+    grid = json.loads(done.stdout)
+    assert grid["engine"] == "recorded runs"
+    assert grid["cells"][1]["saved_bytes"] < -30_000_000
+
+
+def test_measuring_needs_a_folder_and_this_machine() -> None:
+    with pytest.raises(UsageError, match="folder"):
+        api.compare_recipes("mlp", measure=True)
+    with pytest.raises(UsageError, match="this CPU"):
+        api.compare_recipes("mlp", measure=True, device="cuda:a100-40gb", output="x")
