@@ -1,4 +1,4 @@
-"""python -m memfit"""
+"""Entry point of `python -m memfit`."""
 
 from memfit.commands import main
 

@@ -1,4 +1,4 @@
-"""How is a file opened that somebody else may have put there? Regular files only, without waiting, up to a size.
+"""Opens files that others may have put there: regular files only, without waiting, up to a size.
 
 A FIFO would wait for a writer, /dev/zero never ends, a device may act on being opened, a sparse file claims any size.
 Everything that cannot be read is an `OSError` with a sentence in `strerror`, so that a reader needs one `except`.

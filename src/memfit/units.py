@@ -1,4 +1,4 @@
-"""Bytes and seconds: how are they read from a user's text, and how are they written for the eye?
+"""Bytes and seconds: parsed from a user's text, and formatted for people.
 
 GiB is 2^30 bytes and GB is 10^9, in both directions; the screen always shows binary units.
 """

@@ -1,4 +1,4 @@
-"""The version of memfit, alone in its file so that nothing else is loaded to know it; and where its files lie."""
+"""The version of memfit, alone in its file so that nothing else is loaded, and where its files lie."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""PUBLIC FUNCTIONS: one file per verb, the only files that join rooms. They return records and print nothing."""
+"""Public functions: one file per verb, the only files that join rooms; they return records and print nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a plan from a file, or fresh from a planner, take hold of a live model?"""
+"""Applies a plan, read from a file or fresh from a planner, to a live model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do bytes go to a file and come back while the program computes? Knows addresses and files, no torch.
+"""Asynchronous writes and reads of tensor bytes in a file (disk offloading); knows addresses and files, no torch.
 
 One file without a name, so that nothing is left behind whatever happens; one thread writes, one reads. Threads see
 addresses only: whoever sends keeps the memory alive until `wait_sent`, whoever fetches until `wait_fetched`.

@@ -1,4 +1,4 @@
-"""How does what the backward needs leave the memory and come back in time, as a plan has decided?
+"""Offloading of saved tensors: what the backward needs is moved out of memory and fetched in time, as planned.
 
 Saved-tensor hooks around the whole forward see every tensor that autograd keeps (within a checkpoint they see only
 its input). Each belongs to the node of the plan that made it: the node that is running, or the earlier node whose

@@ -1,4 +1,4 @@
-"""How do bytes of a GPU go to pinned memory of the host and come back beside the computation?
+"""Offloading of GPU tensors to pinned host memory and back, on CUDA streams of its own.
 
 A pool of pinned blocks, reused by size, since making one takes milliseconds; one stream out and one in. A send
 waits for the stream that computes, and the block is freed only after the copy; a fetch is waited for by the stream

@@ -1,4 +1,4 @@
-"""memfit diff: do two runs differ by more than repeats of the same run would?"""
+"""memfit diff: whether two runs differ by more than repeats of the same run would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memfit explain: what drives memory in a study?"""
+"""memfit explain: what drives memory in a study."""
 
 from __future__ import annotations
 

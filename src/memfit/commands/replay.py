@@ -1,4 +1,4 @@
-"""memfit replay: what did this CUDA memory snapshot record, and what would other allocator settings have given?"""
+"""memfit replay: what a CUDA memory snapshot recorded, and what other allocator settings would have given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memfit show: what did this run take?"""
+"""memfit show: the memory of one measured run, in the terminal, as a page or as pictures."""
 
 from __future__ import annotations
 

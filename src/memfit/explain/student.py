@@ -1,4 +1,4 @@
-"""How far out is a value of Student's t, and which value leaves 2.5 % outside?
+"""Student's t distribution: tail probability and the quantile that leaves 2.5 % outside.
 
 The distribution function is an incomplete beta function, by its continued fraction (Lentz' method as modified by
 Thompson and Barnett, 1986); the quantile is found by bisection. Accurate to about 1e-12, so numpy is enough.

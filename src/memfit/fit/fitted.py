@@ -1,4 +1,4 @@
-"""What does a caller of `fit_to_budget` hold in hand: the record of the fit, and the way to take it back?"""
+"""What `fit_to_budget` returns: the record of the fit, and `undo` to take the plan off the model."""
 
 from __future__ import annotations
 

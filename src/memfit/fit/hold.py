@@ -1,4 +1,4 @@
-"""How does a plan come to hold on a live model: planned, applied, proven, and planned again where it did not?
+"""The fit of a model into a budget: plan, apply, prove, and plan again where the proof fails.
 
 The planner is handed in. What counts is what is measured. A plan whose step measures more than the budget is planned
 again for the excess less, at most three times. A plan whose step measures less than it promised leaves room: it is

@@ -1,4 +1,4 @@
-"""How are files kept open in somebody else's program without getting in its way?
+"""Opens files in the user's program under high descriptor numbers, so that none of its own numbers change.
 
 Their numbers are moved far up: low numbers stay as they would be without memfit, and a program that closes
 everything it inherited and opens its own files does not get one of these numbers again, so a mark can never land in

@@ -1,4 +1,4 @@
-"""What was the largest resident size of this process since the last time somebody asked?
+"""High-water mark of resident memory (VmHWM) of this process, with a reset between readings.
 
 The kernel keeps a high-water mark per process, and writing 5 to `clear_refs` lowers it to the present size: read,
 then reset, and every stretch of the program gets an exact peak of its own for about 2 us. `getrusage` reads the

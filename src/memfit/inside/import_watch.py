@@ -1,4 +1,4 @@
-"""How does one learn that the program has just imported torch, without importing it?
+"""Import hook: calls back as soon as the program has imported torch, without importing it.
 
 A finder in front of `sys.meta_path` lets every import pass. When the awaited module comes by, it finds its real
 specification behind itself, calls back once the module is whole, and is gone: the module keeps its own loader.

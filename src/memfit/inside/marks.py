@@ -1,4 +1,4 @@
-"""How does a running program leave marks that survive its sudden death, for a few microseconds each?
+"""Marks of steps and phases that a running program writes, at microseconds each, and that survive its kill.
 
 One file per process, `marks-PID.txt`, made at the first mark (a Python that never trains leaves none). Marks are whole
 lines on an append-only descriptor, so a kill can tear only the last. Any error of the disk switches marking off for

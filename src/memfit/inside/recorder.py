@@ -1,4 +1,4 @@
-"""What does memfit do in one Python process, from its start to its end, and how is all of it undone?"""
+"""Everything that memfit does in one Python process, from its start to its end, and how it is undone."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How many bytes of this process are in memory right now: anonymous, from files, shared?"""
+"""Resident bytes of this process right now: anonymous, from files, shared."""
 
 import os
 

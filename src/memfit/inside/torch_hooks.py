@@ -1,5 +1,4 @@
-"""When does a forward pass, a backward pass and an optimizer's update begin and end, in a program that says nothing
-about it?
+"""Hooks that find forward, backward and optimizer update of a training loop that was not changed.
 
 torch tells: optimizers call global hooks around `step`, every backward pass goes through `torch.autograd.backward`,
 and every module call asks for global hooks. The last would cost time at each call, so the forward hook takes itself

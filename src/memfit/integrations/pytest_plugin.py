@@ -1,4 +1,4 @@
-"""Does a test keep the memory of its tensors within a budget?
+"""pytest plug-in: a test fails when the memory of its tensors exceeds a budget.
 
     @pytest.mark.memfit_budget("64MiB")
     def test_training_fits(): ...

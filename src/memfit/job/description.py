@@ -1,4 +1,4 @@
-"""Which job does a text on the command line mean: a script, a function in a file, or a built-in workload?"""
+"""Description of a job from its text on the command line: a script, a function in a file, or a workload."""
 
 from __future__ import annotations
 

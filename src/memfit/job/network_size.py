@@ -1,4 +1,4 @@
-"""The size of a network: parameters, and outputs of its layers per example. Knows no torch; asks any module.
+"""Size of a network: parameters, and outputs of its layers per example; imports no torch, takes any module.
 
 Of a fully connected network on a known data set it is computed. Of any other, outputs are counted in the first forward
 pass of the training itself, by hooks on the innermost modules, which are gone when that pass is over: nothing is run

@@ -1,4 +1,4 @@
-"""Whom does a training tell how it goes? The terminal, and the study it is a trial of.
+"""Progress of a training: printed to the terminal, and reported to the study whose trial it is.
 
 A built-in training is a trial script like any other: in a study it asks `nni` for its hyperparameters and reports to
 it, whether that is memfit's own shim or NNI itself. Outside of a study `nni` is never imported.

@@ -1,4 +1,4 @@
-"""How is what a function built trained for real, epoch by epoch, and what is told after each?
+"""Trains what a function built, epoch by epoch, and reports after each.
 
 What a function may return: a training (see `training.py`), a fitting that is no neural network, a generator that
 yields its metric after every epoch, or, when it has trained by itself, the final metric, a dictionary of metrics, or

@@ -1,4 +1,4 @@
-"""How is a workload trained for real, as a process of its own?
+"""Trains a workload for real in a process of its own: `python -m memfit.job.run`.
 
     python -m memfit.job.run mlp --set data=mnist --set batch_size=32 --epochs 2
     python -m memfit.job.run train.py:make --set lr=0.1 --steps 20

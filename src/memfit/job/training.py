@@ -1,4 +1,4 @@
-"""What is one training step made of? The description every way of building a job ends in. Knows no torch."""
+"""The description of one training step that every way of building a job ends in; imports no torch."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Runs a program, or attaches to one, samples its memory and leaves a run folder."""

@@ -1,4 +1,4 @@
-"""How does a program measure itself? A context manager and a decorator around the same sampler and the same marks.
+"""Context manager and decorator by which a program measures itself, with the same sampler and marks.
 
     with memfit.measure_run("runs/mine") as run:
         train()

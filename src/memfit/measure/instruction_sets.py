@@ -1,4 +1,4 @@
-"""Which instruction sets really work here? Products are tried in a child, and lower sets until none of them kills it.
+"""Finds the CPU instruction sets that work: products are tried in children, with lower sets until none dies.
 
 A processor may announce an instruction set (AMX, avx512_bf16) that its virtual machine forbids: torch believes the
 announcement, and the first product of that type ends the process by SIGILL. What was found is kept in the user's cache

@@ -1,4 +1,4 @@
-"""Where does a run go on disk, and what stands in its header?"""
+"""Creates the folder of a new run and writes its header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a command run and watched? The side of the memfit command: folder, sampler, terminal, signals, exit code.
+"""Runs a command under the sampler: run folder, sampler process, terminal, signals, exit code.
 
     memfit command ----starts----> sampler process ----starts----> the job (its own process group)
          ^   pipe: live line, end        |                              |

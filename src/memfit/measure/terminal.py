@@ -1,5 +1,4 @@
-"""Who owns the terminal? Job control as a shell does it, so that interactive programs and Ctrl-C, Ctrl-Z work
-unchanged."""
+"""Job control of the terminal as a shell does it, so that interactive programs, Ctrl-C and Ctrl-Z work."""
 
 from __future__ import annotations
 

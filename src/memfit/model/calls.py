@@ -1,4 +1,4 @@
-"""Which modules does one step call, in which order and with which tensors, and who else reads what they return?
+"""Records the module calls of one step: order, tensors passed, and who else reads what they return.
 
 Hooks on every module give the tree of calls; a dispatch mode sees every operator of the forward and notes which
 call it ran in, which storages it read, and how many bytes it made.

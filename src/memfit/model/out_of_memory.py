@@ -1,4 +1,4 @@
-"""Tells errors of torch apart."""
+"""Recognises out-of-memory errors and refusals of sparse tensors, and says what was free and needed."""
 
 from __future__ import annotations
 

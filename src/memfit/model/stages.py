@@ -1,4 +1,4 @@
-"""Which calls are the stages of the chain, and across which boundaries may a checkpoint reach?
+"""Stages of the chain: which module calls form one, and across which boundaries a checkpoint may reach.
 
 Stages are the children of the dominant `ModuleList` or `Sequential`, in the order of their calls. A call is opened,
 so that its children become stages, when it is a `Sequential`, when more than half of all bytes are made in it

@@ -1,4 +1,4 @@
-"""What is run, again and again, while a plan is made and proven, and how is every trace of it removed?
+"""One training step of a live model that can be run again and again, with all state restored afterwards.
 
 A job is one forward and backward of the user's own step, without the update. Before each run the random state is
 set, the gradients are put aside; afterwards parameters, buffers, gradients and random state are what they were.

@@ -1,0 +1,1 @@
+"""Planners of recomputation and offloading: a chain of stages and a budget in, a plan out; no torch."""

@@ -1,4 +1,4 @@
-"""The seam between planners and the rest: a case goes in, a proposal comes out, the arbiter replays it."""
+"""Interface of planners: a case goes in, a proposal comes out, the simulator replays it."""
 
 from __future__ import annotations
 

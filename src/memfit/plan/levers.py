@@ -1,4 +1,4 @@
-"""What else would make it fit: splitting the batch, half precision, another update; and at what price?
+"""Other changes that would make a training fit (micro-batches, half precision, another optimizer), with prices.
 
 Each lever rewrites the chain and plans again. The rewriting is an assumption, said with the lever: everything a stage
 leaves grows with the batch; half precision halves it; seconds of a part of the batch are that part of the seconds, plus

@@ -1,4 +1,4 @@
-"""Which saved tensors are dropped and made again, operator by operator, so that a traced step fits into a budget?
+"""Planner inside of blocks: which saved tensors are dropped and recomputed, operator by operator.
 
 For a set of dropped tensors the step is replayed on the moments of its trace: a dropped tensor is gone between its
 last reader in the forward and its first use in the backward. There it is made again by the operators that made it,

@@ -1,4 +1,4 @@
-"""What sets the peak of a plan, and what does each of its decisions give and take?"""
+"""Reasons of a plan: what sets its peak, and what each decision saves and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine answers a question, and which options does it refuse? Decided before anything slow is done."""
+"""Chooses the engine of a prediction, and refuses options that it cannot honour, before anything slow."""
 
 from __future__ import annotations
 

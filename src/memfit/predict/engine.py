@@ -1,4 +1,4 @@
-"""The seam between the two engines of a prediction: what an engine is asked, and what it answers."""
+"""Interface of prediction engines: what an engine is asked, and what it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators did the user allow to run for real, and how is one named? Pure."""
+"""Operators that the user allowed to run for real (`--allow-real`), and how one is named; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does the peak change with one setting, and which is the largest value that fits? Traces again where it has to."""
+"""Sweep of one setting: the peak at each value, and the largest value that fits."""
 
 from __future__ import annotations
 

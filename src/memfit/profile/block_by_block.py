@@ -1,4 +1,4 @@
-"""How is a model profiled and proven on a machine that cannot hold its plain step?
+"""Profile of a model whose plain step this machine cannot hold: block by block.
 
 The plain step is run on fake tensors only: they give the stages and what it would take. Everything that is measured
 is measured while every block is recomputed alone, at its second run: what it leaves, what it holds in passing, and

@@ -1,4 +1,4 @@
-"""What does it cost, beside the second run itself, to drop what a call saves and to make the call again?
+"""Cost of checkpointing a call besides the second run itself.
 
 It is Python: noting the state of modules and generators, a holder for every tensor, laying everything back. So it
 depends on the number of calls and of saved tensors, and not on their sizes. Measured once in a process, with tiny

@@ -1,4 +1,4 @@
-"""Where may a checkpoint end before the last module of a stage, and what does the stage's second run then take?
+"""Ends of checkpoints before the last module of a stage, and the cost of the shorter second run.
 
 A linear layer and the ReLU after it are one stage, for nobody keeps the boundary between them. A checkpoint that ends
 there need not hold the ReLU: the ReLU leaves nothing but its output, which stays in any case, and the linear layer's

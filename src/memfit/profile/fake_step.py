@@ -1,4 +1,4 @@
-"""Which stages has a model that is too large, or meant for a device that is not here? Found on fake tensors."""
+"""Stages of a model on fake tensors, for a model too large or a device that is not here."""
 
 from __future__ import annotations
 

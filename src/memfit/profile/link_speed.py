@@ -1,4 +1,4 @@
-"""How fast is a folder, really? Written through to the disk, read back without the page cache."""
+"""Speed of a folder: written through to the disk, read back without the page cache."""
 
 from __future__ import annotations
 

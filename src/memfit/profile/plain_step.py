@@ -1,4 +1,4 @@
-"""What does each stage of a live model take: bytes kept, bytes in passing, gradients, seconds?
+"""Profile of the stages of a live model by plain steps: bytes kept and in passing, gradients, seconds.
 
 Three kinds of runs of the user's own step, none of which leaves a trace: one plain under the allocator's eyes, one
 with every block checkpointed (what a block holds in passing while nothing is kept), and some under a clock alone.

@@ -1,4 +1,4 @@
-"""How does a predicted timeline become a chain, for a device that is not here? Pure.
+"""Chain of stages from a predicted timeline, for a device that is not here; pure.
 
 The timeline says which storage lived from when to when and which module made it. Laid out as the events of an
 allocator, with marks where the stages begin and end, it is read in the same way as a measured step. What a

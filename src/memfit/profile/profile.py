@@ -1,4 +1,4 @@
-"""What does each stage of a live model take? By plain steps where this machine can hold them, else block by block."""
+"""Profile of a live model: by plain steps where this machine can hold them, else block by block."""
 
 from __future__ import annotations
 

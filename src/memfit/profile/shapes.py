@@ -1,4 +1,4 @@
-"""What chain has a network, from shapes alone? One forward on fake tensors, in a fraction of a second.
+"""Chain of a network from shapes alone: one forward on fake tensors.
 
 Every storage that autograd keeps counts once, for the stage that was running; nothing is assumed about the scratch of
 kernels. Seconds are arithmetic operations of products over 10^12, and a backward takes two forwards.

@@ -1,4 +1,4 @@
-"""How much work is each stage of a chain? Its operators are counted in one forward on fake tensors.
+"""Floating-point operations of each stage, counted in one forward on fake tensors.
 
 An operator belongs to the stage whose module is running; what runs between modules is glue, and belongs to the glue
 that stands there in the draft, or to the stage before. How operators become work is not decided here: the counters are

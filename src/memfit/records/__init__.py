@@ -1,0 +1,1 @@
+"""Frozen data that crosses rooms and goes to disk; reads nothing, decides nothing."""

@@ -1,5 +1,4 @@
-"""What is known of a CUDA allocator's memory: its segments and blocks, what a run of it gave, and the allocation that
-failed."""
+"""State of a CUDA allocator: segments, blocks, results of a simulated run, and the allocation that failed."""
 
 from __future__ import annotations
 

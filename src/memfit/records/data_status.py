@@ -1,4 +1,4 @@
-"""What is known of the data sets on this machine: which are there, how large, and where?"""
+"""Status of the data sets on this machine: which are there, how large, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found by looking at records: how far repeats of a run may differ, and how two runs differ?"""
+"""Noise of repeats of a run, and the difference of two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products of torch work on this processor, and what to set where it announces instructions that it forbids."""
+"""Report of `memfit doctor`: what can be measured here, and which instruction sets of torch work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a number kept together with where it came from?"""
+"""A number together with its source (measured, predicted, assumed), its bounds, or why it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a run folder lie on disk? Names, versions and the binary sample layout, in the standard library alone.
+"""Layout of a run folder on disk: names, versions, binary samples; standard library only.
 
 The sampler process writes by this file and `records.files` reads by it, so neither can drift from the other.
 

@@ -1,4 +1,4 @@
-"""Where did the operating system's number go? The peak of a process, split into lines that add up to it."""
+"""Ledger of a process: its peak, split into lines that add up to it."""
 
 from __future__ import annotations
 

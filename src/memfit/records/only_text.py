@@ -1,6 +1,4 @@
-"""Text that every JSON reader takes: a file name may hold any bytes, and Python writes those that are no UTF-8 as lone
-surrogates, which are valid in no JSON document. Standard library only.
-"""
+"""Text that every JSON reader takes: file names with bytes that are no UTF-8 are escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a planner know (a chain of stages, a link, a budget), and what does it promise (a plan)?
+"""Chain of stages, link and budget (what a planner knows), and the plan (what it promises).
 
 The chain is what training does to one model: stages in the order of the forward. A value between two stages is a
 *boundary*; boundary `i` is the output of stage `i`. A stage that is kept leaves `saved_bytes` behind for its backward,

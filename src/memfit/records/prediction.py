@@ -1,4 +1,4 @@
-"""What is foreseen of one training: peaks with the level they stand on, who is alive there, what was assumed."""
+"""Prediction of one training: peaks by level, tensors alive there, assumptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers can a record hold? Types for the fields of records that are read from disk: beyond them lies damage.
+"""Types for numbers in records read from disk: values beyond them mean damage.
 
 A line with a number out of its range is left out like any other line that cannot be read, so that nothing behind the
 reader meets a size of 2^64 bytes or a negative time.

@@ -1,5 +1,4 @@
-"""Published results run again: which there are, each statement of their sources with evidence and a verdict, and the
-tables of three of them (offloading, edge, hyperparameters)."""
+"""Published results run again: statements with evidence and verdict, and the tables of three results."""
 
 from __future__ import annotations
 

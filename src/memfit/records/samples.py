@@ -1,4 +1,4 @@
-"""What was read, how often, how late, and what failed: the samples of one run as arrays."""
+"""Samples of one run as arrays: what was read, how often, how late, and what failed."""
 
 from __future__ import annotations
 

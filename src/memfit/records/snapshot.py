@@ -1,7 +1,6 @@
-"""What does a memory snapshot of PyTorch's CUDA allocator hold: its segments at the end, and the events before?
+"""CUDA memory snapshot of PyTorch: its segments at the end, and the events before.
 
-And, once it was replayed: did the simulated allocator do what the real one did, and what would other settings have
-given?
+Once it was replayed, also whether the simulated allocator did what the real one did, and the effect of other settings.
 """
 
 from __future__ import annotations

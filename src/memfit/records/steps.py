@@ -1,4 +1,4 @@
-"""When did each optimizer step begin and end, through which phases, and what was the exact peak of each?"""
+"""Optimizer steps of a run: begin, end, phases, and the exact peak of each."""
 
 from __future__ import annotations
 

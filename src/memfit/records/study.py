@@ -1,4 +1,4 @@
-"""What is known of many runs: the space they were drawn from, how the study was set up, and how each trial went?
+"""Study of many runs: search space, setup, and how each trial went.
 
     SearchSpace     parameters in the order they were written; five kinds cover every type of NNI, a sixth those that
                     only a custom tuner knows

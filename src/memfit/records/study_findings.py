@@ -1,4 +1,4 @@
-"""What was found by looking at a whole study: what drives memory, what else moved it, and what the data cannot tell?"""
+"""Findings on a study: what drives memory, what else moved it, and what the data cannot tell."""
 
 from __future__ import annotations
 

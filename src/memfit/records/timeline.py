@@ -1,4 +1,4 @@
-"""Which tensor storages lived from when to when, who made them, and what for?
+"""Timeline of tensor storages: lifetimes, who made them, and what for.
 
 One record for both ways of knowing: a traced real step and a predicted one. Time is the index of the event in the
 log, so that two runs of the same program can be laid over each other; seconds stand beside it where a clock was

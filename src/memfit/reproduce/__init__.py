@@ -1,1 +1,1 @@
-"""PUBLISHED RESULTS: run again, published beside ours, every statement of the sources with evidence and a verdict."""
+"""Published results run again, published beside ours, every statement with evidence and a verdict."""

@@ -1,5 +1,4 @@
-"""Training a ResNet on a small device: memory, the price of fitting by published formulas and by the optimal plan, and
-whether it is worth it; with the published statements.
+"""Training a ResNet on a small device: memory, the price of fitting, and the published statements.
 
 The edge work (Kukreja et al., "Training on the edge: the why and the how", 2019) takes a ResNet as a chain of equal
 layers, as many as its name says, with a backward of two forwards:

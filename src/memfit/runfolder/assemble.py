@@ -1,6 +1,6 @@
-"""How do the raw events of a run folder become one record with the figures a person asks for?
+"""Assembles the raw events of a run folder into one RunRecord.
 
-The rules for peaks are in `records.peaks`.
+The rules for peaks are in `runfolder.peaks`.
 """
 
 from __future__ import annotations

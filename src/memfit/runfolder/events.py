@@ -1,4 +1,4 @@
-"""What may stand in a line of events.jsonl? One struct per kind; a line that fits none is left out and counted."""
+"""Kinds of lines in events.jsonl, one struct each; a line that fits none is left out and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did the job's own Python process write about its steps? Reads marks-PID.txt.
+"""Reader of marks-PID.txt: what the job's own Python process wrote about its steps.
 
 A text file of short lines, appended with one `write` each, so that every line but the last is whole after any kill:
 

@@ -1,4 +1,4 @@
-"""How large did each process and the whole job become, and is that exact?
+"""Peaks of each process and of the whole job, and whether they are exact.
 
 One process: the kernel's high-water mark. It is exact when it was read to the end:
   - by the job's own exit mark, which keeps the peak of every reset;

@@ -1,4 +1,4 @@
-"""How is a run folder read, whatever state a crash left it in?
+"""Reader of run folders, whatever state a crash left them in.
 
 Everything in the folder is data: it is parsed, never executed, and a torn tail is cut off. Only regular files are
 opened, and of each only so much is read. What is missing becomes a note or an unknown figure with its reason; only a

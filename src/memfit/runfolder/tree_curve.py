@@ -1,4 +1,4 @@
-"""How much memory did the whole process tree take at each moment, when only resident sizes are read all the time?
+"""Memory of the whole process tree over time, from resident sizes and rarer proportional ones.
 
 Resident sizes count a page once per process that maps it, so their sum is an upper bound (2.6 times too high with two
 forked data workers). A page walk tells what each process really adds (`share_bytes`) but costs 100 000 times more, so

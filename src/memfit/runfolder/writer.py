@@ -1,4 +1,4 @@
-"""How is a run folder written while the job runs, so that a kill at any moment leaves a readable one?
+"""Writer of run folders while the job runs; a kill at any moment leaves a readable one.
 
 Standard library only: the sampler process writes through this. Samples are appended as fixed-size records and events as
 whole lines, both with plain `write` calls on append-only files: the kernel holds every finished call, whatever dies.

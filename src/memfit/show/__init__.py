@@ -1,0 +1,1 @@
+"""Shows records to people: terminal text, figures, HTML pages, exports; measures and decides nothing."""

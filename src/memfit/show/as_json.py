@@ -1,4 +1,4 @@
-"""How does what is drawn become JSON: stable keys, plain lists, null where a number is unknown?"""
+"""JSON of what is drawn: stable keys, plain lists, null where a number is unknown."""
 
 from __future__ import annotations
 

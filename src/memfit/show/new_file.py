@@ -1,4 +1,4 @@
-"""May this file be written, and is it whole? What a user made is never overwritten by surprise, nor left half."""
+"""Writes a file whole or not at all, and never overwrites what a user made without being asked."""
 
 from __future__ import annotations
 

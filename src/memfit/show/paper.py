@@ -1,4 +1,4 @@
-"""How does a rich renderable become text for this terminal, this pipe or this file?
+"""Renders rich text for this terminal, pipe or file.
 
 Width and colour are decided here once: colour only on a terminal and never with NO_COLOR; letters that the stream
 cannot write are replaced by plain ones.

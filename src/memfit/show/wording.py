@@ -1,4 +1,4 @@
-"""How is a figure put into words: its value, its bounds, where it came from, or why it is unknown?"""
+"""Figures in words: value, bounds, where it came from, or why it is unknown."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""MANY RUNS: search spaces, NNI's files, tuners and assessors, trials, storage, cluster."""
+"""Studies of many runs: search spaces, NNI's files, tuners and assessors, trials, storage, cluster."""

@@ -1,4 +1,4 @@
-"""How does a study run from its first trial to its last, through interruptions of every kind?
+"""Coordinator of a study from its first trial to its last, through interruptions of every kind.
 
     ask the engine -> store the proposal -> (predict, reject) -> start -> hear -> tell the engine -> store the end
 

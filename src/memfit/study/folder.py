@@ -1,4 +1,4 @@
-"""Where is a study on disk, is it this study, and may it go on?
+"""Folder of a study on disk: whether it is this study, and whether it may be resumed.
 
     memfit-studies/NAME/
       where.json     the study's id, and the address of its database (never a password)

@@ -1,4 +1,4 @@
-"""How is a whole study kept in one JSON file, for another program or another day?"""
+"""A whole study in one JSON file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a person on the command line, or in Python, want to run: which file, which space, which changes to it?"""
+"""Request for a study from the command line or Python: file, search space, changes to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a study opened, run for one session, and closed?"""
+"""Session of a study: opened, run, and closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chains do planners see in tests and benchmarks? Small odd ones, and long ones that look like networks."""
+"""Made chains for tests and benchmarks of planners: small odd ones, and long ones that look like networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would the job's own process have written of one traced step? A small transformer's storages, made up but whole.
+"""Made ledger of one traced step of a small transformer.
 
 The tensors at the peak are computed from the spans of the timeline, so the two can be checked against each other.
 """

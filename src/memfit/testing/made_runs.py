@@ -1,4 +1,4 @@
-"""What does a run folder look like when nothing was run? Writes realistic ones for tests, demonstrations and replays.
+"""Made run folders, realistic without any run, for tests, demonstrations and replays.
 
 A made run goes through the same writer as a real one, so every reader is exercised end to end. All numbers follow from
 the plan and its seed: the same plan gives the same bytes. Nothing here may be shown as if it had been measured on a

@@ -1,4 +1,4 @@
-"""What is the best plan of a tiny chain, found by trying all of them? Shares no code with the planners.
+"""Best plan of a tiny chain by trying all of them; shares no code with the planners.
 
 Plans are tuples of their own: `("keep", stage, option)` and `("again", inside)`. Each is acted out on a meter that
 holds and drops bytes; transfers are acted out moment by moment. Everything is written for plainness, nothing for

@@ -1,4 +1,4 @@
-"""Do two runs differ, and by more than repeats of the same run would?
+"""Difference of two runs, compared with how far repeats of the same run differ.
 
 Every quantity known on a side becomes a row with its own noise (explain/run/noise.py). A difference above the noise is
 called larger; below it, within; and where a run was cut short, a number is missing or its bounds overlap, the

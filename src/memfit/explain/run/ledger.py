@@ -1,4 +1,4 @@
-"""Where did the operating system's number go, line by line, and what is left without a name?
+"""Breakdown of the peak RSS of a run into named lines that add up to it, and what is left without a name.
 
 The first ledger is that of the job: its lines add up to the headline. One process is explained from the inside
 (`ledger_parts`), the others of its tree by what they add to it at the peak (`ledger_share`). Further ledgers explain

@@ -1,4 +1,4 @@
-"""Whose part of the headline is which? The processes of a tree at the moment of its peak.
+"""Share of each process in the peak of its process tree.
 
 A page that several processes share is counted in the one that is explained from the inside (forked workers share their
 parent's pages); the others get what is left of the headline, in proportion to what they had for themselves.

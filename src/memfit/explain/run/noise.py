@@ -1,4 +1,4 @@
-"""How far would a repeat of the same run land from this one?
+"""Run-to-run noise of the peak: how far a repeat of the same run would land from this one.
 
 Three sources, each with where it comes from:
   - the allocator: with glibc's moving mmap threshold, identical CPU jobs land in one of two modes, up to 7.5 %

@@ -1,4 +1,4 @@
-"""Statistics of repeated runs: how far do the means of two groups differ, and how small a difference would be seen?
+"""Statistics of repeated runs: difference of the means of two groups, and the smallest difference that shows.
 
 Welch's t (1947): the difference of the means with an interval from the variance of each group, with the degrees of
 freedom of Welch and Satterthwaite. One false alarm in twenty is allowed for a whole table, so the share of one row is

@@ -1,4 +1,4 @@
-"""What does each hyperparameter do to memory, and which two act together?
+"""Effects of single hyperparameters on memory, and interactions of two.
 
 One model holds every hyperparameter at once, so that each effect is what remains when the others are held fixed. Each
 number enters as it is or as a logarithm, whichever fits better. Then every pair is added in turn (two that act

@@ -1,4 +1,4 @@
-"""What drives memory in a study? One number per trial in, findings in plain sentences out.
+"""Explanation of a study: one number of memory per trial in, findings in plain sentences out.
 
 Three families of questions share an error rate of one in twenty: what else than hyperparameters moved memory (order,
 other programs, time of day), what each hyperparameter does alone and in pairs, and which of them are important. In a

@@ -1,4 +1,4 @@
-"""In which columns of numbers do hyperparameters enter a model?
+"""Encoding of hyperparameters as columns of numbers for a regression.
 
 Numbers enter as they are or, when they span a factor of ten or more, also as logarithms; which of the two fits better
 is decided later and paid for. A list of layer widths enters as the number of layers and the sum of units. Everything

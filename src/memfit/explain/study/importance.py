@@ -1,4 +1,4 @@
-"""Which hyperparameters decide whether a trial is among the largest?
+"""Importance of hyperparameters for memory by PED-ANOVA: which decide whether a trial is among the largest.
 
 PED-ANOVA (Watanabe, Bansal and Hutter, "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary
 subspaces", IJCAI 2023): a hyperparameter matters when its values among the top trials are spread differently than

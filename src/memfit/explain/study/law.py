@@ -1,4 +1,4 @@
-"""Does memory follow a law: bytes = a + b * parameters + c * batch * activations?
+"""Fit of the law bytes = a + b * parameters + c * batch * activations to the trials of a study.
 
 Fitted by least squares and judged on trials it has not seen: each trial is foreseen from all the others (PRESS; Allen
 1974), and what counts is how much better that goes than without the law's terms. A law that foresees less than four

@@ -1,4 +1,4 @@
-"""Did something other than the hyperparameters move the memory of trials: when they were recorded, or other programs?
+"""Effects on the memory of trials that are no hyperparameters: their order in time, and other programs.
 
 Order: is there a trial from which on memory is different (a step; every place between the second and the last but one
 is tried), or does it drift? The largest of all these values is compared with the largest in shuffled orders, so

@@ -1,4 +1,4 @@
-"""Which trials differ in one hyperparameter only, or in none, and by how much memory?
+"""Pairs of trials that differ in one hyperparameter only, or in none, and their difference in memory.
 
 Such twins are the cleanest evidence a study holds, unless something else happened between them. Among trials that are
 alike in everything but one hyperparameter, the two furthest apart in memory are taken. One pass per hyperparameter.

@@ -1,4 +1,4 @@
-"""How much of the differences between trials does a set of columns explain, beyond other columns, and how surely?
+"""Linear regression over trials: variance explained beyond other columns, with its significance.
 
 Least squares by QR. A test of columns compares the fit with and without them (an F value), brought to the scale of a
 normal deviate (Wilson and Hilferty 1931; Paulson 1942), so that tests of one and of several columns can be compared.

@@ -1,4 +1,4 @@
-"""What can be compared in a study: one number of memory per trial, and what was different between the trials?
+"""Table of a study: one number of memory per trial, and the columns in which the trials differ.
 
 A trial that ran out of memory has no number: its true size lies above what was read. It is left out and counted,
 because leaving out the largest makes every effect look smaller.

@@ -1,4 +1,4 @@
-"""How much of this process is the C heap in use, the C heap kept free, and Python's own heap?
+"""Sizes of the C heap (in use, kept free) and of Python's own heap in this process.
 
 glibc's `mallinfo2` answers in a third of a microsecond; Python's allocator prints its statistics into a stream of
 the C library, which takes about 40 us. Where one of them does not exist (another libc, another Python), the answer

@@ -1,4 +1,4 @@
-"""What did importing each package add to the process, apart from what it imported in turn?
+"""Resident memory that importing each package added, apart from what it imported in turn.
 
 The loaders of Python files and of extension modules are wrapped; around each module the resident size is read, and
 what nested imports took is subtracted. Packages imported late (inside a function, long after the start) are counted

@@ -1,4 +1,4 @@
-"""What does the ledger of this process need to know that has nothing to do with torch, and where does it write?"""
+"""Ledger of this process, apart from torch: reads resident parts, heaps and import costs, and writes them."""
 
 import atexit
 import json

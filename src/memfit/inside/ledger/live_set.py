@@ -1,4 +1,4 @@
-"""Given the log of a traced step: when was the most memory in tensors, and whose was it?
+"""Peak of the live tensors in the log of a traced step, and which tensors were alive there.
 
 Pure: numbers and names in, plain dictionaries out. Two corrections are made to what the log says:
   - storages that existed before the step but were first seen in the middle of it are moved to its beginning;

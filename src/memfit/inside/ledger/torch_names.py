@@ -1,5 +1,4 @@
-"""What are the tensors of a training program called, and which of them are parameters, buffers, gradients or
-optimizer state?
+"""Names and categories of a program's tensors: parameters, buffers, gradients, optimizer state.
 
 Names are those of `model.named_modules()`. Where several models are called in one step (a GAN), each gets its class
 name in front.

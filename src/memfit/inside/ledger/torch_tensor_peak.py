@@ -1,5 +1,4 @@
-"""What is the most memory that tensors take inside of a `with` block, and whose is it? Exact, and the same on every
-machine."""
+"""Peak of tensor memory inside of a `with` block, and which tensors make it up; exact, the same on every machine."""
 
 from collections import namedtuple
 

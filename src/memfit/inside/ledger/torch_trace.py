@@ -1,4 +1,4 @@
-"""What happened in one traced step: which storage was what, and when were they alive?
+"""Trace of one step: which storage was what, and from when to when it was alive.
 
 Categories are decided when the step is over: a storage found in `p.grad` when the update begins was a gradient
 since its birth, one that lives into the backward pass was an activation, one that does not was a temporary.

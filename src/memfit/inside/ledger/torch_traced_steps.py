@@ -1,4 +1,4 @@
-"""Which steps are traced, and what is written about each of them?
+"""Chooses the steps whose tensors are traced, and writes what was seen of each.
 
 The second step is the first that looks like all others (the first one creates the optimizer's state); after it
 every k-th is traced. With n optimizers taking turns, n steps in a row are traced each time. Out of turn are traced

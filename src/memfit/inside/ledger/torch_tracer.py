@@ -1,4 +1,4 @@
-"""Which tensor storages are born and die during a step, by which operator, in which module and phase?
+"""Dispatch mode that logs tensor storages of a step: operator, module, phase, birth and death.
 
 A dispatch mode sees every operator. Per operator it does as little as it can (about 10 us on top of it) and writes
 a log; all thinking happens afterwards, in `live_set.py`. A birth is an output whose storage is not known yet, a death

@@ -1,4 +1,4 @@
-"""How does memfit get into a Python program that knows nothing of it?
+"""Start-up hook: loads memfit into an unmodified Python program through `sitecustomize`.
 
 Python imports a module of this name at start-up when it lies on the path; `memfit measure` puts this folder, and
 nothing else, in front of PYTHONPATH. The program must not notice: the folder leaves `sys.path` at once (the

@@ -1,4 +1,4 @@
-"""Where are fetched data sets kept, and which of them are whole?"""
+"""Cache folder of fetched data sets, and which of them are complete."""
 
 from __future__ import annotations
 

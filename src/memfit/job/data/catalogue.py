@@ -1,4 +1,4 @@
-"""Which data sets can be fetched, what are they made of, and where do they lie?
+"""Catalogue of data sets that can be fetched: their files, checksums and sources.
 
 A file is known by the size and md5 of its content, whatever it was packed in, so every source of the same content is as
 good as the official one.

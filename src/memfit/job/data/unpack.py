@@ -1,4 +1,4 @@
-"""Which of the wanted files are in a download, whatever it is packed in?
+"""Finds the wanted files in a download, whatever archive it is packed in.
 
 Files are recognised by size and md5, never by the name an archive gives them, so no name from outside becomes a path.
 Content is read in pieces and only as far as the wanted size.

@@ -1,5 +1,4 @@
-"""How are a model and a batch made into a training with an optimizer, a precision and the usual techniques, in plain
-torch?"""
+"""Makes a training of a model and a batch: optimizer, precision, gradient accumulation, clipping."""
 
 from __future__ import annotations
 

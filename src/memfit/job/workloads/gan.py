@@ -1,4 +1,4 @@
-"""A generator and a discriminator that train against each other, with an optimizer each (after DCGAN, 2015)."""
+"""DCGAN: a generator and a discriminator that train against each other, with an optimizer each (2015)."""
 
 from __future__ import annotations
 

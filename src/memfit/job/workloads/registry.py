@@ -1,4 +1,4 @@
-"""Which trainings come with memfit? Names only; each is built by a small file in plain torch, or in scikit-learn."""
+"""Names of the built-in trainings; each is built by a small file in plain torch, or in scikit-learn."""
 
 from __future__ import annotations
 

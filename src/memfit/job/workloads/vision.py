@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 (He et al., 2015; with the stride in the 3x3 convolution) on square images."""
+"""ResNet-18 and -50 (with the stride in the 3x3 convolution), DenseNet-121 and VGG-16 on square images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which memory control group holds this process, what does it allow, and has it killed before?
+"""Memory control groups (cgroup v1 and v2) that bound this process: their limits and their OOM kills.
 
 Both versions: v2 (`memory.max`, `memory.events`) and v1 (`memory.limit_in_bytes`, `memory.oom_control`), also mounted
 side by side. A limit holds for everything below it: the smallest between the process's own group and the mount counts.

@@ -1,4 +1,4 @@
-"""How do two readings of an energy counter become joules, or an honest "not known"?
+"""Joules from readings of energy counters, or the reason why they are not known.
 
 Standard library only: the sampler process uses this. Each reader (`read_powercap`, `read_nvml`) answers with marks, the
 running totals of its domains at one moment; two marks of a domain make a span; a span becomes an event of the run

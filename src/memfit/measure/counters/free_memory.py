@@ -1,4 +1,4 @@
-"""How many bytes may this process still take before the machine, a limit or its control group stops it?
+"""Free memory for this process: the machine, its rlimit and its control group, whichever ends first.
 
 Read from /proc and /sys, standard library only. What cannot be read does not count; None when nothing can.
 """

@@ -1,4 +1,4 @@
-"""On what machine, and with which settings that change allocation, is this run made?
+"""Description of the machine and of the settings that change allocation, for the header of a run.
 
 Standard library only. Linux first; elsewhere a field that cannot be had is empty, and nothing fails.
 """

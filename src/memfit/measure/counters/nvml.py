@@ -1,4 +1,4 @@
-"""How much memory and energy do NVIDIA GPUs use, in all and by process, by the driver's management library?
+"""Memory and energy of NVIDIA GPUs, in all and by process, read through NVML.
 
 Standard library only: libnvidia-ml.so.1 comes with the driver and is called through ctypes, which is loaded when the
 library is opened and not before. Every return code is checked and named; what one device refuses does not touch the

@@ -1,4 +1,4 @@
-"""How is a function of the NVIDIA driver's library called, and what do its answers mean?
+"""ctypes binding of NVML, the NVIDIA driver's management library, and the meaning of its return codes.
 
 ctypes is loaded when a library is opened and not before. Every return code is checked; the numbers are those of nvml.h.
 """

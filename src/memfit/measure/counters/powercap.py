@@ -1,4 +1,4 @@
-"""How much energy have the processor packages and their memory used, by the kernel's power-capping counters?
+"""Energy of processor packages and DRAM from the kernel's powercap counters (RAPL).
 
 Standard library only. Linux shows the RAPL counters under /sys/class/powercap, on Intel and (since 5.11) on AMD:
 

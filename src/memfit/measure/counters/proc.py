@@ -1,4 +1,4 @@
-"""What do the kernel's files say about a process and about the machine? Linux /proc, standard library only.
+"""Linux /proc: memory counters of a process and of the machine; standard library only.
 
 Cost of one read for a process of 4 GiB: `statm` 1.5 us through an open file, `status` 9-17 us, `smaps_rollup` 123 000
 us. So statm is read all the time, status now and then, and the page walks only at chosen moments: they also hold the

@@ -1,1 +1,1 @@
-"""What can this machine measure?"""
+"""Probes of what this machine can measure (`memfit doctor`)."""

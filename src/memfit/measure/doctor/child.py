@@ -1,4 +1,4 @@
-"""A small process to try counters on: it resets its own high-water mark, tells what it saw, and waits to be read."""
+"""Child process to try counters on: resets its own high-water mark, reports its readings, waits to be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the GPU driver and the processor's energy counters answer here?"""
+"""Probes of the GPU driver and of the processor's energy counters."""
 
 from __future__ import annotations
 

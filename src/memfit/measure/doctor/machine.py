@@ -1,4 +1,4 @@
-"""What do the clock, the kernel, the C library and the current folder of this machine allow memfit to measure?"""
+"""Probes of the clock, the kernel, the C library and the current folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which memory counters of another process can be read here, and at what cost?
+"""Probes of memory counters of another process: which can be read here, and at what cost.
 
 They are tried on a small child, because that is how the sampler meets them, and so that the caller's own high-water
 mark stays as it is.

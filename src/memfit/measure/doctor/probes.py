@@ -1,4 +1,4 @@
-"""What can be measured here? The list of everything that is tried, and the rule that a probe never fails.
+"""List of all probes of `memfit doctor`, and the rule that a probe never raises.
 
 What goes wrong inside of a probe is its answer: a machine that refuses everything still gets its report.
 """

@@ -1,4 +1,4 @@
-"""What does a probe answer with?"""
+"""Answer of a probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which software beside memfit is installed here, and do torch's products work? Nothing of it is imported here."""
+"""Probes of installed software, and of torch's matrix products; imports none of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a run folder keep of the GPUs at one moment: each device, and the job's own processes on it?
+"""GPU events of a run folder: each device, and the job's own processes on it.
 
 A device that cannot be read gives no event at all, for its bytes are unknown and not zero; the reason becomes a note,
 once.

@@ -1,4 +1,4 @@
-"""When has a job gone over its limit, and how is it ended? Standard library only.
+"""Memory limit of a job: when it is exceeded, and how the job is ended; standard library only.
 
 First SIGTERM to the job's group, so that it can save what it has; SIGKILL when the grace period is over or the memory
 keeps growing.

@@ -1,4 +1,4 @@
-"""How does the job begin? Like a program started by a shell: own process group, own terminal, untouched signals.
+"""Starts the job as a shell would: own process group, own terminal, untouched signals.
 
 A fork, because the terminal must be the job's before its first instruction: given to it a moment later, a fast
 program would read in the background and be stopped, and a Ctrl-Z typed in that moment would stop memfit instead.

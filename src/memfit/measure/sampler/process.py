@@ -1,5 +1,4 @@
-"""The process that watches the job: starts it (or attaches to it), reads its counters at a steady rate, and writes
-them down.
+"""The sampler process: starts a job or attaches to it, reads its counters at a steady rate, writes them down.
 
 Started as a fresh interpreter that loads the standard library and the few memfit files below, nothing else: it stays
 near 10 MiB, and that matters, because a job inherits the size of the process that starts it as the floor of the

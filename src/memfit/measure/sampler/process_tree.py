@@ -1,4 +1,4 @@
-"""Which processes belong to the job right now? Standard library only.
+"""Process tree of the job: which processes belong to it right now; standard library only.
 
 A process belongs to the job when its parent does. Looking is gated by the kernel's newest process number, so that a
 quiet machine costs one 1.5 us read per look. The sampler is a subreaper (see `become_subreaper`), so a process whose

@@ -1,4 +1,4 @@
-"""When is the expensive reading (proportional set size) worth its price, and what does it say between two readings?
+"""Proportional set size (PSS): when this expensive reading is taken, and what holds between two readings.
 
 A page walk costs 0.12-0.16 us per resident 4 KiB page and holds the address-space lock of the job. So: once after the
 start, once after the warm-up, whenever the tree makes a new maximum or changes its members, now and then to see

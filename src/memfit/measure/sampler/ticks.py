@@ -1,4 +1,4 @@
-"""How is every process read at a steady rate, for next to nothing? Standard library only.
+"""Reads every process at a steady rate with little CPU; standard library only.
 
 What a sampler costs is waking up (25-45 us of CPU each time, most of it in the kernel) and running code that has left
 the caches meanwhile. So a tick only reads and keeps the raw text; the text is understood a batch at a time. A

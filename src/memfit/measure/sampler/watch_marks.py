@@ -1,4 +1,4 @@
-"""Which step and phase is the job in right now? Follows the marks files while they grow. Standard library only."""
+"""Follows the marks files while they grow: the step and phase of the job; standard library only."""
 
 from __future__ import annotations
 

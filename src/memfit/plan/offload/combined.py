@@ -1,4 +1,4 @@
-"""Recompute, move, or both: which plan is the fastest within a budget?
+"""Planner that combines recomputation and offloading: the fastest plan within a budget.
 
 Short chains: all nested plans with all sets of moves. Longer ones: first guesses, each with its best moves, then
 descent. Guesses are the best plan that only recomputes; the best that only moves; what published rules move; the best

@@ -1,4 +1,4 @@
-"""What would the best plan be if memory were freed drop by drop as bytes leave? A dynamic program and two bounds.
+"""Fluid model of offloading, in which memory is freed as bytes leave: a dynamic program and two bounds.
 
 The relaxation: bytes queued outward leave the memory continuously, bytes owed inward arrive continuously. Walking
 along the chain, the state is (bytes kept for good, bytes still queued outward when the forward is here, bytes that

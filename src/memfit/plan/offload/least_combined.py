@@ -1,4 +1,4 @@
-"""What is the smallest peak when everything that the first forward leaves may be moved? Exact for a link without limit.
+"""Smallest possible peak when all saved tensors may be moved; exact for a link without limit.
 
 Along the chain only the input of the node at hand, the node itself and, for a checkpoint, the smallest peak of
 redoing it count. O(L^2) states and choices.

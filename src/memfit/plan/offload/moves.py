@@ -1,4 +1,4 @@
-"""For given nodes: which of the things they leave should be moved over the link?
+"""Chooses, for given nodes, which of their saved tensors are moved over the link.
 
 Each set is judged by the waits and fetches of `transfers` and the clock of the simulator. Found by
 

@@ -1,4 +1,4 @@
-"""Which of the things that kept stages leave should be moved over the link, and when? The planners.
+"""Offloading planners: which saved tensors of kept stages are moved over the link, and when.
 
 Two heuristics from relaxations of the same problem (Beaumont, Eyraud-Dubois, Shilova, 2020): the best prefix, from
 moving fractions, and the set of the dynamic program in which memory is freed drop by drop; all sets for short chains;

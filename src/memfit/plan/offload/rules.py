@@ -1,4 +1,4 @@
-"""What do the published offloading systems move, and when do they wait and fetch?
+"""Rules of published offloading systems: what they move, when they wait and when they fetch.
 
 - offload all: everything, with the best waits and fetches there are;
 - vDNN (Rhu et al., 2016) all / conv: the input of every layer, or of convolutions only; each layer waits until the

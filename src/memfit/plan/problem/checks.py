@@ -1,4 +1,4 @@
-"""Is a chain, a link or a budget something a planner can work with? Said before anything slow starts."""
+"""Validation of a chain, a link and a budget before planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations does a plan run, in order, and which values does each make, read and free?
+"""Program of a plan: its operations in order, and the values that each makes, reads and frees.
 
 Nodes are lowered as nested checkpointing executes them: the forward once; then, from the last node to the first, a
 kept stage runs its backward, a checkpoint runs its stages again as its inside says, and then their backward. A value

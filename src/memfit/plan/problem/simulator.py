@@ -1,4 +1,4 @@
-"""How long does a plan take, how much is alive at each moment, and where does it stall? The arbiter of all planners.
+"""Simulator that judges every plan: its time, its live bytes at each moment, and its stalls.
 
 One compute stream runs the operations in order. Two directions of one link carry one transfer each. A send starts when
 its value has been made and the sends before it are over; its bytes are free when it is over and the forward has read

@@ -1,4 +1,4 @@
-"""A chain as arrays: what do its boundaries, sweeps and backwards need?
+"""A chain as numpy arrays: what its boundaries, sweeps and backwards need.
 
 Boundaries are counted from 0, the batch, to `num_stages`; the stage between boundaries `i` and `i + 1` has index `i`.
 """

@@ -1,4 +1,4 @@
-"""When must the compute stream wait for a send, and when may a fetch start, so that the memory holds?
+"""Schedule of transfers: when the compute stream waits for a send, and when a fetch may start.
 
 Sends leave in the order in which values are made, one at a time; fetches come back in the opposite order, also one at a
 time. The value fetched first is the one sent last, so no fetch can start before all sends are over.

@@ -1,4 +1,4 @@
-"""Which plan that only recomputes is the fastest of all that anybody proposes for a case?
+"""The fastest recomputing plan of all planners for a case.
 
 The table of nested plans rounds sizes, and its answer may lie above the optimum by what rounding hides. Where it does
 not reach its own lower bound, the published rules are asked as well, each with all of its settings. Every source alone

@@ -1,4 +1,4 @@
-"""What is the smallest peak a nested checkpoint plan can have, whatever it costs? Exact, without slots.
+"""Smallest possible peak of a nested checkpoint plan, whatever it costs; exact, without slots.
 
 The recursion of `nested_table` with "largest need" in place of "sum of seconds":
 

@@ -1,4 +1,4 @@
-"""Which nested checkpoint plan is the fastest within a budget, and how much faster could any be?
+"""Optimal nested checkpointing: the fastest plan within a budget, with a bound on any faster one.
 
 The dynamic program of `nested_table` on a few fixed grids: one that covers everything kept, one that covers half of
 it, a quarter and so on, down to the smallest peak there is. Fixed grids make the answer monotone: a larger budget

@@ -1,4 +1,4 @@
-"""For every stretch of a chain and every amount of memory: how fast can a nested checkpoint plan be?
+"""Dynamic-programming table of nested checkpointing: every stretch of a chain, every amount of memory.
 
 The dynamic program for heterogeneous chains of Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova ("Optimal
 checkpointing for heterogeneous chains: how to train deep neural networks with limited memory", known as rotor), with a

@@ -1,4 +1,4 @@
-"""How are l equal steps reversed with c snapshots and the fewest repeated steps; and with a disk beside them?
+"""Revolve: reverses l equal steps with c snapshots and the fewest repeated steps; also with a disk.
 
 Griewank and Walther, "Algorithm 799: revolve" (ACM TOMS 2000). A snapshot is the state before a step; the first state
 is one of the c. Besides the advances counted here every step is run once more with everything kept, and then

@@ -1,4 +1,4 @@
-"""Which stages do the simple, published rules recompute?
+"""Simple published checkpointing rules: every block, equal segments, sqrt(n), greedy by size.
 
 - none: keep everything; every block: recompute each stage on its own;
 - equal segments: as `torch.utils.checkpoint.checkpoint_sequential`, runs of equally many stages, the last run kept;

@@ -1,7 +1,8 @@
-"""To what size does the CUDA caching allocator round a request?
+"""PyTorch's CUDA caching allocator: rounding of requests, pools, blocks, segments, splitting and merging.
 
-Up to a multiple of 512 bytes. With `roundup_power2_divisions`, a request that is large enough goes up to the next of
-so many equal steps between two powers of two instead, so that requests of nearly the same size can share a block.
+Requests are rounded up to a multiple of 512 bytes. With `roundup_power2_divisions`, a request that is large enough
+goes up to the next of so many equal steps between two powers of two instead, so that requests of nearly the same size
+can share a block.
 """
 
 from __future__ import annotations

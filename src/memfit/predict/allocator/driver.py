@@ -1,4 +1,4 @@
-"""Where does a device's driver put the memory it hands out, and when has it none left?
+"""Device memory as the CUDA driver hands it out: placement, granularity, and running out of it.
 
 The allocator breaks ties by address, so the order of addresses decides placements. `ChunkedMemory` is the order read
 off real allocator snapshots: address space is taken in chunks of whole 32 MiB, each new chunk below the last (holes

@@ -1,4 +1,4 @@
-"""How does the CUDA caching allocator place blocks with `expandable_segments:True`?
+"""The CUDA caching allocator with `expandable_segments:True`: placement of blocks in growing segments.
 
 Instead of one segment for each driver call, every stream and pool has one long range of addresses (9/8 of the
 device), under which pages are laid as they are needed: 2 MiB each for small blocks, 20 MiB for large ones. A request

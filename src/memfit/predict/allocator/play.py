@@ -1,4 +1,4 @@
-"""What would PyTorch's CUDA allocator make of a sequence of requests: peaks, fragmentation, failure, the least memory?
+"""Plays allocation requests through the simulated CUDA allocator: peaks, fragmentation, failure, least memory.
 
 A sequence is a list of whole numbers: `n > 0` allocates n bytes, and the allocation's number is how many there were
 before it; `-1 - k` frees the k-th allocation; 0 empties the cache. So [4096, 512, -1, -2] allocates twice and frees

@@ -1,4 +1,4 @@
-"""How was PyTorch's CUDA allocator told to behave: what does the text in PYTORCH_ALLOC_CONF mean?
+"""Parser of PYTORCH_ALLOC_CONF: the settings of PyTorch's CUDA allocator.
 
 The grammar is the one of torch 2.13 and 2.14: `key:value,key:[a:1,b:2]`, white space ignored, the last of two equal
 keys wins, and a value is judged by the settings in front of it. Whatever torch refuses is refused here. Three texts

@@ -1,4 +1,4 @@
-"""What does an allocator report about itself: the figures of `torch.cuda.memory_stats()`?
+"""Statistics of the simulated allocator: the figures of `torch.cuda.memory_stats()`.
 
 While it runs, the allocator only notes how much each event changed; currents, peaks and sums are worked out
 afterwards, for all events at once. Three notes are kept for each event: block bytes, requested bytes, and the change

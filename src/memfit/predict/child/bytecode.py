@@ -1,4 +1,4 @@
-"""Bytecode that a guarded child compiles is kept: the child appends it to a file, its parent puts it in place.
+"""Cache of Python bytecode of a sandboxed child: the child appends it to a file, its parent puts it in place.
 
 A prediction's child may not write outside of its folder, so Python could keep nothing of what it compiles there: in an
 environment that was installed without bytecode, every prediction compiled torch's and other libraries' sources again.

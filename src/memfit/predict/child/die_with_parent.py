@@ -1,4 +1,4 @@
-"""What ends a child when memfit itself is killed and can end nothing any more? The kernel, when it is asked to.
+"""Asks the kernel to end a child when its parent is killed (PR_SET_PDEATHSIG).
 
 Standard library only. Ask in the child right after the fork (`subprocess`'s `preexec_fn`): the wish survives an exec,
 and waiting until the child has loaded torch would leave seconds in which it is not heard. The kernel watches the thread

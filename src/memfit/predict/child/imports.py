@@ -1,4 +1,4 @@
-"""Which modules did a job import, and in which surroundings, so that a bare process can be made that has them too?
+"""List of the modules that a job imported, with environment and path, to import them again in a bare process.
 
 A script may import a package after it has set an environment variable (`KERAS_BACKEND`), from a folder it has put on
 `sys.path`, and submodules that the package itself would load later. So all modules are named, in the order in which

@@ -1,4 +1,4 @@
-"""Runs the children of a prediction under instruction sets that work: where one dies by an instruction, once more.
+"""Runs the child of a prediction again with lower instruction sets where one kills it.
 
 Which instruction sets work is found by another room (measure/instruction_sets.py) and handed in as a function.
 """

@@ -1,5 +1,4 @@
-"""What do the two sides of a prediction say to each other: the process that asks and the child that traces? Plain data
-only."""
+"""Request and reply between the predicting process and the child that traces the job; plain data only."""
 
 from __future__ import annotations
 

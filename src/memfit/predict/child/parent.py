@@ -1,4 +1,4 @@
-"""How is a prediction's child process started, and how does its reply (or its crash) come back?"""
+"""Starts the child process of a prediction, and returns its reply or the reason of its crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prediction is doing right now: the child leaves it in a file, the parent tells whoever waits."""
+"""Progress of a prediction: the child writes it to a file, the parent shows it."""
 
 from __future__ import annotations
 

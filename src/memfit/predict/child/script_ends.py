@@ -1,4 +1,4 @@
-"""How does a user's script run in a child, how can it end, and what does an end mean to its user?
+"""Runs a user's script in a child, and describes how it ended.
 
 Both engines ask here. No torch: the phantom GPU's child must not load what fake tensors need.
 """

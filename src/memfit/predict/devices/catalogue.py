@@ -1,4 +1,4 @@
-"""What must a GPU say of itself for torch and cuDNN to choose as they would on it?
+"""Catalogue of GPUs: the properties by which torch and cuDNN choose kernels, sizes and rates.
 
 Each row names the document its numbers were taken from; none was read on a card by us. What the tests confirm: the
 A100 row gives the workspaces that cuDNN took on a real GPU. A GPU that is not in the table is described in a file:

@@ -1,4 +1,4 @@
-"""Which device is meant, how large is it, and what does it take beside the allocator?
+"""Parser of `--device`: which device, its size, and the bytes it takes beside the allocator.
 
 Sizes are what the driver reports as usable (`torch.cuda.get_device_properties(0).total_memory`, "total capacity" in
 PyTorch's out-of-memory messages), in GiB; each row says where its reading was published, or that none was found. The

@@ -1,4 +1,4 @@
-"""How is a Python callable of this very process predicted, without touching the process?
+"""Predicts a Python callable of the calling process, on copies, without changing that process.
 
 The process forks; in the copy every live tensor is swapped for a fake one with its identity kept (so models,
 optimizers and closures stay as they are), and the callable is traced there. It may be a step that uses existing

@@ -1,5 +1,4 @@
-"""The child process of a prediction: reads a request, traces the job on fake tensors, writes a reply. Data in, data
-out.
+"""Child process of a prediction: reads a request, traces the job on fake tensors, writes a reply.
 
 One request is answered for trace_main. `python -m memfit.predict.fake.child_main` waits for lines 'REQUEST REPLY
 OUTPUT' (JSON) on standard input and answers each in a forked copy of itself, so that a sweep imports torch once.

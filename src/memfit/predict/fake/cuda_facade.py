@@ -1,5 +1,4 @@
-"""What does a program see of a GPU that is not there: `torch.cuda`, autocast, gradient scaling? Only within a
-prediction's child."""
+"""Pretended `torch.cuda`: devices, autocast and gradient scaling as a script sees them in a prediction's child."""
 
 from __future__ import annotations
 

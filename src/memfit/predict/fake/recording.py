@@ -1,4 +1,4 @@
-"""How is a job run on fake tensors, so that its storages can be followed without their memory?
+"""Runs a job on fake tensors and records its storages.
 
 Everything is stacked in one place: the fake mode at the bottom (fallback kernels refused: they would run for real),
 above it the mode that answers questions for values, on top the tracker. One step creates optimizer states, the

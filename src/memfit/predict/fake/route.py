@@ -1,4 +1,4 @@
-"""By which route is a job traced for a device, on this build of torch?
+"""Chooses how a job is traced for a device on this build of torch.
 
 - fake cpu: the device is the CPU.
 - fake cuda: CUDA tensors, on a CPU-only build by changes to the child process, on a CUDA build as it is.

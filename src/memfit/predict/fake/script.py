@@ -1,4 +1,4 @@
-"""How is an unmodified training script run on fake tensors, until it has made enough optimizer steps?
+"""Runs an unmodified training script on fake tensors until it has made enough optimizer steps.
 
 The script runs in this (child) process under the recording's modes, as `python script.py arguments` would run it.
 Data loaders load in this process, files go to a scratch folder, `torch.save` saves shapes only, `torch.compile` leaves

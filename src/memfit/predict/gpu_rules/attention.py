@@ -1,4 +1,4 @@
-"""What do the fused attention kernels of torch take beside what they return? Pure, by the kernels' own rules.
+"""Bytes of torch's fused attention kernels besides their results, by the kernels' own rules; pure.
 
 Flash attention spreads few long rows over parts of the keys and joins them in single precision; its backward adds up
 the query's gradient in single precision, and expands keys and values that several heads share. Memory-efficient

@@ -1,4 +1,4 @@
-"""How large is the workspace that torch gives cuBLAS, and does it stay? Pure.
+"""Size of the workspace that torch gives cuBLAS, and whether it stays; pure.
 
 Up to torch 2.14 the first matrix product of every thread and stream takes a workspace from the caching allocator and
 keeps it, so a training has two. From 2.15 on every product takes one and gives it back, unless

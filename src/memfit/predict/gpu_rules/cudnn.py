@@ -1,4 +1,4 @@
-"""What does cuDNN take beside the tensors a program sees, and what does that make of reserved bytes? By rule; pure.
+"""Bytes of cuDNN besides the tensors a program sees, and their effect on reserved memory; pure.
 
 Convolutions. A workspace is taken for the length of a call; which plan cuDNN chooses, so how large it is, hangs on the
 card and the library. Two decisions move reserved bytes, and for neither is the outcome known without the library:

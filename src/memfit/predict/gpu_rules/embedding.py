@@ -1,4 +1,4 @@
-"""What does a GPU allocate to add up the gradients of words, when there are so many that it sorts them? Pure.
+"""Bytes of the embedding backward on a GPU that sorts many indices; pure.
 
 Up to 3,072 words in a batch are added where they belong. More are sorted first, with their places; equal words become
 segments, segments are cut into parts of ten, each part gets a row of partial sums. Read in torch 2.13; what the

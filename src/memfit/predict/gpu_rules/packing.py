@@ -1,4 +1,4 @@
-"""What does it take to pack a padded batch: which rows are copied, and how many bytes? Pure.
+"""Bytes of packing a padded batch (`pack_padded_sequence`): which rows are copied; pure.
 
 A packed batch holds, place after place, the rows of all texts that are that long. torch cuts the padded batch into
 blocks of places with equally many texts, copies each block that does not lie in one piece, and joins them (read in

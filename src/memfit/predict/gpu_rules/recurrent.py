@@ -1,4 +1,4 @@
-"""What does one recurrent call of cuDNN take beside the tensors a program sees: reserve and workspace? Pure.
+"""Reserve and workspace bytes of one recurrent cuDNN call; pure.
 
 cuDNN publishes no formula. These were found by asking the library itself (9.10, 9.20 and 9.24 agree) over a grid of
 sizes, as the phantom GPU does for every call. The reserve is kept from forward to backward: per place, layer and

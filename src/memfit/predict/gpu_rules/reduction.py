@@ -1,4 +1,4 @@
-"""What does a sum or mean on a GPU take while it runs: partial sums of several blocks, and a counter for each? Pure.
+"""Scratch bytes of a sum or mean on a GPU: partial sums of several blocks, and their counters; pure.
 
 A reduction with much to add and few results is spread over many blocks of threads. They meet in a buffer in global
 memory, allocated and given back within the call. How many blocks there are follows from the shape in memory and from

@@ -1,5 +1,4 @@
-"""What does the operating system see of a CPU training whose tensors are known: imports + tensors + the C heap's
-slack? Pure.
+"""Process level of a CPU prediction: imports + tensors + slack of the C heap; pure.
 
 With the mmap threshold of malloc pinned, every large block is its own mapping, and the resident peak is what the
 tensors take plus a little for autograd, Python and libraries. With glibc's default the threshold grows to 32 MiB

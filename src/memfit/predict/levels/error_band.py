@@ -1,4 +1,4 @@
-"""How far off may a prediction be? Only what was compared with the truth earns a band (docs/accuracy.md). Pure.
+"""Error band of a prediction, from comparisons with measured runs (docs/accuracy.md); pure.
 
 The band depends on the device, the route and what the job contains. It does not stand where a guess may have decided a
 shape, and where something of the job was not seen it stands for the rest alone.

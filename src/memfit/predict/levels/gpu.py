@@ -1,4 +1,4 @@
-"""What does a GPU's caching allocator make of a predicted timeline, and what does the whole card need? Pure."""
+"""GPU levels of a prediction: allocated, reserved by the caching allocator, and the whole card; pure."""
 
 from __future__ import annotations
 

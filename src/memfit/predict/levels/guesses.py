@@ -1,4 +1,4 @@
-"""What was guessed during a prediction, and which guesses may have led to a failure. Pure: places are 'train.py:33'."""
+"""Values guessed during a prediction, and which of them may have led to a failure; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes are alive when, where is the peak, and who is alive there? Pure arithmetic on a timeline."""
+"""Live bytes over a timeline: the peak, and the tensors alive there; pure."""
 
 from __future__ import annotations
 

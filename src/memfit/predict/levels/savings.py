@@ -1,4 +1,4 @@
-"""What would change if the batch, the optimizer or the precision were another, judged from one timeline? Pure.
+"""Savings: the peak with another batch size, optimizer or precision, from one timeline; pure.
 
 Each change rewrites the spans and looks for the new peak. It is an estimate: the order of events stays, kernels are
 taken to be the same.

@@ -1,4 +1,4 @@
-"""What does one of N ranks hold when a training is sharded, judged from the timeline of the unsharded one? Pure.
+"""Bytes of one of N ranks under DDP, ZeRO or FSDP, from the timeline of the unsharded training; pure.
 
 Arithmetic on the spans of one rank with its own batch, in the terms of the ZeRO paper (Rajbhandari et al. 2020) and of
 PyTorch's DDP and FSDP2:

@@ -1,4 +1,4 @@
-"""How long does one step take, roughly? A roofline, good for ranking, off by a factor of two either way. Pure."""
+"""Time of one step by a roofline, good for ranking, off by a factor of two either way; pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which batches a script trains on, when it is asked for its lengths: typical ones first, then long ones, the longest
-last.
+"""Chooses the batches a script trains on for `--lengths auto`: typical ones, then long ones, the longest last.
 
 The batches of an epoch are made once, by the script's own sampler, data set and collate function, to see how large each
 is. Each size is then given for two steps, so that one of them sees it whether or not the script fetches a batch ahead.

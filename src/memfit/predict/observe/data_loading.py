@@ -1,4 +1,4 @@
-"""How do data loaders load in this very process, and what they make become inputs? For both engines."""
+"""Data loaders in a prediction: they load in this process, and their tensors are inputs; for both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of fake tensors that are known: host memory beside the storage of a fake tensor.
+"""Known values of fake tensors: host memory beside the storage of a fake tensor.
 
 A fake storage has no memory. Where its values can be known, memory of the same size is kept under the identity of the
 storage, so that all views share it as they do in torch: an in-place change of a view changes its base, and a copy, a

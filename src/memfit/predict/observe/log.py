@@ -1,4 +1,4 @@
-"""What happened to storages, in order, while a job was traced, and how does that log become a timeline?
+"""Log of storage events of a traced job, and its conversion to a timeline.
 
 The log decides nothing while it is written. What a storage was (a gradient, an activation, ...) is often known only
 after its birth, so categories are put on afterwards, strongest first.

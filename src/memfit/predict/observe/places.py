@@ -1,4 +1,4 @@
-"""In which phase, module and source line is the program right now, forward and backward?
+"""Current phase, module and source line of the traced program, in forward and backward.
 
 Modules: `nn.Module.__call__` is wrapped, so that a stack of paths is always known. In the backward there is no such
 stack: on leaving a module, the autograd nodes behind its results that have no name yet are named after it (on

@@ -1,4 +1,4 @@
-"""How many bytes do Python numbers take inside an operator on the CPU?
+"""Bytes that Python numbers take as tensors inside a CPU operator.
 
 `tensor / 3.0` reaches the kernel as a tensor of one double (8 bytes), which is then cast to the other operand's
 type. This matters only where a prediction is to be equal to the byte. Read off the allocator's events of torch

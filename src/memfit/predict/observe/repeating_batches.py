@@ -1,5 +1,4 @@
-"""Do the batches of a data loader repeat, does an evaluation keep something of each, and which batch is the last? For
-both engines."""
+"""Detects repeating batches of a data loader, outputs that an evaluation keeps, and the last batch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which operator made which storage, when did it die, and in which phase, module and line? A log written by a dispatch
-mode.
+"""Dispatch mode that logs each storage: the operator that made it, its death, phase, module and line.
 
 Works the same on fake and on real tensors. Births are results whose `untyped_storage()` was not seen before; deaths
 are weak reference callbacks of that storage (storage objects keep their Python identity, read in torch 2.13).

@@ -1,4 +1,4 @@
-"""How much arithmetic and how many bytes does a step move? Counted operator by operator, for a coarse time."""
+"""Counts floating-point operations and bytes moved, operator by operator, for an estimate of time."""
 
 from __future__ import annotations
 

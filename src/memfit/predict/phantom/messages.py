@@ -1,4 +1,4 @@
-"""What do the process that asks and the child with the phantom GPU say to each other? Plain data only."""
+"""Request and reply between the predicting process and the child with the phantom GPU; plain data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is the child with the phantom GPU started, and how does its reply (or its death) come back?"""
+"""Starts the child with the phantom GPU, and returns its reply or the reason of its death."""
 
 from __future__ import annotations
 

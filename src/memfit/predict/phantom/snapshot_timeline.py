@@ -1,4 +1,4 @@
-"""How does the allocator's own record become a timeline with phases, modules, categories and lines? Pure.
+"""Timeline with phases, modules, categories and lines from the allocator's own snapshot; pure.
 
 The record carries a text of ours with every event: the number of the place the program was in. Places are numbered in
 the order they are entered, so a claim ("what lies at this address is a gradient") that was made after place n belongs

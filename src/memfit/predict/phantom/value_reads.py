@@ -1,4 +1,4 @@
-"""Which values did the program read from the GPU that nobody can know, what was it told, and what should it be told?
+"""Values that a program read from the phantom GPU and that are unknown: answers given, and `--unknown-is`.
 
 Pure: places are texts like 'train.py:33', answers are numbers.
 """

@@ -1,4 +1,4 @@
-"""Files that compiled code opens by their names: SQLite, Arrow, safetensors. It is told where the scratch files lie.
+"""Files that compiled code opens by name (SQLite, Arrow, safetensors), redirected to the scratch folder.
 
 Python's own functions are replaced by the scratch files; a library that opens a path in C++ or Rust would look for it
 where it is not. Libraries are taken care of when they are imported.

@@ -1,4 +1,4 @@
-"""How is this process kept from changing any file, whatever language the code that tries is written in?
+"""Keeps this process from changing files by kernel means, whatever language the code is written in.
 
 Linux' Landlock (kernel 5.13 and later): a process gives up, for itself and all its children and for ever, the right
 to write outside of the folders it names. No privilege is needed. Files that are already open stay writable, so the

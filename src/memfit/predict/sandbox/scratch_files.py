@@ -1,4 +1,4 @@
-"""Processes that a predicted script starts: questions are asked, pools and workers run in this process.
+"""Scratch file system: what a predicted script writes or removes, without touching the user's files.
 
 What the script writes lies in an upper folder, under its full path; what it removes is remembered as removed;
 everything else is read where it is. All functions of Python that take a path are sent to the place where that path is

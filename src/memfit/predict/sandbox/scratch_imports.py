@@ -1,5 +1,4 @@
-"""Code that a predicted script writes and then imports: found in the scratch folder, where Python's own finder, which
-is compiled, does not look. Standard library only."""
+"""Import finder for code that a predicted script writes and then imports; standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did the allocator look like when a recording began?
+"""State of the allocator when the recording of a snapshot began, worked out backwards.
 
 A snapshot shows the end. Walking back over its events gives the segments there were at the beginning, and two kinds
 of blocks: those that lived through the whole recording (their size stands in the snapshot), and those that were freed

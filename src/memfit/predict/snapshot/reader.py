@@ -1,5 +1,4 @@
-"""What does a snapshot file of PyTorch's CUDA allocator say? Reads both layouts (torch 2.0, and since), plain, .gz or
-.xz.
+"""Reader of PyTorch CUDA memory snapshots: both layouts (torch 2.0, and since), plain, .gz or .xz.
 
 Nothing in the file is run, and a file that would unpack to too much is refused. Keys that are not known are passed
 over, so that newer files can be read; a block without an address (torch 2.0) lies behind the one before it.

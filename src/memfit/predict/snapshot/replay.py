@@ -1,4 +1,4 @@
-"""Does the simulated allocator do what a real one was recorded doing, and what would other settings have given?
+"""Replays a recorded snapshot on the simulated allocator, with its own settings and with others.
 
 The recording is run forward from its recovered beginning: the program's requests are given to the simulation, the
 driver answers with the recorded addresses, and every placement and every new segment is compared. Nothing is

@@ -1,5 +1,4 @@
-"""What does a recorded run tell: its peaks, who held memory there, how much lay unused, and what other settings would
-do?
+"""Report on a snapshot: peaks, who held memory there, unused bytes, and the effect of other settings.
 
 What stands in the recording is measured; block sizes come from replaying it, which is checked to the address. The
 rows of other settings are predicted: the same requests, beginning with the blocks that were alive at the start, in an

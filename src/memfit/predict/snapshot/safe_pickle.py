@@ -1,4 +1,4 @@
-"""How is a pickle read without running anything in it, and without letting it eat the memory?
+"""Reads a pickle without running anything in it, within a limit of memory.
 
 First the operations are walked over without doing them: sizes that point behind the end, places in the memo table
 that cannot be true, and a total of objects above the limit are refused. Then Python's own unpickler reads it, and

@@ -1,4 +1,4 @@
-"""From the allocator's events and the marks between them: how many bytes did each stage make, leave and need? Pure.
+"""Bytes that each stage made, left and needed, from allocator events and the marks between them; pure.
 
 An event is one allocation (positive bytes) or release (negative); a mark is the name of a moment. Both come in the
 order in which they happened. Bytes alive before the first event are not known here and are added by whoever knows

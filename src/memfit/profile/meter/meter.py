@@ -1,4 +1,4 @@
-"""Which bytes does a step allocate and release, as the allocator itself sees it?
+"""Allocations and releases of one step, as the allocator itself reports them.
 
 The allocator's own events as torch.profiler records them (read in torch 2.13): what kernels take inside is among
 them, nothing is perturbed, and only this thread and its backward are seen. Marks are empty ranges in the same

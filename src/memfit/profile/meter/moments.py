@@ -1,6 +1,6 @@
-"""When does each stage of a running step start and end, and when is the gradient of its output there?
+"""Start and end of each stage of a running step, and the moment its output's gradient is there.
 
-Whoever listens is told names: the allocator's record, which turns them into marks, or a clock.
+Calls `tell(name)` at each boundary: the allocator's record, which turns names into marks, or a clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How do the marks of one step become the sizes of its stages? Pure.
+"""Sizes of stages from the marks of one step; pure.
 
 Marks are called `start 3`, `end 3` (the forward of stage 3), `turn` (the backward begins), `gradient 3` (the
 gradient of what stage 3 returned is there, so its backward begins) and `done`.

@@ -1,4 +1,4 @@
-"""How does a run look in chrome://tracing or Perfetto? Counters for memory, slices for steps and phases.
+"""Export to chrome://tracing and Perfetto: counters for memory, slices for steps and phases.
 
 The trace event format: 'M' names a track, 'C' is a counter, 'X' a slice with a beginning and a length; times in
 microseconds.

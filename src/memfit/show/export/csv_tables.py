@@ -1,4 +1,4 @@
-"""How does a run look as tables: samples, tree, steps, processes, system, GPU and energy as CSV?
+"""Export to CSV tables: samples, tree, steps, processes, system, GPU and energy.
 
 Every head carries its unit. An unknown number is an empty cell, never a zero.
 """

@@ -1,4 +1,4 @@
-"""Into which formats can a run be written, and under which name does each land?"""
+"""Registry of export formats, and the file name of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a traced step look in PyTorch's memory viewer? Its snapshot layout, written from the ledger's timeline.
+"""Export to PyTorch's memory viewer: a snapshot written from the ledger's timeline.
 
 The layout is the dictionary that `torch.cuda.memory._snapshot()` gives (read in torch 2.13): `segments` with their
 blocks, and `device_traces` with the allocations and releases that led there. The viewer reads protocol-4 pickles of

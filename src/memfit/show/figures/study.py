@@ -1,4 +1,4 @@
-"""How does a study look as pictures? Memory against each hyperparameter, and parallel coordinates of the best trials.
+"""Figures of a study: memory against each hyperparameter, parallel coordinates of the best trials.
 
 Trials that ran out of memory, failed or were stopped are drawn too, in grey: what vanishes from a picture misleads. A
 parameter that does not exist at a point (another branch was chosen) stands on a tick of its own, 'not set'.

@@ -1,4 +1,4 @@
-"""How does the timeline of a run look as a picture (PNG or SVG)?
+"""Figure of the timeline of a run (PNG or SVG).
 
 Colours are from the Okabe-Ito set, which stays distinct for colour-blind readers; every role also differs in line
 style or shape.

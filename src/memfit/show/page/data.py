@@ -1,4 +1,4 @@
-"""What data does the page carry, and how is it kept small and safe inside HTML?
+"""Data that an HTML page carries: small, and escaped to be safe inside HTML.
 
 Curves travel as base64 of unsigned 32-bit numbers with a unit, about a third of their decimal text. The JSON is
 escaped so that no text in it, whatever a command line holds, can end the element it stands in.

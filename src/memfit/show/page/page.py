@@ -1,4 +1,4 @@
-"""How does a run become one HTML file that works offline, anywhere, for years?
+"""HTML page of a run: one self-contained file that works offline.
 
 Everything is inside the file: data, style and script. A content security policy with the hashes of exactly that
 style and script forbids everything else, the network included, so a hostile command line or module name stays text.

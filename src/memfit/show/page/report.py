@@ -1,4 +1,4 @@
-"""Which pages and pictures are written, and where, when a report is asked for?"""
+"""Report of a run: which pages and pictures are written, and where."""
 
 from __future__ import annotations
 

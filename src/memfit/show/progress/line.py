@@ -1,4 +1,4 @@
-"""How is one line at the bottom of a terminal drawn over and over, and taken away again?"""
+"""One line at the bottom of a terminal that is drawn over and over, and taken away again."""
 
 from __future__ import annotations
 

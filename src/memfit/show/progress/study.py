@@ -1,4 +1,4 @@
-"""How does a running study look? A line per finished trial, and below them one that says how far it is."""
+"""Progress of a running study: a line per finished trial, and one that says how far it is."""
 
 from __future__ import annotations
 

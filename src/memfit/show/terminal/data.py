@@ -1,4 +1,4 @@
-"""What does a person see of data sets: a list, and how a download goes?"""
+"""Data sets in the terminal: their list, and the progress of a download."""
 
 from __future__ import annotations
 

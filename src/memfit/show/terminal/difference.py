@@ -1,4 +1,4 @@
-"""What does a person see in the terminal of two compared runs? The answer first, then one row per quantity."""
+"""Two compared runs in the terminal: the answer first, then one row per quantity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a machine's report drawn in the terminal: what can be measured, what was found, what to try?"""
+"""Report of `memfit doctor` in the terminal: what can be measured, what was found, what to try."""
 
 from __future__ import annotations
 

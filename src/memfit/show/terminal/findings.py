@@ -1,5 +1,4 @@
-"""What does a person see of an explained study? What was found first, then what cannot be told, each with its
-evidence."""
+"""Findings on a study in the terminal: what was found, then what cannot be concluded."""
 
 from __future__ import annotations
 

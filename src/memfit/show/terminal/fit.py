@@ -1,4 +1,4 @@
-"""How is a fit written to a terminal: candidates side by side, the plan, its proof, and what to do with it?"""
+"""A fit in the terminal: candidates side by side, the plan, its proof, and what to do with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a prediction written to a terminal?"""
+"""A prediction in the terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How is a replayed memory snapshot written to a terminal? Peaks and curve first, then who held it, then other
-settings."""
+"""A replayed memory snapshot in the terminal: peaks and curve, who held memory, other settings."""
 
 from __future__ import annotations
 

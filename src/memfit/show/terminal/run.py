@@ -1,4 +1,4 @@
-"""What does a person see in the terminal after a run? At one glance: how it ended, the peak, its course and its parts.
+"""A run in the terminal: how it ended, its peak, its curve and its parts.
 
 Colour is only an accent: everything is said in words too, so that NO_COLOR, a pipe or a file lose nothing.
 """

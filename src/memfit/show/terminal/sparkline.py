@@ -1,4 +1,4 @@
-"""How is a memory curve drawn with letters, so that its peak stays the highest letter?"""
+"""Memory curve drawn with letters (sparkline), whose peak stays the highest letter."""
 
 from __future__ import annotations
 

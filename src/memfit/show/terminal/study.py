@@ -1,4 +1,4 @@
-"""What does a person see of a study in the terminal? How it went, the best and the largest trials, then every trial.
+"""A study in the terminal: how it went, the best and the largest trials, then every trial.
 
 Columns are laid out by hand: a thousand rows are a listing, and come in a fraction of a second.
 """

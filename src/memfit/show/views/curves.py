@@ -1,4 +1,4 @@
-"""Which curves over time does a run have, and at which resolution is each drawn?"""
+"""Curves over time of a run, and the resolution at which each is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a long curve made short enough to draw so that no peak is lost?
+"""Downsampling of long curves that loses no peak.
 
 Consecutive samples are put into buckets of equal count, and each bucket keeps its lowest and its highest value.
 Averaging, or picking every k-th sample, would cut the tops off; the highest value of any range of whole buckets

@@ -1,4 +1,4 @@
-"""What is drawn of a ledger: bars that add up to the peak, and below them the tensors by category and module?"""
+"""View of a ledger: bars that add up to the peak, and tensors by category and module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where would the prediction have drawn the curve of this run?
+"""Curve that a prediction would have drawn of a run.
 
 A prediction knows events, not seconds. The events of each phase of its last step are laid into the same phase of every
 measured step, in equal parts, and what the process takes beside its tensors is added as predicted. So the height is the

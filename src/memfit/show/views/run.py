@@ -1,4 +1,4 @@
-"""What is there to draw of a run? Turns the record into plain data that every picture, page and `--json` shares.
+"""View of a run: plain data that every picture, page and `--json` shares.
 
 Nothing is decided or measured here. Numbers stay `Figure`s, so each keeps its unit, its source and, where it is
 unknown, its reason, all the way to the screen.

@@ -1,4 +1,4 @@
-"""What is drawn of the steps: peaks per step and phase, the pace, and the place of the highest peak?"""
+"""View of the steps: peaks per step and phase, step times, and the place of the highest peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Will a running trial end up worse than the best finished one? Learning curves fitted and prolonged.
+"""Curve-fitting assessor: stops a trial whose extrapolated learning curve ends below the best one.
 
 Domhan et al., Speeding up Automatic Hyperparameter Optimization by Extrapolation of Learning Curves (2015), in a
 lighter form: several families of curves are fitted by least squares, weighed by how well they fit (Akaike's criterion),

@@ -1,4 +1,4 @@
-"""Does a running trial go on? The median rule, and the seam that all assessors share.
+"""Median-stop assessor, and the interface that all assessors share.
 
 Assessors stand outside of the tuner, so they work with any number of objectives.
 """

@@ -1,4 +1,4 @@
-"""Where will a learning curve be at a later step, judged by several families of curves?"""
+"""Extrapolation of a learning curve by several families of curves."""
 
 from __future__ import annotations
 

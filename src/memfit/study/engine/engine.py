@@ -1,4 +1,4 @@
-"""How does a study decide what to try next and what to stop?
+"""Decides which trial is next and which is stopped: asks the tuner and the assessor.
 
     engine = Engine(settings)
     engine.restore(stored_trials)          # a resumed study goes on as if it had never stopped

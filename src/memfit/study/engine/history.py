@@ -1,4 +1,4 @@
-"""What have the trials so far taught, in the one form all tuners read?
+"""History of the trials so far, in the one form all tuners read.
 
 Tuners are functions of this history, with no state of their own that could be lost: a study is resumed by showing it
 the stored trials again. Every metric is turned so that less is better, and a trial that ran out of memory is neither a

@@ -1,4 +1,4 @@
-"""Which built-in tuners are there, what do they take, and what serves them here?"""
+"""Registry of built-in tuners and assessors: their arguments, and what implements them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a tuner or assessor class that somebody wrote for NNI run here, unchanged?
+"""Runs tuner and assessor classes written for NNI, unchanged.
 
 The class is imported from its folder with `nni` on the path: the installed NNI where there is one (the class may use
 other parts of it), memfit's stand-in where not. It lives in this process and has a state of its own, so after a restart

@@ -1,4 +1,4 @@
-"""How are the fields of a settings file taken one by one, so that every mistake is told with its place?
+"""Reads the fields of a settings file one by one, and reports every mistake with its place.
 
 Spelling is as free as NNI's: `trialCommand`, `trial_command` and `TrialCommand` are the same field; null means absent.
 """

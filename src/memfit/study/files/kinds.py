@@ -1,4 +1,4 @@
-"""Which kind of study file is this: memfit's own, or a config of NNI?"""
+"""Kind of a study file: memfit's own, or a config of NNI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is memfit's own study file read?
+"""Reader of memfit's own study file.
 
 The same ideas as in a config of NNI, but typed, and with memory in it. TOML is the usual form; the same fields in YAML
 or JSON are read too.

@@ -1,4 +1,4 @@
-"""How are the parameters of memfit's own study file read?
+"""Reader of the parameters (search space) in memfit's own study file.
 
 { kind = "choice", options = [...] }
 { kind = "nested", branches = { sgd = { momentum = {...} }, adam = {} } }

@@ -1,4 +1,4 @@
-"""How is an experiment config of NNI read, of schema v1 as well as v2 and v3?
+"""Reader of NNI experiment configs of schema v1, v2 and v3.
 
 v1 files are first written as v2, then both go one way. What runs on other machines in NNI is refused with one line, and
 so is what NNI 3 itself refuses (annotations, several phases in one trial). Fields without effect here become notes.

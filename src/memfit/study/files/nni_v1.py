@@ -1,4 +1,4 @@
-"""How is a config of NNI's first schema written in the second one?
+"""Converts an NNI config of schema v1 to v2.
 
 The first schema is still the most common one in public repositories. What NNI itself drops is dropped here too.
 """

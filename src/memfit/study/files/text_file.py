@@ -1,4 +1,4 @@
-"""How is a file of settings read, whether it is JSON, JSON with comments and trailing commas, YAML or TOML?
+"""Reads a settings file: JSON, JSON with comments and trailing commas, YAML or TOML.
 
 JSON is tried first, then JSON with comments, then YAML, as NNI does for search spaces. Numbers such as 1e-7 are numbers
 in YAML too (YAML 1.1 would make them text).

@@ -1,4 +1,4 @@
-"""How is a mistake in a study's file told: the file, the field, what was found and what was expected?"""
+"""Error message for a mistake in a study's file: file, field, what was found, what was expected."""
 
 from __future__ import annotations
 

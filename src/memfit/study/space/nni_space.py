@@ -1,4 +1,4 @@
-"""How is a search space of NNI read, and written back for a tuner class that was made for NNI?
+"""Reader and writer of NNI search spaces.
 
     {"lr": {"_type": "loguniform", "_value": [1e-4, 1e-1]}}
 

@@ -1,4 +1,4 @@
-"""How is a random point drawn, the same one for the same seed and trial number whatever happened in between?"""
+"""Draws random points that depend only on the seed and the trial number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be drawn from a search space, and what does the trial get for what was drawn?
+"""Search space: what can be drawn, and what the trial gets for what was drawn.
 
 A *draw* is one number per parameter: the index of an option or branch, the whole number itself, the number before
 rounding for a span, the probability below it for a bell. Tuners work on draws, trials get *parameters*. So a tuner sees

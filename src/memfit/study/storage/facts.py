@@ -1,4 +1,4 @@
-"""What is stored of a study, and where? Facts that are only ever added, in one local file or in PostgreSQL.
+"""Interface of study storage: facts that are only ever added, in a local file or in PostgreSQL.
 
     study      who and how: the settings                     started   which attempt of a trial runs where
     settings   how far it may go now (changed on resume)     ended     the whole record of a trial

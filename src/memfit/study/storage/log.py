@@ -1,4 +1,4 @@
-"""How is nothing lost when the database is locked, full or gone?
+"""Writes that survive a locked, full or missing database: kept in a file until they are stored.
 
 The coordinator keeps every fact of its study in memory and in the database. What the database does not take is kept
 in a file beside it as well, tried again with every later fact, and read back when the study is opened the next

@@ -1,4 +1,4 @@
-"""How are facts kept in PostgreSQL? The same table as in a local file, through psycopg.
+"""PostgreSQL storage of a study, through psycopg; the same table as in a local file.
 
 The connection is opened when it is first used and again after every error, so a server that restarts costs nothing
 but a line. A password never goes into a message or a file; PGPASSWORD and ~/.pgpass are read by the library itself.

@@ -1,4 +1,4 @@
-"""How are facts kept in one local file? SQLite in WAL mode, flushed to the disk at every commit.
+"""SQLite storage of a study: one local file in WAL mode, flushed to the disk at every commit.
 
 Readers never wait for the writer. A file that was removed or replaced while it is open would take what is written
 and lose it, so the file is looked at before every commit.

@@ -1,4 +1,4 @@
-"""Which processes belong to a trial, and how is every one of them ended?
+"""Processes that belong to a trial, and how every one of them is ended.
 
 Three ways lead to them: they descend from the trial's sampler (which adopts orphans), they carry the trial's folder
 in their environment (also after a double fork, also when the sampler is dead), or the run record saw them. A

@@ -1,4 +1,4 @@
-"""How do the trials of a study run on a Dask cluster? The far side of the seam in `trial_runner`.
+"""Runs the trials of a study on a Dask cluster.
 
 A trial asks for its predicted peak as the resource `memory` and for its GPUs as the resource `GPU`, where the
 workers offer them (`dask worker --resources "memory=16e9,GPU=1"`), so that the scheduler packs by bytes. A worker

@@ -1,4 +1,4 @@
-"""How does a worker of a Dask cluster run one trial? With the same process, sampler and record as at home.
+"""Runs one trial on a worker of a Dask cluster, with the same process, sampler and record as locally.
 
 Orders come and answers go as bytes of JSON, so that a worker with another version of a library understands them.
 While the trial runs, its reports go home as events; whether it is to be ended is asked of an event that home may

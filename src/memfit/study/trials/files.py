@@ -1,4 +1,4 @@
-"""What does a trial need around it to run as it would under NNI, and what did it report?
+"""Files and environment of a trial as under NNI, and its reports.
 
 Written before the trial starts: parameter.json and an environment. Read while it runs and after it ended:
 metrics.jsonl, line by line, a torn last line being left for the next reading. A report that is no number is kept with

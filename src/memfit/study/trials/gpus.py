@@ -1,4 +1,4 @@
-"""Which GPUs does a trial see?"""
+"""GPUs that a trial sees."""
 
 from __future__ import annotations
 

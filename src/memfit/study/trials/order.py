@@ -1,4 +1,4 @@
-"""What must be known to run one trial, on this machine or on another one?"""
+"""Order of one trial: all that is needed to run it, on this machine or on another one."""
 
 from __future__ import annotations
 

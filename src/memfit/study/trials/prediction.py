@@ -1,4 +1,4 @@
-"""Can this point fit? Asked before a trial is started, where `memfit predict` has an answer.
+"""Prediction before a trial starts: whether its point can fit.
 
 Only workloads are predicted: what a command does is not known before it runs. A point is rejected when even the lower
 end of its prediction is above the limit; where nothing can be predicted, the trial is run, and the reason is kept.

@@ -1,4 +1,4 @@
-"""How does one trial live on this machine? Started under the sampler of `memfit measure`, heard, ended, read.
+"""Process of one trial on this machine: started under the sampler, followed, ended, read.
 
     coordinator ----starts----> sampler ----starts----> the trial (its own process group)
          ^   pipe: its end          |                        |

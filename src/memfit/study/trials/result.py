@@ -1,4 +1,4 @@
-"""What became of a trial? From its measured run and its reports to its record. Pure: no files, no processes.
+"""Result of a trial from its measured run and its reports; pure.
 
 A trial that dies is a result. A final result counts when the program ended well, as in NNI: the first one that was
 reported, whatever came after it; a value that is no number leaves the trial without a metric and says why.

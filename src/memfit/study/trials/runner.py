@@ -1,4 +1,4 @@
-"""Where do trials run? The seam between the coordinator and the machines, and its near side: this machine."""
+"""Interface between coordinator and machines that run trials, and the runner on this machine."""
 
 from __future__ import annotations
 

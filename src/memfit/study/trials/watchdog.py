@@ -1,4 +1,4 @@
-"""Who ends a trial when the worker that started it is killed? This process. Standard library only.
+"""Watchdog process that ends a trial when the worker that started it is killed; standard library only.
 
     python -I -S watchdog.py FOLDER
 

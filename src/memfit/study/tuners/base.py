@@ -1,4 +1,4 @@
-"""What is a tuner, and what may it answer when it is asked for a point?
+"""Base class of tuners, and what one may answer when it is asked for a point.
 
 A tuner is a function of the history. `Wait` means: nothing before a running trial ends; `NoMore`: never again.
 """

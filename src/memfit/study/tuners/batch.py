@@ -1,4 +1,4 @@
-"""How is a given list of parameter sets tried, one after the other?"""
+"""Batch tuner: tries a given list of parameter sets, one after the other."""
 
 from __future__ import annotations
 

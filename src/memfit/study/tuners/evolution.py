@@ -1,4 +1,4 @@
-"""How does a population of points evolve?
+"""Evolution tuner: a population of points that mutate.
 
 Two ways, both with mutation of one parameter and no crossing:
 

@@ -1,4 +1,4 @@
-"""In which order does a grid go over a space, and when is it done?
+"""Grid search tuner: the order of its points, and when it is done.
 
 Options are multiplied out, the last parameter changing fastest. A number on an axis starts at its median; when all
 combinations are done, the quartiles are added, then the eighths, and so on, each axis by its own distribution; where a

@@ -1,4 +1,4 @@
-"""How are many points tried briefly and few of them long (Hyperband, BOHB)?
+"""Hyperband and BOHB tuners: many points tried briefly, few of them long.
 
 Li et al., Hyperband (2018). With R the largest budget, eta the share that survives and s_max = floor(log_eta R), the
 brackets s = s_max .. 0 follow each other for ever. Bracket s starts n = ceil((s_max + 1) eta^s / (s + 1)) points with

@@ -1,4 +1,4 @@
-"""How is a point chosen from a model of the trials so far: a Parzen estimator (TPE) or a Gaussian process?"""
+"""Model-based tuners: Parzen estimator (TPE) and Gaussian process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a point look as if it needs too much memory, judged by the trials nearest to it?
+"""Memory of a point judged by the trials nearest to it: does it look too large.
 
 A tuner's model is about the metric; that a point does not fit reaches it late, and the best points often lie at the
 edge. So a tuner that draws from a model draws a few times, and takes the first point whose nearest known trials all

@@ -1,4 +1,4 @@
-"""How does Optuna choose a point, given what the trials so far have taught?
+"""Optuna as a tuner: a point chosen from the trials so far.
 
 A function of the history: a study in memory is filled with the lessons, asked once, and thrown away (0.05 ms per trial
 that is put in). Nothing of Optuna is stored, so nothing of it can be lost or be locked. The sampler is made anew for

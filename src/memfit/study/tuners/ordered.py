@@ -1,4 +1,4 @@
-"""How are given points tried, each several times, in an order that no drift can follow?
+"""Tuner for fixed points, replicated in randomised blocks.
 
 The points are shuffled anew for every replicate (randomised blocks): whatever changes slowly while the study runs
 (other programs, heat, the time of day) meets every point alike, and the replicates say how large the noise is.

@@ -1,4 +1,4 @@
-"""How does a population of models train together, the worst taking over from the best (PBT)?
+"""Population-based training (PBT) tuner: the worst models take over from the best.
 
 Jaderberg et al., Population Based Training (2017), with synchronous steps as in NNI. Every trial trains one member for
 one step: it loads `load_checkpoint_dir`, trains, saves to `save_checkpoint_dir`. When all members have done a step, the

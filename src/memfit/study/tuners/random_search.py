@@ -1,4 +1,4 @@
-"""How are points drawn at random without ever repeating one?"""
+"""Random search tuner without repeated points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is it said what a hyperparameter does, alone and with another?
+"""Sentences on the effect of a hyperparameter, alone and together with another.
 
 Three verdicts: found (within the error rate), ruled out (the whole 95 % interval is too small to matter), cannot tell.
 """

@@ -1,4 +1,4 @@
-"""How is it said that something else than a hyperparameter moved memory, or was left out?"""
+"""Sentences on what moved memory besides hyperparameters, and on what was left out."""
 
 from __future__ import annotations
 

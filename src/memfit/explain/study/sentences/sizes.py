@@ -1,4 +1,4 @@
-"""How are a law, the networks' own size, and trials that differ in one thing only put into words?"""
+"""Sentences on the fitted law, on the size of the networks, and on trials that differ in one thing only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the findings of a study said in plain sentences?"""
+"""Findings of a study as plain sentences."""
 
 from __future__ import annotations
 

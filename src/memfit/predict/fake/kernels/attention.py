@@ -1,4 +1,4 @@
-"""Which kernels would a GPU take where a CPU-only build has none, and what do they save for the backward?
+"""Attention kernels that a GPU would choose (flash, memory-efficient, plain), on fake tensors.
 
 Without CUDA kernels torch's own choice falls to the plain one, which saves a matrix of length x length. Here the
 choice of torch 2.13 is made again (flash for half precision without a mask, memory-efficient otherwise, plain where

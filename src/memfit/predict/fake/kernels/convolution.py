@@ -1,4 +1,4 @@
-"""In which order do convolutions on a GPU leave their results? As cuDNN does: channels-last when an operand is.
+"""Memory format of convolutions on a GPU: channels-last when an operand is, as cuDNN does.
 
 A build of torch without cuDNN chooses another backend for fake CUDA tensors, whose results are always in the plain
 order (torch 2.13).

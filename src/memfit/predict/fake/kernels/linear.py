@@ -1,4 +1,4 @@
-"""Where does a linear layer add its bias? Into the product itself, except that torch spares fake tensors that.
+"""nn.Linear on fake tensors: the bias is added inside the product, as on real tensors.
 
 A batch that does not lie in one piece is multiplied first, and the bias is added afterwards: in place, unless the
 bias is a subclass of Tensor, as a fake tensor is (read in torch 2.13). Registered with the dispatcher, where both CPU

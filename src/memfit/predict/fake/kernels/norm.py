@@ -1,4 +1,4 @@
-"""How does RMSNorm run on a GPU that is not there: as one kernel that keeps its input and one number per row?
+"""RMSNorm as one GPU kernel that saves its input and one number per row, on fake tensors.
 
 A build of torch without CUDA has no kernel for `_fused_rms_norm` there, and takes the norm apart into products that
 autograd keeps. Once a kernel is registered, torch's own derivative of the fused operator is taken, as on a GPU; where

@@ -1,4 +1,4 @@
-"""How do recurrent layers run on a GPU that is not there: as one call of cuDNN, with its reserve by formula?
+"""Recurrent layers as one cuDNN call on fake tensors, with the size of its reserve by formula.
 
 Without CUDA, torch takes a recurrent layer apart into one small product per place. Here `lstm`, `gru` and the plain
 ones are registered for fake CUDA tensors as `_cudnn_rnn`, whose derivative torch knows; its fake kernel reports an

@@ -1,4 +1,4 @@
-"""What do the kernels of a GPU allocate inside, which fake kernels do not show: when, how much, and for how long?
+"""Scratch memory of GPU reductions and other kernels, which fake kernels do not show.
 
 Read in torch 2.13, and compared event by event with torch 2.14 on the phantom GPU (benchmarks.accuracy.phantom_grid):
 partial sums of reductions, workspaces and intermediate sums of the attention kernels.

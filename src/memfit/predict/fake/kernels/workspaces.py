@@ -1,4 +1,4 @@
-"""Where in a trace stands what kernels of a GPU take beside their results: torch's own by rule, cuDNN's as a guess?"""
+"""Workspaces of GPU kernels in a trace: torch's own by rule, cuDNN's as an assumption."""
 
 from __future__ import annotations
 

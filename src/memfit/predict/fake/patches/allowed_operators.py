@@ -1,4 +1,4 @@
-"""Which operators without a fake kernel may run for real? A fake mode that runs those it was told, and no other.
+"""Fake mode that runs only the operators without a fake kernel that the user allowed.
 
 Read in torch 2.13: the mode asks `can_run_unsafe_fallback` for an operator without a kernel for fake tensors, and a
 refusal becomes `UnsupportedOperatorException`. An operator that is allowed runs on zeros of the true sizes.

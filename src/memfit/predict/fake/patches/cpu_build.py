@@ -1,5 +1,4 @@
-"""How is a CPU-only build of torch made to carry fake CUDA tensors through autograd? Three changes to the running
-process.
+"""Patches by which a CPU-only build of torch carries fake CUDA tensors through autograd.
 
 Fake CUDA tensors exist in every build, but the first one that requires a gradient ends the process: autograd asks
 for a device guard, for the accelerator of this build and whether a CUDA context exists. A CUDA build without a GPU

@@ -1,8 +1,7 @@
-"""Which parts of torch 2.13 have to be changed, for the time of a prediction, so that a training step runs on fake
-tensors?
+"""Patches of torch's fake tensor mode, so that whole training steps run on fake tensors.
 
-Everything here is undone on leaving, and runs only in the child process of a prediction. Each cure names what it
-cures.
+Everything here is undone on leaving, and runs only in the child process of a prediction. Each patch names the
+defect it works around.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does a script meet when it asks for a process group: rank 0 of N, with nobody else there?
+"""Process group of one process that acts as rank 0 of N (`torch.distributed`), on fake tensors.
 
 torch's own fake process group (read in torch 2.13, `torch.testing._internal.distributed.fake_pg`): collectives return
 at once and allocate what they would. FSDP2 runs its own code on it, so sharded and gathered parameters appear in the

@@ -1,4 +1,4 @@
-"""How are the insides of operators asked of the probe process, and what became of each question?"""
+"""Client of the probe process: asks what CPU operators allocate besides their results, and keeps the answers."""
 
 from __future__ import annotations
 

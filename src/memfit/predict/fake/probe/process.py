@@ -1,4 +1,4 @@
-"""What do operators take inside, and what does a bare training process take? Both are asked of a process of their own.
+"""Probe process: runs single CPU operators for real, and measures what they and a bare process take.
 
 `python -m memfit.predict.fake.probe.process` reads a request on standard input and writes a reply on standard output,
 both JSON. It runs each distinct call once for real under torch.profiler and reads the allocator's events within it. A

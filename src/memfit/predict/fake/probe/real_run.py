@@ -1,4 +1,4 @@
-"""What does the same job take when it is run for real on the CPU? The oracle for predictions.
+"""Measures a job that runs for real on the CPU: the reference for predictions in tests.
 
 The running sum of the allocator's own events as torch.profiler records them, with no mode active: unperturbed, and
 it sees what kernels allocate inside. The profiler has to start before the model exists, else the sizes of later

@@ -1,5 +1,4 @@
-"""Which operators hide memory from their fake kernels, and how is one call of them written down so that it can be run
-for real?
+"""Signatures of CPU operators whose scratch memory fake kernels hide, written so that a call can be run for real.
 
 The list was found by running operators one by one for real and on fake tensors (torch 2.13, CPU). A backward fed by
 another operator's opaque workspace would end the process with a made-up one: the LSTM's is probed together with its

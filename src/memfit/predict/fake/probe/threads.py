@@ -1,4 +1,4 @@
-"""How many threads will the job's operators have on the CPU? oneDNN's scratch memory depends on it.
+"""Number of CPU threads of the job's operators, on which oneDNN's scratch memory depends.
 
 The number is torch's own, so it follows the machine, OMP_NUM_THREADS, MKL_NUM_THREADS and `torch.set_num_threads`. Two
 cases need help: a script that sets the variable before its own `import torch` (torch is loaded already), and a forked

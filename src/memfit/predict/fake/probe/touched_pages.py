@@ -1,4 +1,4 @@
-"""How much of a block of memory has ever been touched? The kernel keeps no page for what nobody wrote.
+"""Resident pages of a block of memory: how much of it has ever been written.
 
 Only blocks that malloc maps on their own start untouched, so its mmap threshold is pinned first (Linux with glibc;
 elsewhere the answer is that all of it was touched).

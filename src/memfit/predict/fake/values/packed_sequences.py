@@ -1,4 +1,4 @@
-"""How do packed sequences run on fake tensors, whose lengths torch reads from memory?
+"""Packed sequences on fake tensors: lengths that torch reads from memory are known values.
 
 `pack_padded_sequence` and what follows it decide shapes by the values of a small CPU tensor, the number of texts at
 every place. Those values are kept beside the fake tensor. torch's own recipes for recurrent layers and for the

@@ -1,4 +1,4 @@
-"""The child process of the phantom GPU: loads the library, then torch, runs the job, writes a reply. Data in, data out.
+"""Child process of the phantom GPU: loads the library, then torch, runs the job, writes a reply.
 
 `python -m memfit.predict.phantom.in_child.child_main REQUEST REPLY`. The library, patches of torch, the user's imports
 and crashes stay in here.

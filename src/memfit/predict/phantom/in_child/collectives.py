@@ -1,4 +1,4 @@
-"""What does rank 0 of N receive where only it exists? The integers of collectives, with the other ranks taken as alike.
+"""Collectives of rank 0 of N on the phantom GPU: integers as if all ranks were alike.
 
 torch's fake process group moves nothing that matters: a sum keeps this rank's values, an exchange leaves its result
 unset. Where the values that this rank sends are known (small integers, masks, and what is computed from them), the

@@ -1,4 +1,4 @@
-"""How does `torch.compile` run on a GPU that computes nothing?
+"""`torch.compile` on the phantom GPU, which computes nothing.
 
 Dynamo, Inductor and Triton run for real: graphs are captured, kernels are fused, generated and assembled for the
 described GPU, and launched into the void. What is alive between forward and backward is what the compiled step keeps.

@@ -1,4 +1,4 @@
-"""Which processes may a script start on the phantom GPU, and where do their files go?
+"""Processes and files of compilers that a script may start on the phantom GPU.
 
 `torch.compile` runs a C compiler for launchers and NVIDIA's assembler for kernels. These are let through when Triton or
 Inductor asks for them: they write only to the scratch folder, and end by themselves. Every other process is refused.

@@ -1,4 +1,4 @@
-"""How many elements does an operator find whose result's size depends on values, and how often does it ask?
+"""Operators whose result's size depends on values (nonzero, unique, ...): the number of elements they find.
 
 Such an operator computes a count on the GPU, copies it to the host and allocates by it. The count lies in scratch
 memory that nobody knows, but it follows from the operator's inputs. Each function here yields the numbers in the order

@@ -1,4 +1,4 @@
-"""torch._dynamo is loaded only for a job that compiles: it takes as long as the rest of a small prediction.
+"""Lazy import of torch._dynamo, only for a job that compiles: it takes as long as a small prediction.
 
 Two habits of torch load the compiler although nothing is compiled (`torch._compile._disable_dynamo` and
 `torch.optim.optimizer._use_grad_for_differentiable`, read in torch 2.10 to 2.15): functions that a compiler must leave

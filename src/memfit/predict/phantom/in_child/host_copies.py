@@ -1,4 +1,4 @@
-"""Where are the true values of small tensors of the phantom GPU kept, and until when?
+"""Host copies of the values of small tensors on the phantom GPU.
 
 A twin is host memory as large as one storage on the device, so that all views of that storage share it, as they do on
 the device. It is kept under the identity of the storage and dropped with it: a weak reference keeps the identity from

@@ -1,4 +1,4 @@
-"""What does a script meet on the phantom GPU when it asks for a process group: rank 0 of N, with nobody else there?
+"""Process group of one process that acts as rank 0 of N (`torch.distributed`), on the phantom GPU.
 
 torch's own fake process group (`torch.testing._internal.distributed.fake_pg`, read in torch 2.10 to 2.15): collectives
 are over at once and allocate what they would. FSDP2 and DDP run their own code, DDP with its real reducer and buckets.

@@ -1,4 +1,4 @@
-"""How is a job run on the phantom GPU, and what does its record say? Imported in the child only, after the library."""
+"""Runs a job on the phantom GPU and returns its record; imported in the child only, after the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an unmodified script run on the phantom GPU until it has made enough optimizer steps?
+"""Runs an unmodified script on the phantom GPU until it has made enough optimizer steps.
 
 As `python script.py arguments` would run it, in this (child) process. Data loaders load in this process, files go to a
 scratch folder. The run ends by an exception that no `except Exception` catches, when it has shown enough

@@ -1,4 +1,4 @@
-"""When a script has shown enough on the phantom GPU: its steps, and an evaluation after them with the state alive.
+"""End of a script on the phantom GPU: enough steps, and an evaluation after them with the state alive.
 
 As on fake tensors (predict/fake/steps.py): a step is an optimizer's update, or a backward in a script that builds no
 optimizer. When the steps are made the run goes on for a while, until an evaluation was seen, the script ends or the

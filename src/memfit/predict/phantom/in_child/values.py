@@ -1,4 +1,4 @@
-"""How do small integers and masks keep their true values on a GPU that computes nothing, and who read what is unknown?
+"""True values of small integers and masks on the phantom GPU, and reads of values that are unknown.
 
 A function mode sees every call of torch's Python interface, without changing what torch does on the device (a dispatch
 mode would change how autograd adds gradients). Where a call gives a small integer or boolean tensor on the GPU and all

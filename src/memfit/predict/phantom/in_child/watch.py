@@ -1,4 +1,4 @@
-"""In which phase and module is the program, and what are its storages, without changing one allocation?
+"""Phase, module and storages of a program on the phantom GPU, watched without changing an allocation.
 
 No dispatch mode is active, because one changes how autograd adds gradients. Modules are followed by wrapping their
 call; in the backward, hooks on the tensors that cross a module's edge say whose part begins (they return nothing, so

@@ -1,4 +1,4 @@
-"""How is a large model built on the host in no time and no memory, when nobody will look at its weights?
+"""Builds large models on the host without time or memory where the values of their weights are not read.
 
 Kernels do nothing, so the values of weights cannot matter on the device. A large tensor on the host that is never
 written takes no memory: its pages are never touched. So random initialisation of large host tensors is skipped.

@@ -1,4 +1,4 @@
-"""How does the C source become a library in the user's cache, once for each torch?
+"""Compiles the stand-in for the CUDA libraries into the user's cache, once for each torch.
 
 The key is a hash over the sources, the reviewed list and the names this torch imports, so a library never outlives
 what it was made from. Reading those names takes half a second; a small file beside the libraries remembers the key for

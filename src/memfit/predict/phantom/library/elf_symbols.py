@@ -1,4 +1,4 @@
-"""Which functions does a shared library expect from others? Read from its ELF dynamic symbol table, without tools.
+"""Undefined functions of a shared library, read from its ELF dynamic symbol table without tools.
 
 Only what is needed is read: 64-bit little-endian files, as every CUDA build of torch for Linux is.
 """

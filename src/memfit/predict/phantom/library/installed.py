@@ -1,4 +1,4 @@
-"""Which torch is installed here, for which CUDA, and where are its libraries and headers? Nothing is imported."""
+"""The installed torch, its CUDA version, libraries and headers, found without importing it."""
 
 from __future__ import annotations
 

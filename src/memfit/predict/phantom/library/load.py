@@ -1,4 +1,4 @@
-"""How is the library loaded into this process, told which GPU to be, and asked what happened? Before torch."""
+"""Loads the phantom library into this process before torch, sets its GPU, and reads its counters."""
 
 from __future__ import annotations
 

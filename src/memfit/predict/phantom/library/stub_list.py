@@ -1,4 +1,4 @@
-"""Which entry points does this torch need, and what does each generated one do?
+"""Entry points of CUDA libraries that this torch needs, and what each generated stub does.
 
 Every name is written in C, or reviewed (done, a handle, handed on to the real library, asked of it), or refused. There
 is no class for "probably harmless": a function with a result that is never written would hand garbage to torch.

@@ -1,4 +1,4 @@
-"""How does a trial that uses the installed NNI talk to memfit? Through NNI's own hook for trial channels."""
+"""Trial channel for the installed NNI: its own hook sends reports to memfit."""
 
 import json
 import os

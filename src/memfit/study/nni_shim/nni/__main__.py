@@ -1,4 +1,4 @@
-"""A trial that is no Python program: how does it get its parameters and report its results?
+"""Command line for trials that are no Python programs: gets parameters and reports results.
 
 python -m nni parameter            all parameters as JSON
 python -m nni parameter lr         one of them, as text

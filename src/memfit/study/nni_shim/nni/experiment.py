@@ -1,4 +1,4 @@
-"""Why `nni.experiment.Experiment` does not start anything here."""
+"""Stand-in for `nni.experiment.Experiment`, which starts nothing here and says why."""
 
 
 class Experiment:

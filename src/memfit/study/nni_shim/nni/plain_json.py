@@ -1,4 +1,4 @@
-"""How is anything a trial reports written as one line of JSON, so that no result is ever lost to its type?
+"""Writes whatever a trial reports as one line of JSON.
 
 Numbers of numpy and torch are asked for their plain value; what JSON cannot hold is kept as text. NaN and Infinity are
 written as Python writes them.

@@ -1,4 +1,4 @@
-"""Where does a trial get its parameters, and where do its results go?"""
+"""Parameters of an NNI trial and the file that its results go to."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How does torch.profiler get into a trial that knows nothing of it? Standard library only, until it imports torch.
+"""Start-up hook that runs torch.profiler in an unmodified trial; standard library only until torch.
 
 `memfit study --profile` puts this folder on the trial's path, behind the one of `memfit measure`, which imports the
 next `sitecustomize` in line: this one, which does the same for the trial's own. When torch is first imported, the

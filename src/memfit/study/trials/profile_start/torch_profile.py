@@ -1,4 +1,4 @@
-"""Which steps of a training are traced, and where does the trace go?
+"""torch.profiler schedule of a trial: which steps are traced, and where the trace goes.
 
 Two steps are skipped (the first allocates, the second repeats), one warms the profiler up, three are recorded. A
 training with fewer steps leaves what was recorded of it when it ends. Read in torch 2.13.
