@@ -1,5 +1,5 @@
 """What is said about a set of predictions beside their real values: median, 95th percentile, maximum, under-estimates,
-and how well "it does not fit" was foreseen?"""
+and how well "it does not fit" was predicted?"""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Verdicts:
 
     @property
     def recall(self) -> float | None:
-        """Of what fails, the share that was foreseen; None when nothing fails."""
+        """Of what fails, the share that was predicted; None when nothing fails."""
         return self.num_right / self.num_real if self.num_real else None
 
 
 def verdicts_at(limit_bytes: float, pairs: Sequence[tuple[float, float]]) -> Verdicts:
-    """Judge pairs of foreseen and real peaks at one size of memory."""
-    said = [foreseen > limit_bytes for foreseen, _ in pairs]
+    """Judge pairs of predicted and real peaks at one size of memory."""
+    said = [predicted > limit_bytes for predicted, _ in pairs]
     real = [peak > limit_bytes for _, peak in pairs]
     return Verdicts(len(pairs), sum(real), sum(said), sum(a and b for a, b in zip(said, real, strict=True)))

@@ -60,12 +60,12 @@ def compare(case: Case) -> tuple[int, float]:
         num_operators=tensors["num_operators"],
         untouched_bytes=tensors["untouched_bytes"],
     )
-    foreseen = level.figure.value or 0
-    ratio = foreseen / process["resident_bytes"] - 1
+    predicted = level.figure.value or 0
+    ratio = predicted / process["resident_bytes"] - 1
     name = f"{case[0]} " + " ".join(f"{key}={value}" for key, value in case[1].items())
     print(
         f"{name:<58} {predicted / MIB:9.2f} {real / MIB:9.2f} {predicted - real:+9d} B   "
-        f"{foreseen / MIB:8.1f} {process['resident_bytes'] / MIB:8.1f} {ratio:+.1%}",
+        f"{predicted / MIB:8.1f} {process['resident_bytes'] / MIB:8.1f} {ratio:+.1%}",
         flush=True,
     )
     return predicted - real, ratio

@@ -1,4 +1,4 @@
-"""How well is "out of memory" foreseen on cards of 8 to 80 GB, beside xMem, DNNMem, SchedTune, LLMem and MemTracker?
+"""How well is "out of memory" predicted on cards of 8 to 80 GB, beside xMem, DNNMem, SchedTune, LLMem and MemTracker?
 
   python -m benchmarks.accuracy.out_of_memory FOLDER [--networks 60]
 
@@ -29,13 +29,13 @@ ENDLESS = float("inf")
 
 
 def pairs_of(jobs: list[Job], constant: float, limit_bytes: float) -> list[tuple[float, float]]:
-    """What memfit foresees and what is real, for the jobs whose truth is known at this size."""
+    """What memfit predicts and what is real, for the jobs whose truth is known at this size."""
     pairs = []
     for job in jobs:
         if job.ran_out and limit_bytes > job.card_bytes:
             continue
-        foreseen = ENDLESS if job.says_out and limit_bytes <= job.card_bytes else job.reserved_bytes + constant
-        pairs.append((foreseen, ENDLESS if job.ran_out else job.real_bytes))
+        predicted = ENDLESS if job.says_out and limit_bytes <= job.card_bytes else job.reserved_bytes + constant
+        pairs.append((predicted, ENDLESS if job.ran_out else job.real_bytes))
     return pairs
 
 
@@ -65,7 +65,7 @@ def line(name: str, verdicts: Verdicts) -> str:
     shares = ["    -" if value is None else f"{value:5.0%}" for value in (verdicts.precision, verdicts.recall)]
     return (
         f"{name:<24} {verdicts.num_rows:4d} rows, {verdicts.num_real:3d} out of memory, {verdicts.num_said:3d} "
-        f"foreseen, precision {shares[0]}, recall {shares[1]}"
+        f"predicted, precision {shares[0]}, recall {shares[1]}"
     )
 
 

@@ -45,8 +45,8 @@ def operators(folder: Path) -> None:
         settings = {"name": case.name, "size": case.size, "config": case.config, "mode": case.mode}
         allocated = peak_of(predict("operator", settings, case.gpu, 3), "allocated")
         rows.append(Row(case.title, allocated, case.real_bytes))
-        foreseen, real = allocated / MIB, case.real_bytes / MIB
-        print(f"  {case.title:44} {foreseen:11.3f} for {real:11.3f} MiB  {foreseen - real:+9.3f}", flush=True)
+        predicted, real = allocated / MIB, case.real_bytes / MIB
+        print(f"  {case.title:44} {predicted:11.3f} for {real:11.3f} MiB  {predicted - real:+9.3f}", flush=True)
     report_rows("operators on the phantom GPU, allocated", rows)
 
 

@@ -110,14 +110,14 @@ def rows_of_tool(jobs: list[Job], tool: str) -> list[Row]:
 
 def report(title: str, jobs: list[Job], constant: float) -> None:
     """Every row, then one line for memfit and one per tool."""
-    print(f"{title}\n{'':<46}{'foreseen':>8}{'real':>10} MiB {'memfit':>8}{'xMem':>8}")
+    print(f"{title}\n{'':<46}{'predicted':>8}{'real':>10} MiB {'memfit':>8}{'xMem':>8}")
     for job in jobs:
-        foreseen = job.reserved_bytes + constant
-        ours = "fails" if job.says_out else f"{foreseen / job.real_bytes - 1:+.1%}" if not job.ran_out else "runs"
+        predicted = job.reserved_bytes + constant
+        ours = "fails" if job.says_out else f"{predicted / job.real_bytes - 1:+.1%}" if not job.ran_out else "runs"
         theirs = job.others["xmem"]
         text = ("fails" if job.xmem_says_out else "runs") if job.ran_out else f"{theirs / job.real_bytes - 1:+.1%}"
         real = "out of it" if job.ran_out else f"{job.real_bytes / MIB:.0f}"
-        print(f"{job.name:<46}{foreseen / MIB:8.0f}{real:>10}     {ours:>8}{text:>8}")
+        print(f"{job.name:<46}{predicted / MIB:8.0f}{real:>10}     {ours:>8}{text:>8}")
     parts = {"memfit": rows_of(jobs, constant), **{tool: rows_of_tool(jobs, tool) for tool in TOOLS}}
     parts["memfit, language"] = rows_of([job for job in jobs if job.is_language], constant)
     parts["xmem, language"] = rows_of_tool([job for job in jobs if job.is_language], "xmem")

@@ -48,7 +48,7 @@ class Job:
     ran_out: bool
     xmem_bytes: int
     xmem_says_out: bool
-    foreseen_bytes: int
+    predicted_bytes: int
     low_bytes: int
     high_bytes: int
     says_out: bool
@@ -86,7 +86,7 @@ def predicted(row: dict[str, str]) -> Job:
         ran_out=row["real_oom"] == "True",
         xmem_bytes=int(row["xmem_est_bytes"]),
         xmem_says_out=row["xmem_oom"] == "True",
-        foreseen_bytes=point + BESIDE_BYTES,
+        predicted_bytes=point + BESIDE_BYTES,
         low_bytes=low + BESIDE_BYTES,
         high_bytes=high + BESIDE_BYTES,
         says_out=fails,
@@ -107,11 +107,11 @@ def report(part: str, jobs: Sequence[Job]) -> None:
     if not done:
         return
     print(f"{part}: {len(done)} jobs that ran, {len(jobs) - len(done)} that ran out of memory")
-    print(f"  memfit  {spread([job.foreseen_bytes / job.real_bytes - 1 for job in done])}")
+    print(f"  memfit  {spread([job.predicted_bytes / job.real_bytes - 1 for job in done])}")
     print(f"  xMem    {spread([job.xmem_bytes / job.real_bytes - 1 for job in done])}")
-    nearer = sum(abs(job.foreseen_bytes - job.real_bytes) < abs(job.xmem_bytes - job.real_bytes) for job in done)
+    nearer = sum(abs(job.predicted_bytes - job.real_bytes) < abs(job.xmem_bytes - job.real_bytes) for job in done)
     print(f"  nearer  memfit in {nearer} of {len(done)}")
-    width = statistics.median((job.high_bytes - job.low_bytes) / job.foreseen_bytes for job in done)
+    width = statistics.median((job.high_bytes - job.low_bytes) / job.predicted_bytes for job in done)
     print(
         f"  range   holds {sum(job.is_covered for job in done) / len(done):.0%}, median width {width:.0%} of the point"
     )
@@ -122,7 +122,7 @@ def report(part: str, jobs: Sequence[Job]) -> None:
 
 def show(job: Job) -> None:
     """One row."""
-    ours, theirs = job.foreseen_bytes / job.real_bytes - 1, job.xmem_bytes / job.real_bytes - 1
+    ours, theirs = job.predicted_bytes / job.real_bytes - 1, job.xmem_bytes / job.real_bytes - 1
     end = f"{ours:+7.1%} xMem {theirs:+7.1%}{'' if job.is_covered else ' outside'}"
     end = "ran out of memory" if job.ran_out else end
     print(f"{job.part:<14}{job.name:<40}{job.real_bytes / MIB:7.0f} MiB {end}", flush=True)

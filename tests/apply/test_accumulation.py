@@ -11,7 +11,7 @@ from torch_fit_models import job_for, normed_stack
 
 import memfit
 from memfit.model.step import leaving_no_trace, storage_bytes
-from memfit.profile.fake_step import foresee
+from memfit.profile.fake_step import predict_step
 from memfit.profile.meter.meter import record_events
 
 ROWS, BLOCKS, PARTS, UPDATES = 2048, 6, 3, 2
@@ -41,7 +41,7 @@ def train(model: nn.Module, parts: list[tuple[torch.Tensor, torch.Tensor]], make
 def test_a_fitted_model_trains_to_the_same_weights_when_gradients_add_up(make: type[torch.optim.Optimizer]):
     plain, model = normed_stack(BLOCKS), normed_stack(BLOCKS)
     job, parts = job_for(model, rows=ROWS), parts_of(3)
-    budget = foresee(job).plain_bytes // 2
+    budget = predict_step(job).plain_bytes // 2
     with memfit.fit_to_budget(model, parts[0], nn.functional.cross_entropy, job.optimizer, budget=budget):
         planned_bytes = train(model, parts, make)
     plain_bytes = train(plain, parts, make)
@@ -62,7 +62,7 @@ def test_the_peak_stays_within_the_budget_while_gradients_add_up():
     parts = [(inputs[:256], targets[:256]) for inputs, targets in parts_of(3)]
     gradients = storage_bytes([p for p in model.parameters() if p.requires_grad])
     job = job_for(model, batch=parts[0])
-    budget = foresee(job).plain_bytes - gradients // 2
+    budget = predict_step(job).plain_bytes - gradients // 2
     peaks = []
     for accumulates in (False, True):
         fitted = memfit.fit_to_budget(

@@ -14,7 +14,7 @@ from memfit.errors import DoesNotFit, MemfitError
 from memfit.model import out_of_memory
 from memfit.model.out_of_memory import is_out_of_memory, unless_memory_runs_out
 from memfit.profile import profile
-from memfit.profile.fake_step import foresee
+from memfit.profile.fake_step import predict_step
 
 ROWS = 2048
 WORDS = (
@@ -45,7 +45,7 @@ def failure_of(model: Stack, share: float) -> MemfitError:
     """The error of a fit; and nothing of it is left in the model."""
     job = job_for(model, rows=ROWS)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    budget = int(share * foresee(job).plain_bytes)
+    budget = int(share * predict_step(job).plain_bytes)
     with pytest.raises(MemfitError) as caught:
         memfit.fit_to_budget(model, job.batch, nn.functional.cross_entropy, job.optimizer, budget=budget)
     assert not any("forward" in module.__dict__ for module in model.modules())

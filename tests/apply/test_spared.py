@@ -19,7 +19,7 @@ from memfit.model.module_state import State
 from memfit.model.step import Job
 from memfit.profile import profile as torch_profile
 from memfit.profile.block_by_block import profile_spared, spared_nodes, too_large
-from memfit.profile.fake_step import foresee
+from memfit.profile.fake_step import predict_step
 from memfit.profile.plain_step import Profile, profile_plain
 from memfit.profile.profile import profile_job
 from memfit.records.plan import Checkpoint, Stage, stages_of
@@ -92,7 +92,7 @@ def left(monkeypatch: pytest.MonkeyPatch, num_bytes: int | None) -> None:
 
 def test_only_a_step_that_this_machine_cannot_hold_is_too_large(monkeypatch: pytest.MonkeyPatch):
     job = job_with(normed_stack(BLOCKS), 2**20)
-    plain_bytes = foresee(job).plain_bytes
+    plain_bytes = predict_step(job).plain_bytes
     for left_bytes, is_too_large in ((None, False), (plain_bytes // 2, True), (2 * plain_bytes, False)):
         left(monkeypatch, left_bytes)
         assert bool(too_large(job)) == is_too_large
@@ -101,19 +101,19 @@ def test_only_a_step_that_this_machine_cannot_hold_is_too_large(monkeypatch: pyt
     assert not too_large(job)
 
 
-def test_what_is_foreseen_is_near_what_the_plain_step_takes_and_leaves_no_trace():
+def test_what_is_predicted_is_near_what_the_plain_step_takes_and_leaves_no_trace():
     model = normed_stack(BLOCKS)
     job = job_for(model, rows=ROWS)
     before = dict(model.named_parameters()) | dict(model.named_buffers())
     values = {name: tensor.detach().clone() for name, tensor in before.items()}
-    foreseen = foresee(job)
+    predicted = predict_step(job)
     after = dict(model.named_parameters()) | dict(model.named_buffers())
     assert all(after[name] is before[name] and torch.equal(after[name], values[name]) for name in before)
     assert all(parameter.grad is None for parameter in model.parameters())
     profile = profile_plain(job, 1)
     assert profile.plain_record_peak_bytes is not None
     fixed = sum(t.nbytes for t in [*before.values(), *job.batch])
-    assert foreseen.plain_bytes == pytest.approx(fixed + profile.plain_record_peak_bytes, rel=0.15)
+    assert predicted.plain_bytes == pytest.approx(fixed + profile.plain_record_peak_bytes, rel=0.15)
 
 
 def test_a_plain_step_that_runs_out_of_memory_is_not_run_again(monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +135,7 @@ def test_another_error_of_the_plain_step_is_raised_as_it_is(monkeypatch: pytest.
         profile_job(job_for(normed_stack(2), rows=64), 1)
 
 
-def test_a_step_that_needs_values_says_that_it_cannot_be_foreseen():
+def test_a_step_that_needs_values_says_that_it_cannot_be_predicted():
     class Looks(Stack):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * (1.0 if float(x.sum()) > 0 else 2.0)
@@ -150,7 +150,7 @@ def test_a_step_that_needs_values_says_that_it_cannot_be_foreseen():
 def test_a_model_is_fitted_without_its_plain_step_and_trains_to_the_same_weights(monkeypatch: pytest.MonkeyPatch):
     plain, fitted_model = normed_stack(BLOCKS), normed_stack(BLOCKS)
     job = job_for(fitted_model, rows=ROWS)
-    budget = foresee(job).plain_bytes // 2
+    budget = predict_step(job).plain_bytes // 2
     left(monkeypatch, budget)
     monkeypatch.setattr(torch_profile, "profile_plain", None)  # whoever calls it fails
     with memfit.fit_to_budget(fitted_model, job.batch, CROSS_ENTROPY, job.optimizer, budget=budget) as fitted:
@@ -174,7 +174,7 @@ def test_a_model_is_fitted_without_its_plain_step_and_trains_to_the_same_weights
 def test_a_wrong_gradient_is_noticed_by_its_digest(monkeypatch: pytest.MonkeyPatch):
     model = normed_stack(BLOCKS)
     job = job_for(model, rows=ROWS)
-    budget = foresee(job).plain_bytes // 2
+    budget = predict_step(job).plain_bytes // 2
     left(monkeypatch, budget)
     monkeypatch.setattr(State, "lay_buffers", lambda self: None)
     with pytest.raises(memfit.errors.MemfitError, match=r"does not compute the same|differ|something else"):
@@ -188,7 +188,7 @@ def test_a_step_that_never_repeats_itself_is_refused_where_there_is_no_room_for_
     torch.manual_seed(0)
     model = Stack([*(NormedBlock(16) for _ in range(BLOCKS - 1)), Jittery(16)])
     job = job_for(model, rows=ROWS)
-    budget = foresee(job).plain_bytes * 3 // 4
+    budget = predict_step(job).plain_bytes * 3 // 4
     left(monkeypatch, budget)
     with pytest.raises(UsageError, match="cannot hold what a tolerance would need"):
         memfit.fit_to_budget(model, job.batch, CROSS_ENTROPY, job.optimizer, budget=budget)

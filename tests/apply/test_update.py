@@ -1,4 +1,4 @@
-"""Is what an optimizer's step takes, foreseen from a few stand-ins, what the real step takes?"""
+"""Is what an optimizer's step takes, predicted from a few stand-ins, what the real step takes?"""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_takes_in_passing_what_was_foreseen(name: str):
+def test_a_step_takes_in_passing_what_was_predicted(name: str):
     model = nn.Sequential(nn.Embedding(400, 256), *(nn.Linear(256, 256) for _ in range(6)), nn.Linear(256, 64))
     optimizer = OPTIMIZERS[name](model.parameters())
     job = job_of(model, torch.randint(0, 400, (8,)), lambda output: output.square().mean(), optimizer)
-    foreseen = measure_update(job)
+    predicted = measure_update(job)
     job.run()
     optimizer.step()  # makes the state
     job.run()
     taken_bytes = record_events(optimizer.step, job.device).peak_bytes
-    assert foreseen.transient_bytes == pytest.approx(taken_bytes, rel=0.15, abs=4096)
-    assert foreseen.transient_bytes >= 0.95 * taken_bytes
+    assert predicted.transient_bytes == pytest.approx(taken_bytes, rel=0.15, abs=4096)
+    assert predicted.transient_bytes >= 0.95 * taken_bytes

@@ -81,7 +81,7 @@ def test_gradients_of_earlier_batches_are_counted_when_they_add_up(job: str, tmp
     fixed = read_plan(tmp_path / "plan.json").chain.fixed
     assert fixed.gradient_bytes == fixed.parameter_bytes > 0
     refused = run(job, "--device", "cuda:24GiB", "--accumulate", "-o", str(tmp_path / "other.json"))
-    assert "measured, not foreseen" in str(refused.exception)
+    assert "measured, not predicted" in str(refused.exception)
 
 
 def test_what_does_not_fit_ends_with_three_and_says_what_would(

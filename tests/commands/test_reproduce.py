@@ -33,7 +33,7 @@ def offloading(tmp_path_factory: pytest.TempPathFactory) -> tuple[OffloadingExpe
     return msgspec.convert(json.loads(result.stdout), OffloadingExperiment), folder
 
 
-def test_all_planners_are_compared_on_a_foreseen_network(offloading: tuple[OffloadingExperiment, Path]):
+def test_all_planners_are_compared_on_a_predicted_network(offloading: tuple[OffloadingExperiment, Path]):
     found, _ = offloading
     (network,) = found.networks
     assert (network.name, network.num_examples) == ("vgg16", 64)

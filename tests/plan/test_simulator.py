@@ -93,7 +93,7 @@ def test_no_other_moments_of_fetching_are_faster(random: Random, num_stages: int
 
 @given(RANDOM, st.integers(2, 5), st.integers(0, 12))
 @settings(max_examples=100, deadline=None)
-def test_a_link_or_stages_slower_than_foreseen_cost_time_but_never_memory(random: Random, num_stages: int, less: int):
+def test_a_link_or_stages_slower_than_predicted_cost_time_but_never_memory(random: Random, num_stages: int, less: int):
     chain, link = odd_chain(random, num_stages), odd_link(random, limited=False)
     plan = any_plan(random, chain)
     if len(plan) < 2:

@@ -44,11 +44,11 @@ SIZES = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size
 
 @given(SIZES)
 def test_a_spread_is_ordered_and_its_95th_percentile_covers_95_percent(pairs: list[tuple[int, int]]):
-    rows = [Row("", foreseen, real) for foreseen, real in pairs]
+    rows = [Row("", predicted, real) for predicted, real in pairs]
     spread = spread_of(rows)
     assert spread.median <= spread.p95 <= spread.worst
     assert sum(abs(row.error) <= spread.p95 for row in rows) >= 0.95 * len(rows)
-    assert spread.under == sum(foreseen < real for foreseen, real in pairs) / len(pairs)
+    assert spread.under == sum(predicted < real for predicted, real in pairs) / len(pairs)
 
 
 @given(SIZES, st.integers(1, 1000))

@@ -1,4 +1,4 @@
-"""Does the foreseen process hold the packages that the job imports, in the surroundings in which it imports them?"""
+"""Does the predicted process hold the packages that the job imports, in the surroundings in which it imports them?"""
 
 from __future__ import annotations
 

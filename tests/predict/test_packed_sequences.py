@@ -65,7 +65,7 @@ def job(kind: str, *, sort: bool = True, first: bool = True, lengths: Any = None
         ("GRU", {"lengths": [30] * 6}),
     ],
 )
-def test_a_layer_over_a_packed_batch_is_foreseen_to_the_byte(kind: str, how: dict[str, Any]):
+def test_a_layer_over_a_packed_batch_is_predicted_to_the_byte(kind: str, how: dict[str, Any]):
     build = job(kind, **how)
     assert predicted_peak(build) == real_tensor_peak(build)
 

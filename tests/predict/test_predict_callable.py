@@ -25,7 +25,7 @@ def training() -> tuple[Any, Any, Any]:
     return model, optimizer, step
 
 
-def test_a_step_over_existing_objects_is_foreseen_and_they_stay_real():
+def test_a_step_over_existing_objects_is_predicted_and_they_stay_real():
     model, _, step = training()
     step()
     before = [parameter.clone() for parameter in model.parameters()]

@@ -1,4 +1,4 @@
-"""Does an unmodified script run as a ghost: foreseen to the byte, nothing written, its mistakes named?"""
+"""Does an unmodified script run as a ghost: predicted to the byte, nothing written, its mistakes named?"""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def failure(folder: Path, text: str, *arguments: str) -> Failure:
     return reply
 
 
-def test_a_script_is_foreseen_to_the_byte_with_its_own_arguments(tmp_path: Path):
+def test_a_script_is_predicted_to_the_byte_with_its_own_arguments(tmp_path: Path):
     arguments = ("--batch-size", "16", "--out", str(tmp_path / "results"))
     reply = ghost(tmp_path, TRAIN, *arguments)
     assert isinstance(reply, TraceReply)

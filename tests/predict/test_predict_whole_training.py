@@ -1,4 +1,4 @@
-"""Is the whole training foreseen: evaluations, resumed checkpoints, accumulation, the last batch? To the byte."""
+"""Is the whole training predicted: evaluations, resumed checkpoints, accumulation, the last batch? To the byte."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def foreseen(folder: Path, text: str) -> TraceReply:
+def predicted(folder: Path, text: str) -> TraceReply:
     (folder / "train.py").write_text(START + text)
     (folder / "scratch").mkdir()
     job = describe_job(str(folder / "train.py"), {}, ())
@@ -275,18 +275,18 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
     ],
 )
-def test_the_peak_of_the_whole_script_is_foreseen_to_the_byte(tmp_path: Path, text: str, no_collector: None):
+def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, text: str, no_collector: None):
     script = str(tmp_path / "train.py")
     if text is RESUMES_A_FILE:
         Path(script).write_text(START + SAVES_A_FILE)
         real_script_peak(script, (), sys.maxsize)
-    reply = foreseen(tmp_path, text)
+    reply = predicted(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)
     assert said(reply, steps.UNSEEN) == []
 
 
 def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
-    reply = foreseen(tmp_path, SEARCHES_A_LINE)
+    reply = predicted(tmp_path, SEARCHES_A_LINE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
     assert abs(peak_of(reply.timeline, "cpu")[0] - real) < 1e-3 * real
     assert SEARCHES in said(reply, "upper bound")
@@ -295,7 +295,7 @@ def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
 def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
     text = "\nlosses = []\nfor step in range(1000):\n    loss = model(torch.randn(16, 64)).pow(2).sum()\n"
     text += "    loss.backward(retain_graph=True)\n    optimizer.step()\n    losses.append(loss)\n"
-    assert [line for line in said(foreseen(tmp_path, text), UNSEEN) if line.startswith("every step leaves ")]
+    assert [line for line in said(predicted(tmp_path, text), UNSEEN) if line.startswith("every step leaves ")]
 
 
 def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
@@ -303,12 +303,12 @@ def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
     library.parent.mkdir()
     library.write_text("def optimize(objective):\n    while True:\n        objective()\n")
     text = f"\nimport sys\nsys.path.insert(0, {str(library.parent)!r})\nimport searching\n"
-    reply = foreseen(tmp_path, text + "searching.optimize(lambda: train(torch.randn(16, 64)))\n")
+    reply = predicted(tmp_path, text + "searching.optimize(lambda: train(torch.randn(16, 64)))\n")
     assert [line for line in said(reply, UNSEEN) if "many trials" in line]
 
 
 def test_sparse_matrices_are_followed_by_their_entries(tmp_path: Path):
-    reply = foreseen(tmp_path, MULTIPLIES_SPARSE)
+    reply = predicted(tmp_path, MULTIPLIES_SPARSE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
     assert abs(peak_of(reply.timeline, "cpu")[0] - real) < 0.03 * real
     assert said(reply, UNSEEN) == [INSIDE] * len(said(reply, UNSEEN)) != []
@@ -326,7 +326,7 @@ for step in range(3):
 
 
 def test_a_database_by_the_name_that_sqlalchemy_uses_and_torchscript_of_what_is_replaced(tmp_path: Path):
-    foreseen(tmp_path, OPENS_AND_COMPILES)
+    predicted(tmp_path, OPENS_AND_COMPILES)
     assert not list(tmp_path.glob("*.db"))
 
 
@@ -349,13 +349,13 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
     script = tmp_path / "train.py"
     script.write_text(START + text)
     subprocess.run([sys.executable, script], check=True)
-    reply = foreseen(tmp_path, text)
+    reply = predicted(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == counted_peak(script)
     assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
 
 
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
-    reply = foreseen(tmp_path, EVALUATES_LONG_BEFORE_AND_AFTER)
+    reply = predicted(tmp_path, EVALUATES_LONG_BEFORE_AND_AFTER)
     left_out = [one for one in reply.assumptions if "were not run again" in one.text]
     assert len(left_out) == 1
     assert left_out[0].count > 290
@@ -365,7 +365,7 @@ def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
 def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
     started = time.perf_counter()
-    reply = foreseen(tmp_path, TRAINS_LONG + "model.eval()\n")
+    reply = predicted(tmp_path, TRAINS_LONG + "model.eval()\n")
     assert said(reply, steps.UNSEEN) == [
         "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
     ]
@@ -373,7 +373,7 @@ def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch
 
 
 def test_a_training_without_evaluation_misses_none(tmp_path: Path):
-    assert said(foreseen(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
+    assert said(predicted(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
 
 
 @pytest.mark.slow
@@ -383,7 +383,7 @@ def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
     peaks, data_bytes = [], []
     for workers in (0, 2):
         (tmp_path / str(workers)).mkdir()
-        reply = foreseen(tmp_path / str(workers), loader.format(workers))
+        reply = predicted(tmp_path / str(workers), loader.format(workers))
         peaks.append(peak_of(reply.timeline, "cpu")[0])
         data_bytes.append(reply.data_bytes)
     batch_bytes = 1000 * 64 * 4
@@ -410,7 +410,7 @@ if __name__ == "__main__":
 
 
 def test_a_model_in_shared_memory_is_not_of_the_allocator(tmp_path: Path):
-    reply = foreseen(tmp_path, SHARES_ITS_MODEL)
+    reply = predicted(tmp_path, SHARES_ITS_MODEL)
     parameters = 4 * (64 * 512 + 512 + 512 * 10 + 10)
     assert peak_of(reply.timeline, "cpu")[0] < 2.5 * parameters, "gradients twice, and little beside"
     assert reply.data_bytes >= parameters
@@ -434,7 +434,7 @@ for step in range(3):
 
 
 def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
-    assert said(foreseen(tmp_path, WRITES_CODE), steps.UNSEEN) == []
+    assert said(predicted(tmp_path, WRITES_CODE), steps.UNSEEN) == []
     assert not (tmp_path / "written").exists()
 
 
@@ -447,5 +447,5 @@ def test_a_loop_of_a_library_may_evaluate_though_no_file_of_the_user_says_so(tmp
         "        model(x).sum().backward()\n        optimizer.step()\n        optimizer.zero_grad()\n"
     )
     text = f"import sys\nsys.path.insert(0, {str(library.parent)!r})\nimport some_trainer\n"
-    reply = foreseen(tmp_path, text + "some_trainer.fit(model, optimizer, torch.randn(16, 64))\n")
+    reply = predicted(tmp_path, text + "some_trainer.fit(model, optimizer, torch.randn(16, 64))\n")
     assert any(item.kind == UNSEEN and "if there is one" in item.text for item in reply.assumptions)

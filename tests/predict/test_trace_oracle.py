@@ -70,13 +70,13 @@ def both(name: str, **settings: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_is_foreseen_to_the_byte(optimizer: str):
+def test_every_optimizer_is_predicted_to_the_byte(optimizer: str):
     predicted, real = both("mlp", optimizer=optimizer)
     assert predicted == real
 
 
 @pytest.mark.parametrize("name", list(SMALL))
-def test_every_workload_is_foreseen_to_the_byte(name: str):
+def test_every_workload_is_predicted_to_the_byte(name: str):
     predicted, real = both(name)
     assert predicted == real
 
@@ -98,7 +98,7 @@ def test_every_workload_is_foreseen_to_the_byte(name: str):
         ("resnet18", {"checkpoint": True}),
     ],
 )
-def test_every_technique_is_foreseen_to_the_byte(name: str, settings: dict[str, Any]):
+def test_every_technique_is_predicted_to_the_byte(name: str, settings: dict[str, Any]):
     predicted, real = both(name, **settings)
     assert predicted == real
 

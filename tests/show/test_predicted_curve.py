@@ -21,12 +21,12 @@ from memfit.units import MIB
 PARAMETERS, ACTIVATIONS, TEMPORARY, REST = 100 * MIB, 60 * MIB, 20 * MIB, 250 * MIB
 
 
-def foreseen(value: int) -> Figure:
+def predicted(value: int) -> Figure:
     return Figure(value=value, unit="bytes", source="predicted", method="made")
 
 
 def level(name: LevelName, value: int) -> Level:
-    return Level(name=name, figure=foreseen(value), meaning="")
+    return Level(name=name, figure=predicted(value), meaning="")
 
 
 def prediction(device: str = "cpu") -> Prediction:

@@ -101,9 +101,9 @@ def fit_target(
     set_threads(threads)
     if device is not None and not device.startswith("cpu"):
         if accumulates:
-            raise UsageError("gradients that add up are measured, not foreseen", hint="leave out --accumulate")
+            raise UsageError("gradients that add up are measured, not predicted", hint="leave out --accumulate")
         if allow:
-            raise UsageError("levers are pulled where the step is run, not foreseen", hint="leave out --allow")
+            raise UsageError("levers are pulled where the step is run, not predicted", hint="leave out --allow")
         fit = _fit_prediction(target, settings, device, budget_bytes, planner)
     else:
         if budget_bytes is None:
@@ -334,7 +334,7 @@ def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_
     from memfit.profile.predicted import budget_of, host_link
     from memfit.records.fit import Fit
 
-    chain, prediction, notes = foreseen_chain(target, settings, device)
+    chain, prediction, notes = predicted_chain(target, settings, device)
     limit_bytes = budget_of(budget_bytes, prediction, device)
     link, more = host_link(prediction)
     plan = _plan_or_levers(chain, limit_bytes, link, planner)
@@ -348,7 +348,7 @@ def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_
     )
 
 
-def foreseen_chain(target: str, settings: tuple[str, ...], device: str) -> tuple[Chain, Prediction, tuple[str, ...]]:
+def predicted_chain(target: str, settings: tuple[str, ...], device: str) -> tuple[Chain, Prediction, tuple[str, ...]]:
     """A chain for a device that is not here, with what it was made from and what is to be said about it."""
     from memfit.profile.fake_step import draft_of
     from memfit.profile.predicted import chain_from

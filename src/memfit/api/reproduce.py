@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from memfit.api.compare import compare_recipes
-from memfit.api.fit import foreseen_chain
+from memfit.api.fit import predicted_chain
 from memfit.api.options import checked_options
 from memfit.api.study import run_study
 
@@ -69,15 +69,15 @@ def reproduce_offloading(
         Link(name="host memory", out_bytes_per_second=speed, in_bytes_per_second=speed, latency_seconds=2e-5)
         for speed in dict.fromkeys(bandwidths)
     ]
-    foreseen = {}
+    predicted = {}
     for index, (name, settings) in enumerate(chosen.items()):
         show(f"predicting {name} ({index + 1} of {len(chosen)})", 0.0)
-        foreseen[name] = foreseen_chain(name, settings, device)
-    chains = {name: chain for name, (chain, _, _) in foreseen.items()}
+        predicted[name] = predicted_chain(name, settings, device)
+    chains = {name: chain for name, (chain, _, _) in predicted.items()}
     panels = compare_networks(chains, links, num_points=num_points, show=show)
     described = tuple(
         describe_network(name, chosen[name], examples_in(chosen[name]), chain, links[0], notes)
-        for name, (chain, _, notes) in foreseen.items()
+        for name, (chain, _, notes) in predicted.items()
     )
     return OffloadingExperiment(
         device=device, networks=described, panels=panels, standings=rank_planners(panels),

@@ -1,7 +1,7 @@
 """Fits a training loop while it runs: the first pass is recorded, a plan is made before the next, the loop goes on.
 
 Nothing is known of the loop but what it calls. The outermost call of a module in training begins a pass, the backward
-ends it. The first pass is written to a tape (`recorded_pass`); where it would take more than the budget, as foreseen on
+ends it. The first pass is written to a tape (`recorded_pass`); where it would take more than the budget, as predicted on
 fake tensors, its blocks are recomputed one by one. Before the second pass, when what the first one held is gone, the
 tape is the step that is profiled, planned and proven; then the plan is applied and the loop goes on. A pass with more
 input than the plan was made for is recorded in the same way, and fitted before the one after it.
@@ -235,7 +235,7 @@ class LoopFitter:
             self._fitted.undo()
             self._fitted = None
         self._recorded_bytes = size
-        self._end_measuring()  # foreseeing records events of its own
+        self._end_measuring()  # predicting records events of its own
         self._spare = self._spared(module, args, kwargs)
         gc.collect()
         self._tape = Tape()

@@ -157,7 +157,7 @@ def other_engine(question: Question) -> Assumption:
         why, how = "it was not asked for", "--engine phantom"
     how = " and ".join(part for part in (how, missing.hint if missing is not None else "") if part)
     text = (
-        f"foreseen on fake tensors, since {why}; the phantom GPU runs torch's own CUDA build, torch.compile included, "
+        f"predicted on fake tensors, since {why}; the phantom GPU runs torch's own CUDA build, torch.compile included, "
         "and is nearer to the truth" + (f": {how}" if how else "")
     )
     return Assumption(kind="engine", text=text)

@@ -27,7 +27,7 @@ from memfit.model.calls import at_backward
 from memfit.model.out_of_memory import left_for, ran_out, unless_memory_runs_out
 from memfit.model.step import Job, leaving_no_trace, storage_bytes
 from memfit.profile.checkpoint_cost import checkpoint_cost, saved_tensors
-from memfit.profile.fake_step import Foreseen, foresee
+from memfit.profile.fake_step import PredictedStep, predict_step
 from memfit.profile.meter.events import Record
 from memfit.profile.meter.meter import put_mark, record_events
 from memfit.profile.meter.moments import ClockRecord, clock_into, stage_hooks
@@ -57,7 +57,7 @@ def too_large(job: Job) -> str:
     if job.limit_bytes is None or left_bytes is None or left_bytes > PLENTY * job.limit_bytes:
         return ""
     try:
-        plain_bytes = foresee(job).plain_bytes
+        plain_bytes = predict_step(job).plain_bytes
     except RuntimeError:  # what fake tensors raise when an operator needs a value: the plain step will tell
         return ""
     needed_bytes = MARGIN * plain_bytes - _fixed_bytes(job)
@@ -74,20 +74,20 @@ def _fixed_bytes(job: Job) -> int:
 def recompute_every_block(job: Job) -> tuple[AppliedPlan | None, str]:
     """Before anything was measured: let a model recompute each block where its plain step would pass the budget.
 
-    With a sentence for the user; no plan and no sentence where the plain step is foreseen to fit.
+    With a sentence for the user; no plan and no sentence where the plain step is predicted to fit.
     """
     try:
-        foreseen = foresee(job)
+        predicted = predict_step(job)
     except (RuntimeError, MemfitError) as error:
-        return None, f"the first pass runs as it is: it could not be foreseen ({str(error).splitlines()[0][:120]})"
+        return None, f"the first pass runs as it is: it could not be predicted ({str(error).splitlines()[0][:120]})"
     state_bytes = 0 if job.optimizer is None else measure_update(job).state_bytes
-    plain_bytes = foreseen.plain_bytes + state_bytes + job.around_bytes
+    plain_bytes = predicted.plain_bytes + state_bytes + job.around_bytes
     if plain_bytes <= (job.limit_bytes or plain_bytes):
         return None, ""
-    draft = tuple(stage for stage, _ in fuse(foreseen.draft, foreseen.passing.__contains__))
+    draft = tuple(stage for stage, _ in fuse(predicted.draft, predicted.passing.__contains__))
     nodes = spared_nodes(draft, _run_length(job, draft))
-    said = f"a plain pass is foreseen to take about {format_bytes(plain_bytes)}: the first one recomputes every block"
-    return apply_nodes(job.model, draft, nodes, is_exact=False, uncalled=foreseen.layout.uncalled), said
+    said = f"a plain pass is predicted to take about {format_bytes(plain_bytes)}: the first one recomputes every block"
+    return apply_nodes(job.model, draft, nodes, is_exact=False, uncalled=predicted.layout.uncalled), said
 
 
 # ---- the profile -----------------------------------------------------------------------------------------------
@@ -116,14 +116,14 @@ class _Spared:
 
 def profile_spared(job: Job, timed_runs: int, reason: str) -> Profile:
     """Measure the chain of a job without ever running its plain step; `reason` says why."""
-    foreseen = _foreseen(job, reason)
-    draft = tuple(stage for stage, _ in fuse(foreseen.draft, foreseen.passing.__contains__))
+    predicted = _predicted(job, reason)
+    draft = tuple(stage for stage, _ in fuse(predicted.draft, predicted.passing.__contains__))
     spared = _Spared(job, draft, live_stages(job.model, draft), _run_length(job, draft))
-    spared.notes += foreseen.layout.notes
-    spared.uncalled = foreseen.layout.uncalled
+    spared.notes += predicted.layout.notes
+    spared.uncalled = predicted.layout.uncalled
     profile = unless_memory_runs_out(lambda: _measured(spared, timed_runs, reason))
     if profile is None:
-        needed_bytes = _least_bytes(spared, foreseen.block_bytes)
+        needed_bytes = _least_bytes(spared, predicted.block_bytes)
         raise ran_out(job, "measuring the step block by block", "the step with every block recomputed", needed_bytes)
     return profile
 
@@ -153,9 +153,9 @@ def _measured(spared: _Spared, timed_runs: int, reason: str) -> Profile:
     return Profile(with_uncalled(job, chain_of(job, stages, update), spared.uncalled), notes, None)
 
 
-def _foreseen(job: Job, reason: str) -> Foreseen:
+def _predicted(job: Job, reason: str) -> PredictedStep:
     try:
-        return foresee(job)
+        return predict_step(job)
     except RuntimeError as error:
         raise PredictionFailed(
             "the step is too large for this machine, and its stages could not be found without running it",

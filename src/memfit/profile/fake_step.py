@@ -82,7 +82,7 @@ def _bytes(tensors: list[SeenTensor]) -> int:
 
 
 @dataclass(slots=True)
-class Foreseen:
+class PredictedStep:
     """A live job's plain step as fake tensors tell it: nothing of it was allocated."""
 
     layout: Layout
@@ -96,7 +96,7 @@ class Foreseen:
     """What autograd keeps of the one stage of which it keeps the most."""
 
 
-def foresee(job: Job) -> Foreseen:
+def predict_step(job: Job) -> PredictedStep:
     """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched."""
     with leaving_no_trace(job):
         try:
@@ -109,7 +109,7 @@ def foresee(job: Job) -> Foreseen:
     fixed = storage_bytes([*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)])
     gradients = storage_bytes([p for p in job.model.parameters() if p.requires_grad])
     plain_bytes = fixed + gradients + sum(kept.saved.values())
-    return Foreseen(layout, draft, kept.passing(), plain_bytes, max(kept.by_stage().values(), default=0))
+    return PredictedStep(layout, draft, kept.passing(), plain_bytes, max(kept.by_stage().values(), default=0))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 The timeline says which storage lived from when to when and which module made it. Laid out as the events of an
 allocator, with marks where the stages begin and end, it is read in the same way as a measured step. What a
 prediction does not know is assumed on the safe side: what a block holds in passing when nothing is kept is taken as
-its three largest values. Seconds are the coarse step time, shared out by what each stage was foreseen to take, or else
+its three largest values. Seconds are the coarse step time, shared out by what each stage was predicted to take, or else
 by the bytes it makes.
 """
 
@@ -45,7 +45,7 @@ def host_link(prediction: Prediction) -> tuple[Link | None, tuple[str, ...]]:
 
 
 def chain_from(prediction: Prediction, draft: Sequence[Stage], shares: Sequence[float] | None = None) -> Chain:
-    """The chain of the last foreseen step; the draft has the names, the outputs and what may be run again.
+    """The chain of the last predicted step; the draft has the names, the outputs and what may be run again.
 
     `shares` are what the forwards of the stages take, in any unit.
     """
@@ -89,7 +89,7 @@ def _bounds(timeline: Timeline) -> tuple[int, int, int, int]:
         if mark.step == last:
             starts.setdefault(mark.phase, mark.start)
     if "forward" not in starts or "backward" not in starts:
-        raise UsageError("the foreseen step has no forward and backward", hint="a training of one model")
+        raise UsageError("the predicted step has no forward and backward", hint="a training of one model")
     return starts["forward"], starts["backward"], starts.get("update", timeline.num_events), timeline.num_events
 
 

@@ -31,7 +31,7 @@ from memfit.study.storage.log import StudyLog
 from memfit.study.trials.files import Report, final_of, intermediates_of
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
-from memfit.study.trials.prediction import Foresight, verdict
+from memfit.study.trials.prediction import TrialPredictor, verdict
 from memfit.study.trials.process import INTERRUPTED
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
@@ -72,7 +72,7 @@ class Coordinator:
     watcher: StudyWatcher
     options: RunOptions
     engine: SearchEngine = field(init=False)
-    foresight: Foresight = field(init=False)
+    predictor: TrialPredictor = field(init=False)
     orders: dict[int, TrialOrder] = field(default_factory=dict)
     """Of the trials that run now."""
     again: list[tuple[TrialRecord, int]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Coordinator:
         self._began = time.monotonic()
         self.engine = engine_for(self.settings)
         limited = self.settings.memory.limit_bytes is not None
-        self.foresight = Foresight(self.settings, wanted=self.options.predict and limited)
+        self.predictor = TrialPredictor(self.settings, wanted=self.options.predict and limited)
         study = study_of(self.log.study_id, self.log.facts)
         self.engine.restore(study.trials)
         with self._signals():
@@ -159,7 +159,7 @@ class Coordinator:
 
     def _begin(self, proposal: Proposal) -> None:
         """Store a new point, and start it unless it cannot fit."""
-        peak = self.foresight.peak(proposal.parameters)
+        peak = self.predictor.peak(proposal.parameters)
         trial_id = new_id(5)
         body = Proposed(proposal=proposal, trial_id=trial_id, predicted_peak=peak)
         self.log.add(f"p{proposal.number}", "proposed", body, proposal.number)

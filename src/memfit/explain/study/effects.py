@@ -29,7 +29,7 @@ from memfit.explain.study.regression import (
 MIN_DF = 4
 """Fewer degrees of freedom than this, and no effect is told."""
 TOGETHER = 0.95
-"""A hyperparameter that the others foresee to this share moved together with them."""
+"""A hyperparameter that the others predict to this share moved together with them."""
 MOST_PAIRS = 60
 AS_GOOD = 3.84
 """Two scales fit about as well when twice the difference of their log-likelihoods is below this (5 % of

@@ -1,7 +1,7 @@
 """Fit of the law bytes = a + b * parameters + c * batch * activations to the trials of a study.
 
-Fitted by least squares and judged on trials it has not seen: each trial is foreseen from all the others (PRESS; Allen
-1974), and what counts is how much better that goes than without the law's terms. A law that foresees less than four
+Fitted by least squares and judged on trials it has not seen: each trial is predicted from all the others (PRESS; Allen
+1974), and what counts is how much better that goes than without the law's terms. A law that predicts less than four
 fifths of the differences between trials, or has a term that is surely below zero or none that is surely above, is not
 called one. The networks' own size is also counted from assumptions, to see whether it could make such differences at
 all.
@@ -17,7 +17,7 @@ from memfit.explain.study.regression import rank_of, slopes, with_intercept
 from memfit.explain.study.table import Table
 
 MIN_TRIALS = 8
-FORESEES = 0.8
+PREDICTS = 0.8
 BYTES_PER_PARAMETER = 16
 """Assumed: a weight, its gradient and Adam's two moments, 4 bytes each."""
 BYTES_PER_ACTIVATION = 8
@@ -39,8 +39,8 @@ class Law:
     per_parameter: Interval | None
     """None when the number of parameters did not vary."""
     per_activation: Interval | None
-    foreseen: float
-    """The share of the variance that is foreseen on trials left out; below zero when the mean foresees better."""
+    predicted: float
+    """The share of the variance that is predicted on trials left out; below zero when the mean predicts better."""
     typical_error_bytes: float
     holds: bool
 
@@ -83,7 +83,7 @@ def _batch_of(row: dict) -> float:
 
 
 def _errors_left_out(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How far each trial lies from what all the others foresee for it."""
+    """How far each trial lies from what all the others predict for it."""
     inverse = np.linalg.pinv(columns)
     leverage = np.minimum(np.einsum("ij,ji->i", columns, inverse), 1 - 1e-9)
     return (y - columns @ (inverse @ y)) / (1 - leverage)
@@ -93,7 +93,7 @@ def _fitted(model: np.ndarray, scale: np.ndarray, beside: np.ndarray, used: list
     """`model` was divided by `scale`; `beside` is the model without the law's terms."""
     fit = slopes(model, y)
     errors, without = _errors_left_out(model, y), _errors_left_out(beside, y)
-    foreseen = 1 - float((errors**2).sum() / max((without**2).sum(), 1e-300))
+    predicted = 1 - float((errors**2).sum() / max((without**2).sum(), 1e-300))
 
     def coefficient(place: int) -> Interval:
         weights = np.zeros(len(scale))
@@ -108,9 +108,9 @@ def _fitted(model: np.ndarray, scale: np.ndarray, beside: np.ndarray, used: list
         base_bytes=coefficient(0),
         per_parameter=terms[0],
         per_activation=terms[1],
-        foreseen=foreseen,
+        predicted=predicted,
         typical_error_bytes=float(np.sqrt(np.mean(errors**2))),
-        holds=foreseen >= FORESEES and is_physical,
+        holds=predicted >= PREDICTS and is_physical,
     )
 
 

@@ -130,7 +130,7 @@ def _batch(rows: QuestionRows, chosen: np.ndarray, device: torch.device) -> dict
     return {name: torch.from_numpy(column[chosen].astype(np.int64)).to(device) for name, column in columns.items()}
 
 
-# How do tokens reach a language model, batch by batch, and how well does it foresee them?
+# How do tokens reach a language model, batch by batch, and how well does it predict them?
 
 NUM_EVALUATED = 8
 """Held-out batches per evaluation."""

@@ -11,7 +11,7 @@ the excess there. From this follow, without any clock:
 - a value may be fetched after the last operation that still needs it to be away, given that all values sent before it
   are away and all sent after it are not.
 
-Waits and starts are counted in operations, not in seconds: a link that is slower than foreseen costs time, never
+Waits and starts are counted in operations, not in seconds: a link that is slower than predicted costs time, never
 memory. For a chosen set and these orders, waiting as little and fetching as early as this is the fastest there is:
 sending or fetching earlier never hurts a later operation.
 """

@@ -65,7 +65,7 @@ class Curves:
 def replay(
     snapshot: Snapshot, device: int | None = None, settings: Sequence[str] = (), memory_bytes: int | None = None
 ) -> Replay:
-    """Explain one device of a snapshot, and foresee other settings (`settings` besides the usual ones)."""
+    """Explain one device of a snapshot, and predict other settings (`settings` besides the usual ones)."""
     chosen, why = choose_device(snapshot, device)
     own = parse_allocator_settings(snapshot.settings or "")
     if _is_expandable(chosen):
@@ -93,7 +93,7 @@ def replay(
         failures=failures,
         agreement=agreement,
         curve=thin_curve(curves.allocated, curves.reserved, MAX_POINTS),
-        what_if=foresee_settings(chosen, snapshot.settings or "", settings, memory_bytes),
+        what_if=predict_settings(chosen, snapshot.settings or "", settings, memory_bytes),
         available_bytes=last.memory.reserved_bytes + last.driver_free_bytes if last and last.memory else None,
         notes=_notes(chosen),
     )
@@ -369,7 +369,7 @@ def _as_requests(device: DeviceSnapshot, before: dict[int, tuple[int, int]]) -> 
     return Requests(events=events, streams=streams)
 
 
-def foresee_settings(
+def predict_settings(
     device: DeviceSnapshot, own: str, extra: Sequence[str], memory_bytes: int | None
 ) -> tuple[AllocatorRun, ...]:
     """The same requests under the recorded settings and under others; garbage collection needs a limit, so it gets
@@ -379,12 +379,12 @@ def foresee_settings(
         return ()
     smallest = len(requests.events) <= MOST_EVENTS_FOR_SMALLEST
     texts = list(dict.fromkeys([own, *WHAT_IF, *extra]))
-    runs = [_foresee(requests, text, memory_bytes, smallest) for text in texts]
+    runs = [_predict(requests, text, memory_bytes, smallest) for text in texts]
     limit = memory_bytes or int(runs[0].peak_reserved_bytes / 0.99) + DEVICE_STEP_BYTES
-    return (*runs, _foresee(requests, COLLECTED, limit, False))
+    return (*runs, _predict(requests, COLLECTED, limit, False))
 
 
-def _foresee(requests: Requests, text: str, memory_bytes: int | None, smallest: bool) -> AllocatorRun:
+def _predict(requests: Requests, text: str, memory_bytes: int | None, smallest: bool) -> AllocatorRun:
     settings = parse_allocator_settings(text)
     return simulate(
         requests.events, settings, memory_bytes, streams=requests.streams, text=text, smallest=smallest, max_points=1,

@@ -52,7 +52,7 @@ def _print_prediction(prediction: Prediction, console: Console) -> None:
 def _title(prediction: Prediction) -> Text:
     settings = " ".join(f"{name}={value}" for name, value in prediction.settings.items())
     cost = f" in {format_seconds(prediction.cost.total_seconds)}" if prediction.cost else ""
-    how = f"{prediction.num_steps} steps foreseen{cost} ({prediction.route}, torch {prediction.torch_version})"
+    how = f"{prediction.num_steps} steps predicted{cost} ({prediction.route}, torch {prediction.torch_version})"
     return Text(f"{prediction.target} {settings}".rstrip() + f" on {prediction.device}: {how}")
 
 

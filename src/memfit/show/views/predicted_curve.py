@@ -23,7 +23,7 @@ MAX_STEPS = 2000
 
 
 def predicted_curve(prediction: Prediction, run: RunRecord, *, max_rows: int) -> Curve:
-    """The curve that was foreseen for a run of one process; refuses where the two cannot be laid over each other."""
+    """The curve that was predicted for a run of one process; refuses where the two cannot be laid over each other."""
     timeline = prediction.timeline
     if prediction.device != "cpu" or timeline is None:
         found = f"device {prediction.device}" if timeline is not None else "no timeline in it"
@@ -72,7 +72,7 @@ def _alive_bytes(timeline: Timeline) -> np.ndarray:
 
 
 def _rest_bytes(prediction: Prediction) -> float:
-    """What the process takes beside its tensors; the middle where only a range is foreseen."""
+    """What the process takes beside its tensors; the middle where only a range is predicted."""
     process, tensors = prediction.level("process"), prediction.level("tensors")
     if process is None or tensors is None or tensors.value is None:
         raise UsageError("this prediction says nothing of the process", hint="memfit predict --device cpu")

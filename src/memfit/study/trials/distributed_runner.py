@@ -105,8 +105,8 @@ class DaskRunner:
     def _wishes(self, order: TrialOrder) -> dict[str, float]:
         """What to ask for, of what is offered now: a wish that nobody can grant would wait for ever."""
         wishes, offered = dict[str, float](), _resources(self.client)
-        foreseen = order.predicted_peak
-        peak = None if foreseen is None else foreseen.value if foreseen.value is not None else foreseen.high
+        predicted = order.predicted_peak
+        peak = None if predicted is None else predicted.value if predicted.value is not None else predicted.high
         if peak is not None and "memory" in offered:
             wishes["memory"] = min(peak, offered["memory"])
         if order.num_gpus and "GPU" in offered:

@@ -18,7 +18,7 @@ from memfit.units import format_bytes
 MOST_SECONDS = 120.0
 
 
-class Foresight:
+class TrialPredictor:
     """Predicts the peaks of points, each once."""
 
     def __init__(self, settings: StudySettings, *, wanted: bool = True) -> None:

@@ -22,7 +22,7 @@ def law_finding(law: Law | str) -> StudyFinding:
         return StudyFinding(topic="law", verdict="cannot tell", sentence=f"no law can be fitted: {law}")
     terms = [format_bytes(law.base_bytes[0])]
     within = format_bytes(law.typical_error_bytes)
-    evidence = [f"foresees {share_text(law.foreseen)} of the differences on trials left out, within {within}"]
+    evidence = [f"predicts {share_text(law.predicted)} of the differences on trials left out, within {within}"]
     for each, what in ((law.per_parameter, "parameter"), (law.per_activation, "activation and example")):
         if each is not None:
             terms.append(f"{each[0]:.3g} bytes per {what}")
@@ -33,7 +33,7 @@ def law_finding(law: Law | str) -> StudyFinding:
     if law.per_parameter is not None:
         evidence += _meaning(law.per_parameter)
     sentence = f"memory follows a law: {' + '.join(terms)}"
-    return StudyFinding(topic="law", verdict="found", sentence=sentence, evidence=tuple(evidence), share=law.foreseen)
+    return StudyFinding(topic="law", verdict="found", sentence=sentence, evidence=tuple(evidence), share=law.predicted)
 
 
 def _meaning(per_parameter: Interval) -> list[str]:
