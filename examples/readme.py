@@ -1,6 +1,6 @@
 """`make readme`: run the commands that README.md and the READMEs of the examples show, and write their output there.
 
-A block stands between `<!-- output: NAME DIGEST -->` and `<!-- /output -->`. Nobody edits it by hand: the digest is of
+A block stands between `<!-- output: NAME DIGEST -->` and `<!-- /output -->`. It is not edited by hand: the digest is of
 its text, and a test compares the two. Figures vary by machine; `shape_of` leaves the rest, which a test compares.
 
     python examples/readme.py                 all blocks

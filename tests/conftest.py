@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.measure.instruction_sets import CURES, remember, working_instructions
+from memfit.measure.instruction_sets import LOWER_SETS, remember, working_instructions
 from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 ONCE_AND_WHOLE = ("torch._dynamo",)
@@ -68,7 +68,7 @@ def lying_processor(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     library = folder / "lying_processor.so"
     source = Path(__file__).parent / "lying_processor" / "lying_processor.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
-    steering = {name for cure in CURES for name in cure}
+    steering = {name for cure in LOWER_SETS for name in cure}
     kept = {name: value for name, value in os.environ.items() if name not in steering}
     return {**kept, "LD_PRELOAD": str(library), "XDG_CACHE_HOME": str(folder / "cache")}
 

@@ -14,7 +14,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from memfit.job.description import JobDescription
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.fake.patches.fake_mode import cured
+from memfit.predict.fake.patches.fake_mode import patched
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.route import on_device
 
@@ -27,7 +27,7 @@ def tracked_peak_bytes(build: Callable[[], Any], gpu: str = "cuda", num_steps: i
         job=JobDescription(kind="function", target="benchmark"), device="cuda", capability=parse_device(gpu).capability
     )
     recording = Recording()
-    with on_device(request, recording), cured(recording.mode, recording.shadow), recording.mode, recording.shadow:
+    with on_device(request, recording), patched(recording.mode, recording.shadow), recording.mode, recording.shadow:
         training = build()
         tracker = MemTracker()
         tracker.track_external(training.model, training.optimizer)

@@ -1,4 +1,4 @@
-"""Keeps as many MiB as it is told, for half a second."""
+"""Keeps as many MiB as its argument says, for half a second."""
 
 import sys
 import time

@@ -16,7 +16,7 @@ from memfit.study.json_file import write_study_json
 def test_a_published_table_is_explained_in_sentences():
     shown = CliRunner().invoke(cli, ["explain", "paper-mnist"]).output
     assert "trials 1-5 and trials 6-11 differ by when they were recorded" in shown
-    assert shown.index("Found") < shown.index("Cannot be told")
+    assert shown.index("Found") < shown.index("Cannot be concluded")
 
 
 def test_a_study_in_a_file_gives_the_same_findings_as_json(tmp_path: Path):

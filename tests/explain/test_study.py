@@ -90,7 +90,7 @@ def test_a_small_grid_in_its_own_order_cannot_tell_time_from_its_first_hyperpara
     findings = explain_study(made_study(lambda row, place: 0.5 * row["batch_size"], rows=rows, noise_mib=1.0))
     (order,) = findings.about("order of recording")
     assert order.verdict == "cannot tell"
-    assert "cannot be told from batch_size" in order.sentence
+    assert "cannot be separated from batch_size" in order.sentence
 
 
 def test_other_programs_in_the_number_are_found_byte_for_byte():

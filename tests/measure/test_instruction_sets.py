@@ -15,7 +15,7 @@ from memfit.api import CommandResult
 from memfit.measure import instruction_sets
 from memfit.measure.doctor.software import probe_products
 from memfit.measure.instruction_sets import (
-    CURES,
+    LOWER_SETS,
     cache_file,
     find_instructions,
     known_instructions,
@@ -62,7 +62,7 @@ def test_where_nothing_helps_everything_was_tried_and_no_cure_is_made_up(monkeyp
 
     monkeypatch.setattr(instruction_sets, "_run_child", die)
     found = find_instructions({})
-    assert [cure for cure in tried if cure] == list(CURES)
+    assert [cure for cure in tried if cure] == list(LOWER_SETS)
     assert len(found.deadly) == 3
     assert found.cure == {}
     assert found.sentence.endswith("no lower instruction set that was tried helps")

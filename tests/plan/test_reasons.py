@@ -56,7 +56,7 @@ def test_each_decision_says_what_the_plan_would_need_without_it():
     for decision in plan.decisions:
         assert decision.what.startswith("recompute blocks.")
         assert decision.paid_seconds == pytest.approx(sum(chain.stages[k].forward_seconds for k in decision.stages))
-        assert decision.spared_bytes > 0
+        assert decision.freed_bytes > 0
     assert plan.recompute_seconds == pytest.approx(sum(decision.paid_seconds for decision in plan.decisions))
 
 
@@ -65,7 +65,7 @@ def test_moves_are_decisions_as_well():
     plan = make_plan(chain, round(Case(chain, 1).nested.plain.peak_bytes * 0.9), link=LINK, planner="offload")
     moved = [decision for decision in plan.decisions if decision.what.startswith("move ")]
     assert len(moved) == len(plan.moves) > 0
-    assert sum(decision.spared_bytes for decision in moved) == plan.moved_bytes
+    assert sum(decision.freed_bytes for decision in moved) == plan.moved_bytes
     assert all(decision.paid_seconds >= -1e-12 for decision in moved)
 
 

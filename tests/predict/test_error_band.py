@@ -35,8 +35,8 @@ def test_a_guess_that_decides_leaves_no_band(kind: str, text: str):
     ("kind", "text"),
     [
         ("scalar answer", "a number was asked for and answered with 1.0"),
-        ("scalar answer", "an integer was asked for and answered with 7, as told"),
-        ("upper bound", "the size of the result of nonzero was taken as 7, as told"),
+        ("scalar answer", "an integer was asked for and answered with 7, as set"),
+        ("upper bound", "the size of the result of nonzero was taken as 7, as set"),
         ("script", "a checkpoint was not written"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_length_is_put_into_settings_and_arguments():
 def test_a_job_that_is_not_told_the_length_is_refused(tmp_path):
     path = tmp_path / "lengths.txt"
     path.write_text("16\n")
-    with pytest.raises(UsageError, match="not told the length"):
+    with pytest.raises(UsageError, match="does not get the length"):
         predict_peak("gpt", settings={"batch_size": 2}, lengths=str(path))
 
 

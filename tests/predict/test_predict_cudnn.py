@@ -154,7 +154,7 @@ def test_a_depthwise_convolution_is_torchs_own_in_plain_order_and_cudnns_in_chan
     assert ([found.taker] if found else []) == wanted
 
 
-TAKERS = ["tensor cores", "grouped", "batch norm", "nobody"]
+TAKERS = ["tensor cores", "grouped", "batch norm", "none"]
 
 
 @st.composite
@@ -191,7 +191,7 @@ def test_without_workspaces_reserved_is_the_allocators_own_and_never_below_alloc
     timeline, scratches = job
     free_run, found = reserved(job, ANY)
     assert free_run.peak_allocated_bytes <= found.low_bytes <= found.point_bytes <= found.high_bytes
-    _, bare = reserved((timeline, [s for s in scratches if s.taker == "nobody"]), ANY)
+    _, bare = reserved((timeline, [s for s in scratches if s.taker == "none"]), ANY)
     assert bare.point_bytes == free_run.peak_reserved_bytes
 
 
@@ -212,7 +212,7 @@ def test_every_decision_that_is_open_is_taken_and_not_taken(takers):
     num_open = len({"tensor cores", "grouped"} & set(takers))
     assert len(set(decisions)) == len(decisions) == 2**num_open
     assert all(len(taken_by(scratches, each)) >= takers.count("batch norm") for each in decisions)
-    assert len(taken_by(scratches, decisions[-1])) == len(takers) - takers.count("nobody")
+    assert len(taken_by(scratches, decisions[-1])) == len(takers) - takers.count("none")
 
 
 @given(st.integers(1, 10**9))

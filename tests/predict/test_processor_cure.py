@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memfit.errors import PredictionFailed
-from memfit.predict.child.instruction_sets import run_cured
+from memfit.predict.child.instruction_sets import run_with_working_sets
 from memfit.predict.options import PredictOptions
 from memfit.predict.predict import predict
 from memfit.records.doctor import ProductCheck, WorkingInstructions
@@ -83,7 +83,7 @@ class Processor:
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_death_by_an_instruction_is_tried_once_more_under_what_works(raises: bool):
     child, processor = Child(raises=raises), Processor(None, CURABLE)
-    result, said = run_cured(child.run, lambda fault: fault, processor.ask)
+    result, said = run_with_working_sets(child.run, lambda fault: fault, processor.ask)
     assert result == ""
     assert child.environments == [{}, CURE]
     assert CURABLE.sentence in said[0].text
@@ -92,7 +92,7 @@ def test_a_death_by_an_instruction_is_tried_once_more_under_what_works(raises: b
 @pytest.mark.parametrize("raises", [True, False])
 def test_what_is_known_is_set_at_once_and_nothing_is_tried(raises: bool):
     child, processor = Child(raises=raises), Processor(CURABLE, HOPELESS)
-    _, said = run_cured(child.run, lambda fault: fault, processor.ask)
+    _, said = run_with_working_sets(child.run, lambda fault: fault, processor.ask)
     assert child.environments == [CURE]
     assert processor.num_tries == 0
     assert CURABLE.sentence in said[0].text
@@ -100,27 +100,27 @@ def test_what_is_known_is_set_at_once_and_nothing_is_tried(raises: bool):
 
 def test_a_good_child_on_a_processor_nobody_knows_costs_nothing_and_says_nothing():
     processor = Processor(None, CURABLE)
-    assert run_cured(lambda _: "fine", lambda _: "", processor.ask) == ("fine", ())
+    assert run_with_working_sets(lambda _: "fine", lambda _: "", processor.ask) == ("fine", ())
     assert processor.num_tries == 0
 
 
 @pytest.mark.parametrize("known", [None, HONEST])
 def test_a_death_on_an_honest_processor_is_reported_as_it_was(known: WorkingInstructions | None):
     with pytest.raises(PredictionFailed) as error:
-        run_cured(Child(raises=True).run, lambda fault: fault, Processor(known, HONEST).ask)
+        run_with_working_sets(Child(raises=True).run, lambda fault: fault, Processor(known, HONEST).ask)
     assert error.value.found == "SIGILL"
 
 
 def test_a_processor_that_is_known_to_be_hopeless_is_not_tried_again_and_named():
     processor = Processor(HOPELESS, HOPELESS)
     with pytest.raises(PredictionFailed, match="no lower instruction set"):
-        run_cured(Child(raises=True).run, lambda fault: fault, processor.ask)
+        run_with_working_sets(Child(raises=True).run, lambda fault: fault, processor.ask)
     assert processor.num_tries == 0
 
 
 def test_a_child_that_was_killed_from_outside_is_no_question_for_the_processor():
     processor = Processor(None, CURABLE)
-    result, said = run_cured(Child(raises=False, signal="SIGKILL").run, lambda fault: fault, processor.ask)
+    result, said = run_with_working_sets(Child(raises=False, signal="SIGKILL").run, lambda fault: fault, processor.ask)
     assert (result, said, processor.num_tries) == ("SIGKILL", (), 0)
 
 

@@ -44,7 +44,7 @@ def any_tree(draw: st.DrawFn) -> MadeTree:
     return MadeTree(
         processes=tuple(draw(any_process(index)) for index in range(number)),
         walks=tuple(draw(walks)),
-        told_bytes=draw(st.none() | SIZES),
+        reported_bytes=draw(st.none() | SIZES),
     )
 
 

@@ -72,7 +72,7 @@ def walks(*moments: tuple[int, int]) -> tuple:
 def test_behind_a_wrapper_that_waits_the_end_value_of_the_kernel_is_exact(tmp_path: Path):
     record = run_of(
         tmp_path, steady(100, 1536 * KIB), job(101, parent_pid=100),
-        walks=walks((200_000, 100 * KIB), (900_000, 120 * KIB)), told_bytes=HIGHEST + 64 * KIB,
+        walks=walks((200_000, 100 * KIB), (900_000, 120 * KIB)), reported_bytes=HIGHEST + 64 * KIB,
     )  # fmt: skip
     assert bounds_text(record.peak) == "exact"
     assert record.peak.value == HIGHEST + 64 * KIB + 120 * KIB
@@ -81,14 +81,14 @@ def test_behind_a_wrapper_that_waits_the_end_value_of_the_kernel_is_exact(tmp_pa
 
 
 def test_without_a_walk_a_wrapper_counts_from_nothing_to_its_whole_size(tmp_path: Path):
-    record = run_of(tmp_path, steady(100, 1536 * KIB), job(101, parent_pid=100), told_bytes=HIGHEST)
+    record = run_of(tmp_path, steady(100, 1536 * KIB), job(101, parent_pid=100), reported_bytes=HIGHEST)
     assert (record.peak.low, record.peak.high) == (HIGHEST, HIGHEST + 1536 * KIB)
 
 
 def test_an_end_value_that_does_not_agree_makes_nothing_exact(tmp_path: Path):
     record = run_of(
         tmp_path, steady(100, 1536 * KIB), job(101, parent_pid=100), walks=walks((200_000, 0)),
-        told_bytes=HIGHEST + 40 * MIB,
+        reported_bytes=HIGHEST + 40 * MIB,
     )  # fmt: skip
     assert record.peak.low == HIGHEST + 40 * MIB, "the kernel says that some process was that large"
     assert bounds_text(record.peak) != "exact"
@@ -97,7 +97,7 @@ def test_an_end_value_that_does_not_agree_makes_nothing_exact(tmp_path: Path):
 def test_a_shim_that_became_the_program_is_exact_though_its_helpers_were_processes_too(tmp_path: Path):
     helper = MadeProcess(pid=200, parent_pid=100, command="dirname", samples=((0, 2 * MIB),))
     unread = MadeProcess(pid=201, parent_pid=100, command="pyenv-which")
-    record = run_of(tmp_path, job(100), helper, unread, told_bytes=HIGHEST)
+    record = run_of(tmp_path, job(100), helper, unread, reported_bytes=HIGHEST)
     assert bounds_text(record.peak) == "exact"
     assert (record.peak.value, record.peak_process) == (HIGHEST, 0)
 
@@ -105,7 +105,7 @@ def test_a_shim_that_became_the_program_is_exact_though_its_helpers_were_process
 @pytest.mark.parametrize("command", ["python train.py", "python worker.py"])
 def test_workers_beside_the_job_are_no_wrappers(tmp_path: Path, command: str):
     worker = steady(101, 150 * MIB, parent_pid=100, command=command)
-    record = run_of(tmp_path, job(100), worker, told_bytes=HIGHEST)
+    record = run_of(tmp_path, job(100), worker, reported_bytes=HIGHEST)
     assert record.peak.high == HIGHEST + 150 * MIB
     assert record.peak_process is None
 
@@ -113,7 +113,7 @@ def test_workers_beside_the_job_are_no_wrappers(tmp_path: Path, command: str):
 def test_a_parent_that_forked_its_trainer_shares_too_much_to_be_a_wrapper(tmp_path: Path):
     parent = steady(100, 150 * MIB, command="python train.py")
     record = run_of(
-        tmp_path, parent, job(101, parent_pid=100), told_bytes=HIGHEST,
+        tmp_path, parent, job(101, parent_pid=100), reported_bytes=HIGHEST,
         walks=((500_000, ((0, 150 * MIB, 10 * MIB), (1, 225 * MIB, 225 * MIB))),),
     )  # fmt: skip
     assert bounds_text(record.peak) != "exact"
@@ -121,5 +121,5 @@ def test_a_parent_that_forked_its_trainer_shares_too_much_to_be_a_wrapper(tmp_pa
 
 def test_two_processes_near_the_end_value_leave_open_which_of_them_it_was(tmp_path: Path):
     twin = MadeProcess(pid=101, parent_pid=100, samples=((0, HIGHEST - 100 * KIB),), command="other")
-    record = run_of(tmp_path, job(100), twin, told_bytes=HIGHEST + 10 * KIB)
+    record = run_of(tmp_path, job(100), twin, reported_bytes=HIGHEST + 10 * KIB)
     assert [bounds_text(process.peak)[:8] for process in record.processes] == ["at least"] * 2

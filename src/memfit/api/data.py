@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FetchProgress(Protocol):
-    """Who is told how a fetch goes."""
+    """Receives the progress of a fetch."""
 
     def say(self, sentence: str) -> None:
         """Something worth a line."""

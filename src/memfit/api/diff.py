@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RepeatsFollower(Protocol):
-    """Who is told how far a series of repeats is."""
+    """Receives the progress of a series of repeats."""
 
     def begin(self, plan: RepeatPlan, folder: Path) -> None:
         """Before the first run."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """A measured command: where its record is, and how it ended as its parent was told."""
+    """A measured command: where its record is, and how it ended by its exit status."""
 
     folder: Path
     exit_code: int | None
@@ -42,7 +42,7 @@ def measure_command(
     """Run a command unchanged and measure its whole process tree; `.read()` gives the record.
 
     `output` is the run folder (memfit-runs/NAME-DATE by default), `settings` what `memfit.records.run.settings_for`
-    makes, `grace_seconds` the time between SIGTERM and SIGKILL when a limit is passed. `on_live` is told how it goes,
+    makes, `grace_seconds` the time between SIGTERM and SIGKILL when a limit is passed. `on_live` receives how it goes,
     several times a second.
 
     >>> result = measure_command(["python", "train.py"], output="runs/first")  # doctest: +SKIP
@@ -70,7 +70,7 @@ def attach_process(
     duration_seconds: float | None = None,
     on_live: Callable[[dict[str, Any]], None] | None = None,
 ) -> RunRecord:
-    """Measure a running process until it ends, `duration_seconds` have passed, or KeyboardInterrupt lets go of it.
+    """Measure a running process until it ends, `duration_seconds` have passed, or KeyboardInterrupt detaches from it.
 
     >>> record = attach_process(4711, duration_seconds=30)  # doctest: +SKIP
     """

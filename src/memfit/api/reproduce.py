@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Settings = dict[str, int | str]
 ShareProgress = Callable[[str, float], None]
-"""Told what is at hand, and which share of all work is over, from 0 to 1."""
+"""Called with what is at hand, and which share of all work is over, from 0 to 1."""
 
 
 def list_reproductions() -> tuple[PublishedResult, ...]:
@@ -63,7 +63,7 @@ def reproduce_offloading(
 
     chosen = networks_called(networks)
     _require_rates(device)
-    show = progress or _nobody_looks
+    show = progress or _no_progress
     started = time.monotonic()
     links = [
         Link(name="host memory", out_bytes_per_second=speed, in_bytes_per_second=speed, latency_seconds=2e-5)
@@ -85,8 +85,8 @@ def reproduce_offloading(
     )  # fmt: skip
 
 
-def _nobody_looks(what: str, share_done: float) -> None:
-    """Progress that is shown to nobody."""
+def _no_progress(what: str, share_done: float) -> None:
+    """Progress that is not shown."""
 
 
 def _require_rates(device: str) -> None:
@@ -126,7 +126,7 @@ def reproduce_edge(
     from memfit.reproduce.edge import EdgeQuestion, edge_tables, num_chains
 
     names = family_called(networks)
-    show = progress or _nobody_looks
+    show = progress or _no_progress
     num_made = 0
 
     def tick(what: str) -> None:

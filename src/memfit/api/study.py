@@ -22,11 +22,11 @@ class StudyRun:
     why_stopped: str
     was_interrupted: bool = False
     notes: tuple[str, ...] = ()
-    """What a person should know, where nobody was told while it ran."""
+    """Notes for a person that were not shown while it ran."""
 
 
 class StudyFollower(Protocol):
-    """Who is told how a study goes."""
+    """Receives the progress of a study."""
 
     has_line: bool
     """Whether `tick` shows anything; then the memory of running trials is sampled for it."""
@@ -84,7 +84,7 @@ def run_study(
     fixed, steps         settings 'NAME=VALUE' of a workload, and the most optimizer steps of its trials
     storage, on          'postgresql://...' in place of a file; the address of a Dask scheduler
     profile, predict     keep a torch.profiler trace of each trial; reject points that are predicted not to fit
-    progress             is told how it goes; nothing is printed without it
+    progress             receives how it goes; nothing is printed without it
 
     >>> found = run_study("mlp", space="space.json", trials=20, limit_bytes=2 * 2**30)  # doctest: +SKIP
     >>> [trial.peak.value for trial in found.study.trials]  # doctest: +SKIP

@@ -152,7 +152,7 @@ def _name_of(node: Checkpoint) -> str:
 
 @dataclass(slots=True)
 class Listeners:
-    """Who is told what while a plan is carried out."""
+    """Callbacks while a plan is carried out."""
 
     on_call: Tell | None = None
     on_stage: Tell | None = None
@@ -317,7 +317,7 @@ def apply_nodes(
 ) -> AppliedPlan:
     """Make a model carry out the checkpoints of a plan.
 
-    Within checkpoints, `on_call` is told the name of every module that runs, and `on_stage` is told 'start 3', 'end 3'
+    Within checkpoints, `on_call` gets the name of every module that runs, and `on_stage` gets 'start 3', 'end 3'
     for every run of stage 3, 'again 3' and 'ready 3' around the second run of a checkpoint. Blocks that are `uncalled`
     in the chain are recomputed alone.
     """
@@ -341,6 +341,6 @@ def apply_nodes(
 
 
 def _planned_input_bytes(stages: Sequence[Stage], member: _Member) -> int | None:
-    """What the first module of a run was given when the plan was made; None when nobody knows."""
+    """What the first module of a run was given when the plan was made; None when that is unknown."""
     known = 0 < member.stage < len(stages)
     return stages[member.stage - 1].output_bytes if known else None

@@ -150,7 +150,7 @@ class _Origin:
 
 
 class Deferred:
-    """Logits that nobody has computed yet; whatever is not on the way to a cross entropy computes them."""
+    """Logits that are not computed yet; whatever is not on the way to a cross entropy computes them."""
 
     stands_for_a_tensor = True
 
@@ -282,7 +282,7 @@ Deferred.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def call_with(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call a torch function that was given logits which nobody has computed."""
+    """Call a torch function that was given logits that are not computed yet."""
     if func is functional.cross_entropy:
         found = _cross_entropy(*args, **kwargs)
         if found is not None:
@@ -342,7 +342,7 @@ class ChunkedLoss:
     """How often logits were computed after all."""
     has_said: bool = False
     is_tried: bool = False
-    """Whether nobody is to be warned."""
+    """Whether warnings are off."""
     _closers: list[Callable[[], None]] = field(default_factory=list)
 
     leaves_out_calls: ClassVar[bool] = True

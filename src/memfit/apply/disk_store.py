@@ -113,7 +113,7 @@ class DiskStore:
             ticket.fetching = None
 
     def forget(self, ticket: Ticket) -> None:
-        """Give its place to others; nobody may be writing or reading it."""
+        """Give its place to others; it must not be written or read at the time."""
         self._free.setdefault(ticket.num_bytes, []).append(ticket.offset)
 
     def close(self) -> None:

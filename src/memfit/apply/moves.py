@@ -3,7 +3,7 @@
 Saved-tensor hooks around the whole forward see every tensor that autograd keeps (within a checkpoint they see only
 its input). Each belongs to the node of the plan that made it: the node that is running, or the earlier node whose
 output it is. If that node is moved, the storage is sent, once, however many tensors share it. Before a node starts,
-the main thread waits for as many moves as the plan says and lets go of what has left; when the gradient of a node's
+the main thread waits for as many moves as the plan says and frees what has left; when the gradient of a node's
 output is there, it starts the fetches that the plan allows from then on, last sent first. Only the main thread
 makes and frees tensors.
 """
@@ -54,7 +54,7 @@ class Packet:
         self.ticket = store.send(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
 
     def release(self) -> None:
-        """Wait until it has left, then let go of it."""
+        """Wait until it has left, then free it."""
         if self.source is None:
             return
         self.store.wait_sent(self.ticket)
@@ -148,19 +148,19 @@ class Mover:
             self.node_ended(number - 1, tensors_of(given)[:1])
         self.node = number
         for move in self.moves[: self.waits[number]]:
-            self._let_go(move)
+            self._release(move)
         for move in self.moves:
             move.leaving = [packet for packet in move.leaving if not self._left_already(packet)]
 
     def node_ended(self, number: int, output: Any) -> None:
-        """Remember whose output this is, and be told when its gradient is there."""
+        """Remember whose output this is, and call back when its gradient is there."""
         for tensor in tensors_of(output):
             self._owners.append((StorageWeakRef(tensor.untyped_storage()), number))
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: self.backward_reaches(number))
         self.node = number + 1
 
-    def _let_go(self, move: MovedNode) -> None:
+    def _release(self, move: MovedNode) -> None:
         for packet in move.leaving:
             packet.release()
         move.leaving = []
@@ -213,7 +213,7 @@ class Mover:
         done = self.done_before[number]
         for move in reversed(self.moves):
             if move.number <= number:
-                self._let_go(move)
+                self._release(move)
                 if move.fetch_after <= done:
                     self._fetch(move)
 

@@ -4,7 +4,7 @@ While the model's forward runs, a dispatch mode notes the calls of the operators
 read; saved-tensor hooks around the forward put a `Handle` in place of each tensor that the plan drops. A handle
 knows the calls that made its tensor, and they know where their inputs come from: parameters and inputs from outside,
 tensors that autograd keeps anyway, or other calls. The first use in the backward runs those calls again, lowest
-number first, with the random numbers of the first time, and lets go of everything that no other handle waits for.
+number first, with the random numbers of the first time, and frees everything that no other handle waits for.
 
 What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
 from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
@@ -82,7 +82,7 @@ def draws(func: Any) -> bool:
 def can_be_repeated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operator, run again with the same arguments, makes the same."""
     leaves, name = leaves_of((args, kwargs)), name_of(func)
-    if not name.startswith("aten::") or KEPT.match(name):  # nobody knows what operators of others do
+    if not name.startswith("aten::") or KEPT.match(name):  # what operators of others do is unknown
         return False
     if any(isinstance(leaf, torch.Generator) for leaf in leaves):
         return False
@@ -113,7 +113,7 @@ class MadeStorage:
         self.tensor: torch.Tensor | None = None
         """Of the first run: it tells whether somebody has written into it since."""
         self.storage: Any = None
-        """Of the first run where nobody else told of it, or of the second."""
+        """Of the first run where nothing else is known of it, or of the second."""
         self.digest: bytes | None = None
         """Of a storage of the first run whose writers torch does not count for us."""
 
@@ -281,7 +281,7 @@ def _make(wanted: MadeStorage) -> None:
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for step in steps:
             _run(step, storages)
-            _let_go(step, storages, readers, wanted)
+            _release(step, storages, readers, wanted)
     for value in values:
         if value.is_awaited or value is wanted:
             value.storage, value.steps = storages[value], []
@@ -327,7 +327,7 @@ def _run(step: RepeatedOperator, storages: dict[MadeStorage, Any]) -> None:
             storages[value] = storage
 
 
-def _let_go(
+def _release(
     step: RepeatedOperator, storages: dict[MadeStorage, Any], readers: dict[MadeStorage, int], wanted: MadeStorage
 ) -> None:
     """Drop what no later call reads and no handle waits for."""

@@ -87,6 +87,6 @@ class PinnedStore:
         self._free.setdefault(ticket.block.nbytes, []).append(ticket.block)
 
     def close(self) -> None:
-        """Let go of the pool."""
+        """Release the pool."""
         torch.cuda.synchronize(self.device)
         self._free.clear()

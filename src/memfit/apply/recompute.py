@@ -3,12 +3,12 @@
 A frame is a run of calls that the user's own code made, one after another, each reading what an earlier one returned.
 Every call is carried out by the user's code, when and as it makes it: nothing runs ahead, and nothing is handed on in
 its place. While a call runs, saved-tensor hooks put a `Holder` in place of each tensor that autograd saves. When the
-call is over and could be run again (it wrote into none of its arguments), the holders let go. The first holder
+call is over and could be run again (it wrote into none of its arguments), the holders release it. The first holder
 that the backward asks makes its frame run again: with the arguments, random numbers, autocast, attributes and buffers
 of the first run. What is saved then is compared with the first run in number, shape, type and a few values, and
 handed out once each.
 
-Regions within regions keep only what comes into them while the outer one is run again. Calls that nobody needs are
+Regions within regions keep only what comes into them while the outer one is run again. Calls that are not needed are
 not run: the last call stops when everything asked for is there. A graph that is kept (`retain_graph`) is run again.
 """
 
@@ -246,7 +246,7 @@ class Frame:
         return self.calls[-1].position if self.calls else -1
 
     def place_of(self, value: Any) -> Place | None:
-        """Which call returned this very tensor, if nobody has written into it since."""
+        """Which call returned this very tensor, if it was not written into since."""
         known = self._returned.get(id(value)) if isinstance(value, torch.Tensor) else None
         if known is None or known[0]() is not value or known[1] != value._version:
             return None
@@ -290,7 +290,7 @@ class Frame:
         return any(isinstance(leaf, _Held) and was for leaf, was in zip(held, written, strict=True))
 
     def _accept(self, call: RepeatedCall, holders: list[Holder], output: Any) -> None:
-        """The call can be made again: let go of what it saved."""
+        """The call can be made again: release what it saved."""
         _sample(holders, call, self.is_exact)
         for holder in holders:
             holder.tensor = None
@@ -320,13 +320,13 @@ class _Again:
 
     def __init__(
         self,
-        told: tuple[Tell | None, Tell | None],
+        listeners: tuple[Tell | None, Tell | None],
         region: Region,
         calls: list[RepeatedCall],
         values: dict[Place, torch.Tensor],
     ) -> None:
         # It knows nothing of its frame: a ring would keep what both hold until Python's collector comes by.
-        self.told, self.region, self.calls = told, region, calls
+        self.listeners, self.region, self.calls = listeners, region, calls
         self.values: dict[Place, torch.Tensor] | None = values
         self.saved: dict[Place, tuple[torch.Tensor, int]] = {}
         self.inner: dict[int, _Again] = {}
@@ -346,7 +346,7 @@ class _Again:
         return found[0]
 
     def _run(self, values: dict[Place, torch.Tensor]) -> None:
-        tell = self.told[1]
+        tell = self.listeners[1]
         if tell is not None:
             tell(f"again {self.region.name}")
         try:
@@ -361,7 +361,7 @@ class _Again:
             is_last = index == len(items) - 1
             if isinstance(item, Region):
                 needed = {place for call in calls for place in call.links() if place in values}
-                within = _Again(self.told, item, calls, {place: values[place] for place in needed})
+                within = _Again(self.listeners, item, calls, {place: values[place] for place in needed})
                 self.inner.update((call.number, within) for call in calls)
                 if is_last:
                     return
@@ -378,8 +378,8 @@ class _Again:
         slots: list[_Slot] = []
         pack = self._packer(call, slots, keeps, stops)
         args, kwargs = call.arguments(values)
-        _tell_call(self.told[0], call)
-        tell = self.told[1]
+        _tell_call(self.listeners[0], call)
+        tell = self.listeners[1]
         if tell is not None and call.is_first:
             tell(f"start {call.stage}")
         output = None
@@ -402,7 +402,7 @@ class _Again:
             tell(f"end {call.stage}")
 
     def _hand_on(self, call: RepeatedCall, output: Any, values: dict[Place, torch.Tensor]) -> None:
-        """Keep what later calls read, and let go of what nobody reads any more."""
+        """Keep what later calls read, and release what is not read any more."""
         later = {place for each in self.calls if each.number > call.number for place in each.links()}
         for number, tensor in enumerate(tensors_in(output)):
             if (call.number, number) in later:
@@ -511,7 +511,7 @@ def _compare(call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:
 
 
 class CallMaker:
-    """What one planned module needs to describe its calls; `say_kept` is told why a call is not dropped."""
+    """What one planned module needs to describe its calls; `say_kept` gets why a call is not dropped."""
 
     def __init__(
         self, position: int, name: str, stage: tuple[int, bool, bool], watch: Watch, drawing: Drawing, say_kept: Tell

@@ -10,9 +10,9 @@ The weights and the state are those of the plain training, or an error is raised
 - Stepping one by one is compared with stepping together, on stand-ins, before anything else (`refuse_coupled`).
 - While it is proven, the bits of a parameter are turned around where it would have been stepped: whatever still reads
   it in that backward comes out different.
-- Between the backward and the moment at which the plain program would have no gradient either, whoever reads one is
-  told so: clipping, scaling, logging. The same holds for a second backward, a second step, gradients that are dropped
-  without a step, options that are changed in between, and a call of the model in between.
+- Between the backward and the moment at which the plain program would have no gradient either, whatever reads one
+  is answered so: clipping, scaling, logging. The same holds for a second backward, a second step, gradients that are
+  dropped without a step, options that are changed in between, and a call of the model in between.
 
 Not seen is code that reads weights between the backward and the step other than by calling the model.
 """
@@ -229,7 +229,7 @@ def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def shadow_of(optimizer: Any) -> Any:
-    """The same optimizer with nobody's hooks; state and groups are to be set."""
+    """The same optimizer without hooks; state and groups are to be set."""
     shadow = object.__new__(type(optimizer))
     shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n not in ("step", "zero_grad")})
     for name in optimizer.__dict__:
@@ -290,7 +290,7 @@ def rehearsed(
 ) -> Iterator[None]:
     """Run a backward as if parameters were stepped in it, and leave them as they were.
 
-    Where a parameter would be stepped, its gradient is given to `keep` and let go, what the step holds in passing is
+    Where a parameter would be stepped, its gradient is given to `keep` and dropped, what the step holds in passing is
     allocated and released, and the bits of the parameter are turned around until the end.
     """
     names = {id(p): name for name, p in model.named_parameters()}
@@ -319,7 +319,7 @@ def rehearsed(
 
 
 def _turn(parameter: torch.Tensor) -> None:
-    """Turn all bits of a parameter around, without a copy; autograd is told that it was written into."""
+    """Turn all bits of a parameter around, without a copy; its version counter says that it was written into."""
     bits = torch.empty(0, dtype=torch.uint8, device=parameter.device)
     bits.set_(parameter.untyped_storage(), 0, (parameter.untyped_storage().nbytes(),))  # type: ignore[call-overload]
     bits.bitwise_not_()
@@ -417,7 +417,7 @@ class StepInBackward:
         self._closers.append(add_layer(self.model, self._call))
 
     def undo(self) -> None:
-        """The optimizer steps again when it is told to."""
+        """The optimizer steps again when it is asked to."""
         while self._closers:
             self._closers.pop()()
 
@@ -488,7 +488,7 @@ class StepInBackward:
         return id(parameter) in self._waiting or id(parameter) in self._done
 
     def write(self, parameter: torch.Tensor, value: torch.Tensor | None) -> None:
-        """Be told of who sets a gradient."""
+        """Call back when a gradient is set."""
         if value is None:
             self._dropped(parameter)
         elif self._is_missing(parameter):
@@ -554,7 +554,7 @@ class ProgramWatch:
         return _DESCRIPTOR.__get__(parameter)
 
     def write(self, parameter: torch.Tensor, value: torch.Tensor | None) -> None:
-        """Be told of who sets a gradient."""
+        """Call back when a gradient is set."""
         if value is not None:
             self._note("the program sets gradients itself")
         elif not self._num_steps:

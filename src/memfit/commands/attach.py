@@ -10,7 +10,7 @@ from memfit.errors import NoOutput, StorageError
 
 EPILOG = """\b
 Example:
-  memfit attach 4711            until the program ends, or Ctrl-C lets go of it
+  memfit attach 4711            until the program ends, or Ctrl-C detaches from it
   memfit attach 4711 --for 30s
 """
 
@@ -19,7 +19,7 @@ Example:
 @output_option("Run folder to write [default: memfit-runs/NAME-DATE].")
 @force_option
 @click.option("--interval", type=SECONDS, default="10ms", show_default=True, help="Time between samples, 1ms to 1h.")
-@click.option("--for", "duration", type=SECONDS, help="Let go after this time.")
+@click.option("--for", "duration", type=SECONDS, help="Detach after this time.")
 @no_report_option
 @quiet_option
 @json_option
@@ -34,7 +34,7 @@ def command(
     as_json: bool,
     pid: int,
 ) -> None:
-    """Measure the running process PID and its children until it ends or Ctrl-C lets go of it."""
+    """Measure the running process PID and its children until it ends or Ctrl-C detaches from it."""
     from memfit import api
     from memfit.show.progress.live_line import LiveLine
 

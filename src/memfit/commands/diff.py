@@ -180,12 +180,12 @@ def sides(runs: tuple[Path, ...], groups: list[tuple[str, ...]]) -> tuple[tuple[
 
 
 def _is_above(comparison: Comparison, percent: float) -> bool:
-    """Whether even the low end of the peak's change lies above the share; says why it cannot be told."""
+    """Whether even the low end of the peak's change lies above the share; says why it is unknown."""
     peak = next((row for row in comparison.differences if row.name == "peak"), None)
     base = peak.first.value if peak is not None else None
     if peak is None or not base or peak.change.low is None or peak.verdict == "cannot tell":
         reason = peak.reason if peak is not None else "there is no peak"
-        click.echo(f"memfit: whether B is more than {percent:g} % above A cannot be told: {reason}", err=True)
+        click.echo(f"memfit: whether B is more than {percent:g} % above A is unknown: {reason}", err=True)
         return False
     low, resolves = 100 * peak.change.low / base, peak.resolves
     if low > percent:

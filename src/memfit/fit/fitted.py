@@ -1,4 +1,4 @@
-"""What `fit_to_budget` returns: the record of the fit, and `undo` to take the plan off the model."""
+"""Return value of `fit_to_budget`: the record of the fit, and `undo` to take the plan off the model."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def hold_to_budget(
 
 
 def gradient_bytes_left(job: Job, reference: Reference) -> int:
-    """What gradients take when the optimizer is told to step."""
+    """Bytes of gradients when the optimizer is asked to step."""
     return max(0, reference.outcome.gradient_bytes - storage_bytes(job.stepped))
 
 
@@ -261,7 +261,7 @@ def _aim_lower(attempt: _Attempt, budget_bytes: int, plan: Plan, proof: Proof) -
 def _keep_what_drifts(bench: _Bench, attempt: _Attempt, plan: Plan, proof: Proof) -> None:
     """Name the blocks that compute something else when they are run again, and let the next plan keep them."""
     # Where the plain step is too large, every block was compared with itself while it was profiled.
-    drifting = [] if bench.job.spared is not None else _drifting(bench, attempt.chain, plan.nodes)
+    drifting = [] if bench.job.block_by_block is not None else _drifting(bench, attempt.chain, plan.nodes)
     if not drifting:
         what = proof.failure or f"these differ: {names_of(proof.differing)}"
         raise ProofFailed(

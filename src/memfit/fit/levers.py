@@ -66,7 +66,7 @@ class LeverTrial:
     reference: Reference
     """The plain step."""
     say: Say | None = None
-    """Told once that `optimizer.step()` has nothing left to do; None warns."""
+    """Called once with the news that `optimizer.step()` has nothing left to do; None warns."""
 
 
 def hold_with_levers(trial: LeverTrial, allowed: Sequence[str], refusal: DoesNotFit) -> tuple[Held, Profile]:

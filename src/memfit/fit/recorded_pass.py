@@ -11,7 +11,7 @@ begins with zeros) is written into a copy, made of the value it had; writing tha
 out. Each call is repeated with or without gradients and under the autocast that it had.
 
 A tape that would compute something else, or change what is not its own, is refused when it is closed: a tensor with a
-history that nobody recorded (made by a hook, or by another thread), or in an object that nobody opens.
+history that was not recorded (made by a hook, or by another thread), or in an object that is not opened.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Tape:
         return first if isinstance(first, torch.Tensor) else None
 
     def _last_uses(self) -> dict[int, list[int]]:
-        """By entry, the entries whose tensors are let go after it: as early as the loop let them go, or earlier."""
+        """By entry, the entries whose tensors are released after it: as early as the loop released them, or earlier."""
         last: dict[int, int] = {number: number for number in range(len(self.entries))}
         for number, entry in enumerate(self.entries):
             last.update(dict.fromkeys(entry.reads, number))

@@ -1,8 +1,8 @@
 """Fits a training loop while it runs: the first pass is recorded, a plan is made before the next, the loop goes on.
 
 Nothing is known of the loop but what it calls. The outermost call of a module in training begins a pass, the backward
-ends it. The first pass is written to a tape (`recorded_pass`); where it would take more than the budget, as predicted on
-fake tensors, its blocks are recomputed one by one. Before the second pass, when what the first one held is gone, the
+ends it. The first pass is written to a tape (`recorded_pass`); where it would take more than the budget, predicted
+on fake tensors, its blocks are recomputed one by one. Before the second pass, when what the first one held is gone, the
 tape is the step that is profiled, planned and proven; then the plan is applied and the loop goes on. A pass with more
 input than the plan was made for is recorded in the same way, and fitted before the one after it.
 
@@ -236,13 +236,13 @@ class LoopFitter:
             self._fitted = None
         self._recorded_bytes = size
         self._end_measuring()  # predicting records events of its own
-        self._spare = self._spared(module, args, kwargs)
+        self._spare = self._first_pass_plan(module, args, kwargs)
         gc.collect()
         self._tape = Tape()
         self._recorder = PassRecorder(self._tape)
         self._recorder.begin()
 
-    def _spared(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
+    def _first_pass_plan(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
         stand_in.optimizer = optimizer_of([module])
         stand_in.limit_bytes = self.options.budget_bytes
@@ -296,7 +296,7 @@ class LoopFitter:
             self._steps.start()
 
     def _end_watching_steps(self) -> str:
-        """Why the step must not be taken in the backward; empty when it may, or nobody asks."""
+        """Why the step must not be taken in the backward; empty when it may, or was not asked for."""
         watch, self._steps = self._steps, None
         if watch is not None:
             return watch.stop()
@@ -361,7 +361,7 @@ class LoopFitter:
 
 
 def _backward_of_torch(*args: Any, **kwargs: Any) -> Any:
-    """Through the attribute, so that whoever watches backwards is told."""
+    """Through the attribute, so that watchers of backwards see it."""
     return torch.autograd.backward(*args, **kwargs)
 
 

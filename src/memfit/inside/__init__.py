@@ -1,4 +1,4 @@
-"""What runs inside the job's own Python process: marks of steps and phases, and the ledger of its tensors.
+"""Code inside the job's own Python process: marks of steps and phases, and the ledger of its tensors.
 
 Standard library, and torch where the user has imported it; nothing else, because this runs in other people's
 environments. The start-up hook loads this package as `memfit_inside`, memfit itself loads it as `memfit.inside`;

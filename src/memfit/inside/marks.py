@@ -4,7 +4,7 @@ One file per process, `marks-PID.txt`, made at the first mark (a Python that nev
 lines on an append-only descriptor, so a kill can tear only the last. Any error of the disk switches marking off for
 good, in silence: the job goes first. The lines are described where they are read, in `runfolder/marks.py`.
 
-A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches, and nobody knows what it takes
+A mark takes 5 us in a loop and 40 us between two kernels that have emptied the caches, and it is unknown what it takes
 on the next machine. So every mark is timed, and what it cost must be saved up, at a thousandth of the time, before
 the next of its kind. A step is *full* (a line and a peak of its own for every phase) when that is affordable, which is
 always when steps are long, and *light* otherwise: one reading at its end, and nothing about its phases. Where even
@@ -201,7 +201,7 @@ class Marks:
             return
         if own_bytes > self.step_peak_bytes:
             self.step_peak_bytes = own_bytes
-        if letter in b"VP":  # what follows must be told apart from it: this step is marked in full
+        if letter in b"VP":  # what follows must be distinguished from it: this step is marked in full
             self.is_light = self.is_grouping = False
             self.quick[2] = 0
         self.phase = _PHASE_OF_LETTER.get(letter) or extra.decode("utf-8", "replace").strip()
@@ -223,7 +223,7 @@ class Marks:
         self._line(b"N", {"message": message})
 
     def exception(self, error_type, error, out_of_memory, phase=None):
-        """Say which exception ends the program, and in which phase; a light step has to be told."""
+        """Say which exception ends the program, and in which phase; a light step has to be marked."""
         facts = {"type": error_type.__name__, "message": str(error)[:500], "out_of_memory": out_of_memory}
         facts["phase"] = (self.is_light and phase) or self.phase
         self._take_quick()

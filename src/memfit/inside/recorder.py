@@ -75,7 +75,7 @@ class Recorder:
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self):
-        """A child inherits open files that speak of its parent: let go of them, and begin its own at its first mark."""
+        """A child inherits open files that speak of its parent: close them, and begin its own at its first mark."""
         try:
             if self.is_recording:
                 self.marks.forget()

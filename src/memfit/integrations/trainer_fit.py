@@ -1,4 +1,4 @@
-"""What the callbacks of both trainers share: one training after another is held to a budget while it runs."""
+"""Base of the fitting callbacks of both trainers: one training after another is held to a budget."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BudgetedTraining:
         """What came of the last training that ended; None before."""
 
     def begin(self) -> None:
-        """A training begins; one that ended in an exception nobody told of ends here."""
+        """A training begins; one that ended in an exception without an event ends here."""
         self.end()
         self._fitter = self._new_fitter()
         self._fitter.start()

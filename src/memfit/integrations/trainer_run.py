@@ -24,7 +24,7 @@ class TrainerRun:
         self._run: MeasuredRun | None = None
 
     def begin(self, rank: int) -> None:
-        """A training begins; one that ended in an exception nobody told of ends here."""
+        """A training begins; one that ended in an exception without an event ends here."""
         self.end()
         if inside.is_recording():
             return

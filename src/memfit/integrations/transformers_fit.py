@@ -3,7 +3,7 @@
     Trainer(..., callbacks=[MemfitFit(budget="2GiB")])
 
 The first pass is watched, a plan is made, proven and applied, and the training goes on; `.found` is the record. The
-Trainer tells nobody of an exception: torch is then as it was again when the next training begins, when the callback is
+Trainer has no event for an exception: torch is then as it was again when the next training begins, when the callback is
 collected, or when the process ends.
 """
 

@@ -1,1 +1,1 @@
-"""What is trained: description of a job, loading of user code, built-in workloads and data sets."""
+"""Jobs to be trained: description, loading of user code, built-in workloads and data sets."""

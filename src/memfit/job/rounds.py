@@ -112,9 +112,9 @@ def _training_rounds(training: Training, extent: Extent) -> Iterator[Round]:
         losses.clear()
         for batch in islice(_batches(training, number, extent), left):
             training.batch = batch
-            told = step()
-            if _is_metric(told):
-                losses.append(float(told))  # a step of the user's own that returns its loss
+            returned = step()
+            if _is_metric(returned):
+                losses.append(float(returned))  # a step of the user's own that returns its loss
             num_steps += 1
         if not num_steps:
             raise UsageError(

@@ -51,8 +51,8 @@ class Training:
     called."""
     evaluate: Evaluate | None = None
     on_loss: Callable[[Any], None] | None = None
-    """Told the loss of every forward pass. Whoever runs the training sets it and keeps the number only: a step that
-    returned its loss would keep a tensor alive through the update."""
+    """Called with the loss of every forward pass. Whoever runs the training sets it and keeps the number only: a
+    step that returned its loss would keep a tensor alive through the update."""
     data: str = ""
     """The data set, as the user named it; empty when the batch is all there is."""
     data_bytes: int = 0

@@ -26,7 +26,7 @@ import msgspec
 from memfit.records.doctor import FAULTS, ProductCheck, WorkingInstructions
 
 TYPES = ("float32", "bfloat16", "float16")
-CURES: tuple[dict[str, str], ...] = (
+LOWER_SETS: tuple[dict[str, str], ...] = (
     {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"},
     {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
     {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
@@ -70,7 +70,7 @@ def find_instructions(environ: Mapping[str, str] | None = None) -> WorkingInstru
     found = WorkingInstructions(checks=checks)
     if not any(check.signal in FAULTS for check in found.deadly):
         return found
-    for cure in CURES:
+    for cure in LOWER_SETS:
         if _helps(cure, environ):
             return msgspec.structs.replace(found, cure=cure)
     return found
@@ -103,12 +103,15 @@ def _run_child(types: Iterable[str], environ: Mapping[str, str]) -> list[Product
     except subprocess.TimeoutExpired:
         return [ProductCheck(type_name=types[0], works=False, found=f"no answer in {MOST_SECONDS:.0f} s")]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
-    told = {name: [line for line in lines if line["type"] == name] for name in types}
+    answers = {name: [line for line in lines if line["type"] == name] for name in types}
     if done.returncode == 0:
-        return [_answered(name, told[name]) for name in types]
-    last = next((name for name in reversed(types) if told[name]), types[0])
+        return [_answered(name, answers[name]) for name in types]
+    last = next((name for name in reversed(types) if answers[name]), types[0])
     whole = types[: types.index(last)]
-    return [*(_answered(name, told[name]) for name in whole), _ended(last, told[last], done.returncode, done.stderr)]
+    return [
+        *(_answered(name, answers[name]) for name in whole),
+        _ended(last, answers[last], done.returncode, done.stderr),
+    ]
 
 
 def _answered(name: str, lines: list[dict[str, Any]]) -> ProductCheck:
@@ -148,13 +151,13 @@ def cache_file(environ: Mapping[str, str]) -> Path:
 
 
 def _cached(environ: Mapping[str, str]) -> dict[str, WorkingInstructions]:
-    """All that is remembered; what cannot be read, or proposes anything but our own cures, is left out."""
+    """All that is remembered; what cannot be read, or proposes anything but our own settings, is left out."""
     try:
         with open(os.open(cache_file(environ), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             found = msgspec.json.decode(stream.read(MOST_CACHE_BYTES), type=dict[str, WorkingInstructions])
     except (OSError, msgspec.DecodeError):
         return {}
-    return {key: one for key, one in found.items() if not one.cure or one.cure in CURES}
+    return {key: one for key, one in found.items() if not one.cure or one.cure in LOWER_SETS}
 
 
 def remember(found: WorkingInstructions, environ: Mapping[str, str] | None = None) -> None:

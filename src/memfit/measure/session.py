@@ -49,7 +49,7 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """How the job ended, as its parent was told."""
+    """How the job ended, by its exit status."""
 
     exit_code: int | None
     signal: int | None
@@ -323,7 +323,7 @@ class _Supervisor:
 
 
 class Attachment:
-    """A running sampler on a process that is not ours to start; `close` lets go of it."""
+    """A running sampler on a process that is not ours to start; `close` detaches from it."""
 
     def __init__(self, pid: int, folder: Path, settings: Settings, *, overwrite: bool, live: bool = False) -> None:
         command = check_process(pid)
@@ -355,7 +355,7 @@ class Attachment:
         return heard
 
     def follow(self, duration_seconds: float | None, on_live: Listener | None) -> None:
-        """Hear the sampler until the process ends, the time is over, or Ctrl-C lets go."""
+        """Hear the sampler until the process ends, the time is over, or Ctrl-C detaches."""
         deadline = time.monotonic() + duration_seconds if duration_seconds is not None else None
         try:
             while (heard := self.messages(_seconds_left(deadline))) is not None:
@@ -376,7 +376,7 @@ class Attachment:
         writer.close()
 
     def close(self) -> None:
-        """Let go: the sampler writes the end and leaves."""
+        """Detach: the sampler writes the end and leaves."""
         if self._control_write < 0:
             return
         with contextlib.suppress(BrokenPipeError):  # the sampler is gone already

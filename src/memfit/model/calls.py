@@ -38,7 +38,7 @@ class SeenTensor:
 
 
 class Numbers:
-    """Numbers tensors and storages; one that has died gives its number to nobody."""
+    """Numbers tensors and storages; the number of one that has died is not used again."""
 
     def __init__(self) -> None:
         self._next = itertools.count()
@@ -223,17 +223,17 @@ def closing_at_backward(watch: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_backward(begin: Any, end: Any) -> Iterator[None]:
-    """Be told when `torch.autograd.backward` begins and ends; `Tensor.backward` goes through it."""
+    """Call back when `torch.autograd.backward` begins and ends; `Tensor.backward` goes through it."""
     plain = torch.autograd.backward
 
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def reporting(*args: Any, **kwargs: Any) -> Any:
         begin()
         try:
             return plain(*args, **kwargs)
         finally:
             end()
 
-    torch.autograd.backward = told
+    torch.autograd.backward = reporting
     try:
         yield
     finally:

@@ -287,7 +287,7 @@ class State:
 
     def lay_buffers(self) -> None:
         """Let every buffer hold again what it held."""
-        # Through `.data`: a backward may hold the buffer, and must not be told of a change that is undone.
+        # Through `.data`: a backward may hold the buffer, and must not see a change that is undone.
         for buffer, value in self.buffers:
             buffer.data.copy_(value)
 

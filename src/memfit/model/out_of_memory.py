@@ -44,14 +44,14 @@ Result = TypeVar("Result")
 
 
 def left_for(job: Job) -> int | None:
-    """How many bytes the device of a job has left for this process; None when nobody can tell."""
+    """How many bytes the device of a job has left for this process; None when that is unknown."""
     if job.device.type == "cuda":  # never run on the machine this was written on
         return torch.cuda.mem_get_info(job.device)[0]
     return free_bytes()
 
 
 def unless_memory_runs_out(run: Callable[[], Result]) -> Result | None:
-    """What a function returns; None when memory ran out, with everything it held let go."""
+    """What a function returns; None when memory ran out, with everything it held released."""
     try:
         return run()
     except (MemoryError, RuntimeError) as error:
@@ -65,7 +65,7 @@ def ran_out(job: Job, doing: str, what_needs: str, needed_bytes: int) -> MemfitE
     """The error for a step that ran out of memory: 'it does not fit' where fewer bytes are left than it needs."""
     left_bytes = left_for(job)
     what = f"memory ran out while {doing}; the model was left as it was"
-    left = "nobody can tell how much is left here" if left_bytes is None else f"{format_bytes(left_bytes)} left here"
+    left = "how much is left here is unknown" if left_bytes is None else f"{format_bytes(left_bytes)} left here"
     found = f"{left}, and {what_needs} needs about {format_bytes(needed_bytes)} more than is taken already"
     hint = "a smaller budget or batch, a disk to move to, or fit it on a larger machine and load the plan here"
     if left_bytes is not None and left_bytes < needed_bytes:

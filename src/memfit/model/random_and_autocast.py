@@ -26,7 +26,7 @@ class Drawing:
         return self.draws or self.num_calls < _LEARNING_CALLS
 
     def before(self) -> Any:
-        """The state before a call; None when nobody looks."""
+        """The state before a call; None when it is not watched."""
         return _other_generators() if self.is_watched else None
 
     def after(self, before: Any) -> Any:

@@ -4,9 +4,9 @@ Stages are the children of the dominant `ModuleList` or `Sequential`, in the ord
 so that its children become stages, when it is a `Sequential`, when more than half of all bytes are made in it
 and there is a container below, or when it is a stack: nearly all that it makes is made by the blocks of a `ModuleList`,
 called one after another, as in the encoder and in the decoder of a translation model. What runs between stages is
-glue: it is kept, for nobody can run it again without its parent.
+glue: it is kept, for it cannot be run again without its parent.
 
-Two stages are joined when the one tensor that the first returns is the very object that the second is given, nobody
+Two stages are joined when the one tensor that the first returns is the very object that the second is given, nothing
 else reads it, and both are called in the same way otherwise. A stage that writes into its input, or returns a view
 of it, is fused with the one before.
 """

@@ -36,7 +36,7 @@ class Job:
     seen: dict[str, Any] = field(default_factory=dict)
     """What the last run returned beside gradients; filled by `run`."""
     limit_bytes: int | None = None
-    """The budget that the step is to keep; None while nobody has named one."""
+    """The budget that the step is to keep; None while none is named."""
     accumulates: bool = False
     """Whether gradients of earlier batches are there when a step begins: they add up over several."""
     update_transient_bytes: int = 0
@@ -53,7 +53,7 @@ class Job:
     """Why the optimizer's step must not be taken in the backward, as far as the program was watched."""
     stepped: tuple[torch.Tensor, ...] = ()
     """Parameters that the optimizer updates within the backward: their gradients are gone after it."""
-    spared: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    block_by_block: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
     @property

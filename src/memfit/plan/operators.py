@@ -356,7 +356,7 @@ class OperatorPlanner:
                 f"{self._where(self.trace.tensors[n])} again",
                 stages=(),
                 saved_bytes=self.trace.tensors[n].num_bytes,
-                spared_bytes=self.trace.tensors[n].num_bytes,
+                freed_bytes=self.trace.tensors[n].num_bytes,
                 paid_seconds=self._price(n),
             )
             for n in sorted(found.dropped)
@@ -366,7 +366,7 @@ class OperatorPlanner:
         return self.trace.operators[tensor.operator].where or "the model"
 
     def choice(self, found: ReplayedOperators, input_bytes: int) -> OperatorChoice:
-        """What a model has to be told to carry a set out."""
+        """What a model needs to know to carry a set out."""
         tensors, operators = self.trace.tensors, self.trace.operators
         last = max(found.repeated, default=-1)
         return OperatorChoice(

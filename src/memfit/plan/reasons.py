@@ -111,13 +111,13 @@ def decisions_of(case: Case, outcome: PlannedOutcome) -> tuple[Decision, ...]:
         if isinstance(node, Checkpoint):
             plain: tuple[Node, ...] = tuple(Keep(stage=k) for k in stages[:-1])
             plain = (*plain, Keep(stage=last, offload=node.offload))
-            spared = sum(case.chain.stages[k].saved_bytes for k in stages) - case.sizes.output[last + 1]
-            found.append(_decision(case, outcome, f"recompute {span}", stages, spared, _replaced(nodes, index, plain)))
+            freed = sum(case.chain.stages[k].saved_bytes for k in stages) - case.sizes.output[last + 1]
+            found.append(_decision(case, outcome, f"recompute {span}", stages, freed, _replaced(nodes, index, plain)))
         elif node.option:
             stage = case.chain.stages[first]
-            spared = stage.saved_bytes - option_of(stage, node.option).saved_bytes
+            freed = stage.saved_bytes - option_of(stage, node.option).saved_bytes
             changed = _replaced(nodes, index, (Keep(stage=first, offload=node.offload),))
-            found.append(_decision(case, outcome, f"keep {span} as {node.option}", stages, spared, changed))
+            found.append(_decision(case, outcome, f"keep {span} as {node.option}", stages, freed, changed))
         if node.offload and index < len(nodes) - 1:
             size = outcome.program.movables[index].num_bytes
             what = f"move {'the output' if isinstance(node, Checkpoint) else 'what is saved'} of {names[-1]}"
@@ -139,7 +139,7 @@ def _decision(
     outcome: PlannedOutcome,
     what: str,
     stages: tuple[int, ...],
-    spared_bytes: int,
+    freed_bytes: int,
     without: tuple[Node, ...],
 ) -> Decision:
     program = lower(case.chain, without)
@@ -147,12 +147,12 @@ def _decision(
     needed = least_budget_bytes(program, chosen)
     seconds = program.compute_seconds
     if chosen and case.link is not None:
-        enough = max(needed, case.budget_bytes + spared_bytes)
+        enough = max(needed, case.budget_bytes + freed_bytes)
         seconds = MoveSearch(program, case.link, enough).seconds(tuple(chosen))
     return Decision(
         what=what,
         stages=stages,
         saved_bytes=max(0, needed - outcome.replayed.peak_bytes),
-        spared_bytes=spared_bytes,
+        freed_bytes=freed_bytes,
         paid_seconds=outcome.replayed.seconds - seconds,
     )

@@ -25,18 +25,18 @@ def with_lengths_of_loader(prediction: Prediction, survey: Survey, device: Devic
         points.append(LengthPoint(name=name, size=size, shape=shape, peak_bytes=peak_bytes, fits=fits))
     if not points:
         raise UsageError(
-            "the script ended before its batches could be told apart",
+            "the script ended before its batches could be distinguished",
             found=f"{prediction.num_steps} steps",
             hint=f"{step_of(0)} steps are needed for a typical batch, {step_of(len(QUANTILES) - 1)} for the longest",
         )
-    told = len(points) == len(QUANTILES) or any(point.fits is False for point in points)
+    is_known = len(points) == len(QUANTILES) or any(point.fits is False for point in points)
     found = BatchLengths(
         source=f"the data loader at {survey.line}" if survey.line else "the script's data loader",
         level="tensors",
         points=tuple(points),
         num_batches=survey.sizes.num_batches,
         num_seen=survey.num_seen,
-        num_too_large=num_too_large(survey.sizes, points, room) if device.total_bytes and told else None,
+        num_too_large=num_too_large(survey.sizes, points, room) if device.total_bytes and is_known else None,
     )
     return msgspec.structs.replace(prediction, lengths=found)
 

@@ -34,9 +34,9 @@ class Question:
     known_probes: KnownProbes | None = None
     """What other predictions of the same job have probed; None where this one stands alone."""
     tell: Callable[[str], None] | None = None
-    """Told every second, from the second one on, what the prediction is doing."""
+    """Called every second, from the second one on, with what the prediction is doing."""
     ask_processor: AskProcessor | None = None
-    """Knows which instruction sets work here; None where nobody is to be asked."""
+    """Knows which instruction sets work here; None where that is not to be asked."""
 
     def about(self, job: JobDescription) -> Question:
         """The same question about another job."""

@@ -161,7 +161,7 @@ def check_has_place(job: JobDescription) -> None:
     """Refuse a job that would not notice the length."""
     texts = [*job.arguments, *(value for value in job.settings.values() if isinstance(value, str))]
     if not any(PLACEHOLDER in text for text in texts):
-        raise UsageError("the job is not told the length", found=job.target, hint=HOW_TO_PLACE)
+        raise UsageError("the job does not get the length", found=job.target, hint=HOW_TO_PLACE)
 
 
 def _filled(value: SettingValue, length: int) -> SettingValue:

@@ -46,13 +46,13 @@ from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
 from memfit.units import format_bytes
 
 PLENTY = 32
-"""With this many times the budget left on the machine, nobody asks what the plain step takes."""
+"""With this many times the budget left on the machine, the plain step is not predicted."""
 MARGIN = 1.25
 """The plain step must fit this many times: kernels hold more in passing than autograd keeps."""
 
 
 def too_large(job: Job) -> str:
-    """Why the plain step should not be run on this machine; empty when it may, or when nobody can tell."""
+    """Why the plain step should not be run on this machine; empty when it may, or when that is unknown."""
     left_bytes = left_for(job)
     if job.limit_bytes is None or left_bytes is None or left_bytes > PLENTY * job.limit_bytes:
         return ""
@@ -85,7 +85,7 @@ def recompute_every_block(job: Job) -> tuple[AppliedPlan | None, str]:
     if plain_bytes <= (job.limit_bytes or plain_bytes):
         return None, ""
     draft = tuple(stage for stage, _ in fuse(predicted.draft, predicted.passing.__contains__))
-    nodes = spared_nodes(draft, _run_length(job, draft))
+    nodes = block_nodes(draft, _run_length(job, draft))
     said = f"a plain pass is predicted to take about {format_bytes(plain_bytes)}: the first one recomputes every block"
     return apply_nodes(job.model, draft, nodes, is_exact=False, uncalled=predicted.layout.uncalled), said
 
@@ -94,7 +94,7 @@ def recompute_every_block(job: Job) -> tuple[AppliedPlan | None, str]:
 
 
 @dataclass(slots=True)
-class _Spared:
+class _BlockRun:
     """A job with its stages, and the nodes under which its step is run."""
 
     job: Job
@@ -108,49 +108,49 @@ class _Spared:
     uncalled: tuple[str, ...] = ()
 
     def nodes(self) -> tuple[Node, ...]:
-        return spared_nodes(self.draft, self.runs, self.apart)
+        return block_nodes(self.draft, self.runs, self.apart)
 
     def applied(self, on_stage: Callable[[str], None] | None = None) -> AppliedPlan:
         return apply_nodes(self.job.model, self.draft, self.nodes(), on_stage=on_stage, is_exact=False)
 
 
-def profile_spared(job: Job, timed_runs: int, reason: str) -> Profile:
+def profile_blocks(job: Job, timed_runs: int, reason: str) -> Profile:
     """Measure the chain of a job without ever running its plain step; `reason` says why."""
     predicted = _predicted(job, reason)
     draft = tuple(stage for stage, _ in fuse(predicted.draft, predicted.passing.__contains__))
-    spared = _Spared(job, draft, live_stages(job.model, draft), _run_length(job, draft))
-    spared.notes += predicted.layout.notes
-    spared.uncalled = predicted.layout.uncalled
-    profile = unless_memory_runs_out(lambda: _measured(spared, timed_runs, reason))
+    blocks = _BlockRun(job, draft, live_stages(job.model, draft), _run_length(job, draft))
+    blocks.notes += predicted.layout.notes
+    blocks.uncalled = predicted.layout.uncalled
+    profile = unless_memory_runs_out(lambda: _measured(blocks, timed_runs, reason))
     if profile is None:
-        needed_bytes = _least_bytes(spared, predicted.block_bytes)
+        needed_bytes = _least_bytes(blocks, predicted.block_bytes)
         raise ran_out(job, "measuring the step block by block", "the step with every block recomputed", needed_bytes)
     return profile
 
 
-def _least_bytes(spared: _Spared, block_bytes: int) -> int:
+def _least_bytes(blocks: _BlockRun, block_bytes: int) -> int:
     """About what the step with every block recomputed holds: gradients, outputs, and what one block leaves."""
-    gradients = storage_bytes([p for p in spared.job.model.parameters() if p.requires_grad])
-    outputs = [stage.output_bytes for stage in spared.draft]
-    within_run = max(outputs) * spared.runs if spared.runs > 1 else 0
-    return gradients + sum(outputs) // spared.runs + within_run + block_bytes + 2 * max(outputs)
+    gradients = storage_bytes([p for p in blocks.job.model.parameters() if p.requires_grad])
+    outputs = [stage.output_bytes for stage in blocks.draft]
+    within_run = max(outputs) * blocks.runs if blocks.runs > 1 else 0
+    return gradients + sum(outputs) // blocks.runs + within_run + block_bytes + 2 * max(outputs)
 
 
-def _measured(spared: _Spared, timed_runs: int, reason: str) -> Profile:
-    job = spared.job
-    _keep_what_drifts(spared)
-    job.spared = spared.applied
-    sizes = _sizes(spared)
-    seconds, num_saved = _seconds(spared, timed_runs)
+def _measured(blocks: _BlockRun, timed_runs: int, reason: str) -> Profile:
+    job = blocks.job
+    _keep_what_drifts(blocks)
+    job.block_by_block = blocks.applied
+    sizes = _sizes(blocks)
+    seconds, num_saved = _seconds(blocks, timed_runs)
     update = measure_update(job)
-    outputs = [stage.output_bytes for stage in spared.draft]
+    outputs = [stage.output_bytes for stage in blocks.draft]
     stages = tuple(
         stage_of(stage, sizes[i][0], outputs[i], outputs[i - 1] if i else 0, sizes[i][1], seconds[i])
-        for i, stage in enumerate(spared.draft)
+        for i, stage in enumerate(blocks.draft)
     )
     stages = with_checkpoint_seconds(stages, num_saved)
-    notes = (*spared.notes, f"{reason}: measured and proven block by block")
-    return Profile(with_uncalled(job, chain_of(job, stages, update), spared.uncalled), notes, None)
+    notes = (*blocks.notes, f"{reason}: measured and proven block by block")
+    return Profile(with_uncalled(job, chain_of(job, stages, update), blocks.uncalled), notes, None)
 
 
 def _predicted(job: Job, reason: str) -> PredictedStep:
@@ -173,7 +173,7 @@ def _run_length(job: Job, draft: Sequence[Stage]) -> int:
     return math.ceil(math.sqrt(len(draft)))
 
 
-def spared_nodes(draft: Sequence[Stage], run_length: int, apart: Collection[int] = ()) -> tuple[Node, ...]:
+def block_nodes(draft: Sequence[Stage], run_length: int, apart: Collection[int] = ()) -> tuple[Node, ...]:
     """Every stage recomputed alone, within runs of so many joined stages where that is more than one."""
     nodes: list[Node] = []
     run: list[Checkpoint] = []
@@ -193,20 +193,20 @@ def _as_run(run: list[Checkpoint]) -> list[Node]:
 # ---- does a block save the same when it is run again? ------------------------------------------------------------
 
 
-def _keep_what_drifts(spared: _Spared) -> None:
+def _keep_what_drifts(blocks: _BlockRun) -> None:
     """Run the step, comparing all that is saved in two runs of a block; a block that differs is kept."""
-    while (drifting := _first_that_drifts(spared)) is not None:
+    while (drifting := _first_that_drifts(blocks)) is not None:
         first, last = drifting
         if first < last:
-            spared.apart |= set(range(first, last + 1))
+            blocks.apart |= set(range(first, last + 1))
             continue
-        stages = list(spared.draft)
+        stages = list(blocks.draft)
         stages[first] = msgspec.structs.replace(stages[first], recomputable=False)
-        spared.draft = tuple(stages)
-        spared.notes.append(f"{stages[first].name} computes something else when it is run again and is kept")
+        blocks.draft = tuple(stages)
+        blocks.notes.append(f"{stages[first].name} computes something else when it is run again and is kept")
 
 
-def _first_that_drifts(spared: _Spared) -> tuple[int, int] | None:
+def _first_that_drifts(blocks: _BlockRun) -> tuple[int, int] | None:
     """First and last stage of a checkpoint whose second run saves something else; None when there is none."""
     ready: list[str] = []
 
@@ -215,8 +215,8 @@ def _first_that_drifts(spared: _Spared) -> tuple[int, int] | None:
             ready.append(name.removeprefix("ready "))
 
     try:
-        with leaving_no_trace(spared.job), spared.applied(tell), _comparing_bits(spared.job):
-            spared.job.run()
+        with leaving_no_trace(blocks.job), blocks.applied(tell), _comparing_bits(blocks.job):
+            blocks.job.run()
     except SecondRunDiffers:
         if not ready:
             raise
@@ -242,14 +242,14 @@ def _comparing_bits(job: Job) -> contextlib.AbstractContextManager[None]:
 # ---- bytes and seconds -----------------------------------------------------------------------------------------
 
 
-def _run_told(
-    spared: _Spared, tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]
+def _run_reporting(
+    blocks: _BlockRun, tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]
 ) -> dict[int, list[int]]:
-    """Run the step; of the runs of a block, the first is told as 'swept 3' to 'over 3', the last ends at 'left 3'.
+    """Run the step; of the runs of a block, the first is reported as 'swept 3' to 'over 3', the last ends at 'left 3'.
 
     Returns how many tensors the calls of each block saved.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def on_stage(name: str) -> None:
         what, _, number = name.partition(" ")
@@ -257,28 +257,28 @@ def _run_told(
             tell(name)
             return
         first = f"{'swept' if what == 'start' else 'over'} {number}"
-        if first not in told:
-            told.add(first)
+        if first not in reported:
+            reported.add(first)
             tell(first)
         if what == "end":
             tell(f"left {number}")
 
     with (
-        spared.applied(on_stage) as applied,
+        blocks.applied(on_stage) as applied,
         second_runs(stops_early=False),
-        stage_hooks(spared.live, tell, outputs),
+        stage_hooks(blocks.live, tell, outputs),
         at_backward(lambda: tell("turn"), lambda: tell("done")),
     ):
         tell("begin")
-        spared.job.run()
+        blocks.job.run()
         return saved_tensors(applied)
 
 
-def _ends(spared: _Spared, at: Callable[[str], int | None]) -> dict[int, int]:
+def _ends(blocks: _BlockRun, at: Callable[[str], int | None]) -> dict[int, int]:
     """For each recomputed stage, the moment at which its backward is over: the next thing begins."""
-    alone = {i for i, stage in enumerate(spared.draft) if stage.recomputable}
-    names = {f"again {i}" for i in alone} | {f"gradient {i}" for i in range(len(spared.draft)) if i not in alone}
-    names |= {f"again {name}" for name in _run_names(spared.nodes())} | {"done"}
+    alone = {i for i, stage in enumerate(blocks.draft) if stage.recomputable}
+    names = {f"again {i}" for i in alone} | {f"gradient {i}" for i in range(len(blocks.draft)) if i not in alone}
+    names |= {f"again {name}" for name in _run_names(blocks.nodes())} | {"done"}
     moments = {name: moment for name in names if (moment := at(name)) is not None}
     ends = {}
     for index in alone:
@@ -294,14 +294,14 @@ def _run_names(nodes: Sequence[Node]) -> list[str]:
     return [f"{run[0]}-{run[-1]}" for run in runs if len(run) > 1]
 
 
-def _sizes(spared: _Spared) -> list[tuple[Measured, int]]:
+def _sizes(blocks: _BlockRun) -> list[tuple[Measured, int]]:
     """Of each stage what it takes, and what it holds in passing when it keeps only its output."""
     outputs: dict[int, list[tuple[int, int]]] = {}
-    with leaving_no_trace(spared.job):
-        record = record_events(lambda: _run_told(spared, put_mark, outputs), spared.job.device)
-    windows, ends = windows_of(record, len(spared.draft)), _ends(spared, record.at)
+    with leaving_no_trace(blocks.job):
+        record = record_events(lambda: _run_reporting(blocks, put_mark, outputs), blocks.job.device)
+    windows, ends = windows_of(record, len(blocks.draft)), _ends(blocks, record.at)
     found = []
-    for index, stage in enumerate(spared.draft):
+    for index, stage in enumerate(blocks.draft):
         if index in ends:
             found.append((_recomputed(record, index, ends[index]), _passing(record, index, stage.output_bytes)))
         else:
@@ -327,24 +327,24 @@ def _passing(record: Record, index: int, output_bytes: int) -> int:
     return max(0, record.peak_between(start, end) - record.alive[start] - output_bytes)
 
 
-def _seconds(spared: _Spared, timed_runs: int) -> tuple[list[tuple[float, float]], dict[int, list[int]]]:
+def _seconds(blocks: _BlockRun, timed_runs: int) -> tuple[list[tuple[float, float]], dict[int, list[int]]]:
     """The least forward and backward time of each stage over some runs; how many tensors its calls saved.
 
     Forwards are seen under a checkpoint: what that costs is taken off again.
     """
     num_saved: dict[int, list[int]] = {}
-    runs = [_timed(spared, num_saved) for _ in range(timed_runs)]
+    runs = [_timed(blocks, num_saved) for _ in range(timed_runs)]
     cost = checkpoint_cost().first
-    least = [(min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(spared.draft))]
+    least = [(min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(blocks.draft))]
     return [(max(0.0, f - cost.of(num_saved.get(i, ()))), b) for i, (f, b) in enumerate(least)], num_saved
 
 
-def _timed(spared: _Spared, num_saved: dict[int, list[int]]) -> list[tuple[float, float]]:
+def _timed(blocks: _BlockRun, num_saved: dict[int, list[int]]) -> list[tuple[float, float]]:
     moments: dict[str, float] = {}
-    with leaving_no_trace(spared.job):
-        num_saved.update(_run_told(spared, clock_into(moments, spared.job.device), {}))
+    with leaving_no_trace(blocks.job):
+        num_saved.update(_run_reporting(blocks, clock_into(moments, blocks.job.device), {}))
     record = ClockRecord(moments)
-    ends, windows = _ends(spared, record.at), windows_of(record, len(spared.draft))
+    ends, windows = _ends(blocks, record.at), windows_of(record, len(blocks.draft))
     found = []
     for index, window in enumerate(windows):
         forward, backward = window.forward, window.backward

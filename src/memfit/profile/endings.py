@@ -1,6 +1,6 @@
 """Ends of checkpoints before the last module of a stage, and the cost of the shorter second run.
 
-A linear layer and the ReLU after it are one stage, for nobody keeps the boundary between them. A checkpoint that ends
+A linear layer and the ReLU after it are one stage, for the boundary between them is not saved. A checkpoint that ends
 there need not hold the ReLU: the ReLU leaves nothing but its output, which stays in any case, and the linear layer's
 second run stops as soon as its input is there. So the second run is shorter and holds one output less.
 

@@ -89,7 +89,7 @@ class PredictedStep:
     draft: tuple[Stage, ...]
     """With the bytes that each stage returns."""
     passing: frozenset[int]
-    """Stages whose output nobody keeps, and which keep less than it."""
+    """Stages whose output is not saved and is larger than what is."""
     plain_bytes: int
     """Parameters, gradients, buffers, the batch, and everything that autograd keeps; optimizer state is not in it."""
     block_bytes: int
@@ -169,7 +169,7 @@ class _Kept:
         return found
 
     def passing(self) -> frozenset[int]:
-        """The stages that return more than they leave, for nobody keeps what they return."""
+        """Stages whose output is not saved and is larger than what is."""
         found = set()
         kept = self.by_stage()
         for stage, outputs in self.outputs.items():

@@ -65,7 +65,7 @@ class _Tensor:
     """How many had written it when an operator that is none of them read it first, counted from the end."""
     depth: int = 99
     is_stable: bool = True
-    """Whether nobody wrote into it after it was saved or read."""
+    """Whether it was not written into after it was saved or read."""
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def trace_operators(job: Job) -> OperatorTrace | None:
 
     Also None where they depend on random numbers, as in a model that drops layers: another step may then run others.
     """
-    if job.spared is not None or any(is_compiled(module) for module in job.model.modules()):
+    if job.block_by_block is not None or any(is_compiled(module) for module in job.model.modules()):
         return None
     kept, first = _run(job, keeps=True)
     try:
@@ -283,7 +283,7 @@ def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> Operat
 
 
 def _blocks_of(watch: _Watch, record: Record) -> list[AllocatedBlock | None]:
-    """The allocation under every tensor; None where the allocator told of none."""
+    """The allocation under every tensor; None where the allocator reported none."""
     found: dict[int, list[AllocatedBlock]] = {}
     for block in record.blocks:
         found.setdefault(block.address, []).append(block)

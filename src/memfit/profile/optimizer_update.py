@@ -125,7 +125,7 @@ def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequen
 
 
 def _shadow(optimizer: Any, group: dict[str, Any], stand_ins: dict[torch.Tensor, torch.nn.Parameter]) -> Any:
-    """The same optimizer for other parameters, with a state of its own and nobody's hooks."""
+    """The same optimizer for other parameters, with a state of its own and no hooks."""
     shadow = object.__new__(type(optimizer))
     shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n != "step"})
     for name, value in optimizer.__dict__.items():

@@ -98,7 +98,7 @@ def every_block(stages: Sequence[Stage]) -> tuple[Node, ...]:
     )
 
 
-# ---- stages whose output nobody keeps --------------------------------------------------------------------------
+# ---- stages whose output is not saved --------------------------------------------------------------------------
 
 
 def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads, Record, _Seen]:
@@ -117,7 +117,7 @@ def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads
 
 
 def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> list[tuple[Stage, range]]:
-    """Put stages together with the next where nobody keeps what they return; each with the numbers of its parts."""
+    """Put stages together with the next where what they return is not saved; each with the numbers of its parts."""
     groups: list[tuple[Stage, range]] = []
     for index, stage in enumerate(draft):
         together = _together(groups[-1][0], stage) if groups and passes_away(index - 1) else None

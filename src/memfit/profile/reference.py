@@ -51,7 +51,7 @@ class StepOutcome:
     random: RandomState
     gradient_bytes: int = 0
     peak_bytes: int | None = None
-    """Above what was alive before the run; None when nobody looked."""
+    """Above what was alive before the run; None when it was not measured."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def _copied_aside(tensor: torch.Tensor) -> torch.Tensor:
 def tolerant(job: Job, reference: Reference) -> Reference:
     """The plain step once more, with all its gradients at hand, to be compared within roundings."""
     names = [f"gradient of {name}" for name, p in job.model.named_parameters() if p.requires_grad]
-    with contextlib.nullcontext() if job.spared is None else job.spared():
+    with contextlib.nullcontext() if job.block_by_block is None else job.block_by_block():
         outcome = run_once(job, reference.state, whole=names)
     largest = largest_gradient(outcome)
     tolerance = {
@@ -138,7 +138,7 @@ def digest_of(tensor: torch.Tensor) -> bytes:
 def reference_of(job: Job, state: RandomState) -> Reference:
     """Run the plain step twice, or what stands for it; refuse a model that does not come near itself."""
     given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
-    with contextlib.nullcontext() if job.spared is None else job.spared():
+    with contextlib.nullcontext() if job.block_by_block is None else job.block_by_block():
         first, second = run_once(job, state), run_once(job, state)
         if any(tensor._version != version for tensor, version in given):
             raise UsageError(
@@ -150,7 +150,7 @@ def reference_of(job: Job, state: RandomState) -> Reference:
         job.is_exact = not apart
         if not apart:
             return Reference(first, {}, state)
-        if job.spared is not None:
+        if job.block_by_block is not None:
             raise UsageError(
                 "two runs of the step differ, and this machine cannot hold what a tolerance would need",
                 found=names_of(sorted(apart)),

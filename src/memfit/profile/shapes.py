@@ -28,7 +28,7 @@ class _SavedByStage:
         self.saved: dict[str, int] = {}
         self.outputs: dict[str, int] = {}
         self.alive: list[torch.Tensor] = []
-        """Outputs that nobody keeps: the address of a dead storage may be given to another."""
+        """Outputs that are not saved: the address of a dead storage may be given to another."""
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""What came out of fitting a training into a budget: the candidates, the plan that was taken, and its proof."""
+"""Result of fitting a training into a budget: the candidates, the plan that was taken, and its proof."""
 
 from __future__ import annotations
 

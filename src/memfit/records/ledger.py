@@ -75,7 +75,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     malloc_used_bytes: int | None = None
     malloc_free_bytes: int | None = None
     untouched_heap_bytes: int | None = None
-    """Pages of the C heap that are not resident: never written, or given back; None when nobody looked."""
+    """Pages of the C heap that are not resident: never written, or given back; None when it was not read."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""What one step does operator by operator (a trace), and which tensors of it are dropped and made again (a choice).
+"""Trace of a step operator by operator, and the choice of tensors that are dropped and made again.
 
 Moments number the step: one for each operator of the forward, then one for each use of a saved tensor in the backward.
 A tensor that autograd saves may be *dropped*: nothing holds it for the backward, and the operators that made it are
@@ -45,7 +45,7 @@ class TracedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     used: int = 0
     """The moment at which the backward first asks for it."""
     ends: int = 0
-    """The moment in which the step without a choice lets go of it."""
+    """The moment in which the step without a choice frees it."""
     depth: int = 99
     """How deep the outermost module lies that returned it; 99 when none did."""
 

@@ -79,7 +79,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Gradients of parameters that its backward allocates and that stay until the update."""
     checkpoint_seconds: float = 0.0
     """What it takes to drop and to run again beside the second run itself: the work of the checkpoint's own code.
-    Zero where nobody measured it."""
+    Zero where it was not measured."""
     options: tuple[Option, ...] = ()
     kind: str = ""
     """'conv', 'norm', 'attention', ...: some published rules choose by kind."""
@@ -245,7 +245,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[int, ...]
     saved_bytes: int
     """How much higher the peak would be without it; zero where another moment sets the peak."""
-    spared_bytes: int
+    freed_bytes: int = msgspec.field(name="spared_bytes")
     """Bytes it takes away at the turn from forward to backward, whether or not they set the peak."""
     paid_seconds: float
 

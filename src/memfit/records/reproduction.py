@@ -25,7 +25,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was found here, in sentences with figures."""
     verdict: StatementVerdict
     reason: str = ""
-    """Why it cannot be told, and what would tell it; empty with the other verdicts."""
+    """Why there is no verdict, and what would give one; empty with the other verdicts."""
 
     def __post_init__(self) -> None:
         if (self.verdict == "cannot tell") != bool(self.reason):

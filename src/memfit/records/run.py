@@ -1,4 +1,4 @@
-"""What is known of one run: who ran, on what, how it ended, what was read, and the figures a person asks for first."""
+"""Record of one run: who ran, on what, how it ended, what was read, and the figures asked for first."""
 
 from __future__ import annotations
 

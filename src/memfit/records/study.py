@@ -251,7 +251,7 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """ISO 8601 with offset; empty when it never started."""
     ended_at: str = ""
     end_order: int | None = None
-    """0, 1, 2, ... in the order trials were told to the tuner; None while it runs."""
+    """0, 1, 2, ... in the order trials were reported to the tuner; None while it runs."""
     run_folder: str = ""
     """The run record of `memfit measure`, relative to the study's folder."""
     worker: str = ""

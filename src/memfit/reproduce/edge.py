@@ -214,7 +214,7 @@ def edge_tables(
     question: EdgeQuestion,
     tick: Callable[[str], None] = lambda what: None,
 ) -> EdgeTables:
-    """All tables; `tick` is told what is at hand before each chain is made."""
+    """All tables; `tick` is called with what is at hand before each chain is made."""
     cases = EdgeCases(chain_of, tick)
     worth, why_not = _worth(cases, networks, budget_bytes, question)
     by_batch = tuple(cases.get(n, SIZES[0], b)[1] for n in networks for b in BATCHES)

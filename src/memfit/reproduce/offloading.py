@@ -43,7 +43,7 @@ def budgets_between(chain: Chain, link: Link, num_points: int) -> list[int]:
 def compare_networks(
     chains: Mapping[str, Chain], links: Sequence[Link], *, num_points: int, show: Callable[[str, float], None]
 ) -> tuple[Panel, ...]:
-    """Every planner on every chain; `show` is told what is at hand and which share of the work is over."""
+    """Every planner on every chain; `show` is called with what is at hand and which share of the work is over."""
     all_work = sum(_work(chain) for chain in chains.values()) * len(links) * num_points
     panels: list[Panel] = []
     done = 0

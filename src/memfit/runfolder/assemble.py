@@ -236,23 +236,23 @@ def _outcome(raw: RawRun, marks: dict[int, MarksFile]) -> Outcome:
         message = "the record ends without the job's end: the sampler was killed, or is still measuring"
         return Outcome(kind="lost", message=message, **where)
     final = ended[-1]
-    told: dict[str, Any] = {"exit_code": final.exit_code, "signal": final.signal}
+    status: dict[str, Any] = {"exit_code": final.exit_code, "signal": final.signal}
     if limits:
         took, most = format_bytes(limits[-1].tree_bytes), format_bytes(limits[-1].limit_bytes)
         where |= {"step": limits[-1].step, "phase": limits[-1].phase} if limits[-1].step is not None else {}
         message = f"ended by memfit at {took}; the limit is {most}"
-        return Outcome(kind="over the limit", message=message, **told, **where)
+        return Outcome(kind="over the limit", message=message, **status, **where)
     out_of_memory = _out_of_memory(final, marks)
     if out_of_memory:
-        return Outcome(kind="out of memory", message=out_of_memory, **told, **where)
+        return Outcome(kind="out of memory", message=out_of_memory, **status, **where)
     if final.detached:
-        return Outcome(kind="detached", message="memfit let go of the process while it was running")
+        return Outcome(kind="detached", message="memfit detached from the process while it was running")
     if final.signal is not None:
-        return _ended_by_signal(final.signal, told | where)
+        return _ended_by_signal(final.signal, status | where)
     if final.exit_code is None:
-        return Outcome(kind="done", message="it ended; its exit code is only told to its parent")
+        return Outcome(kind="done", message="it ended; only its parent gets its exit code")
     kind = "done" if final.exit_code == 0 else "failed"
-    return Outcome(kind=kind, message=f"exit code {final.exit_code}", **told, **(where if final.exit_code else {}))
+    return Outcome(kind=kind, message=f"exit code {final.exit_code}", **status, **(where if final.exit_code else {}))
 
 
 def _where(marks: MarksFile | None) -> dict[str, Any]:

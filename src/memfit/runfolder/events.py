@@ -150,7 +150,7 @@ class SamplerEnded(Event, frozen=True, kw_only=True, tag="sampler"):
 
 
 class JobEnded(Event, frozen=True, kw_only=True, tag="job_ended"):
-    """The job's end, as its parent was told."""
+    """The job's end, by its exit status."""
 
     exit_code: Code | None = None
     signal: Code | None = None

@@ -2,9 +2,10 @@
 
 One process: the kernel's high-water mark. It is exact when it was read to the end:
   - by the job's own exit mark, which keeps the peak of every reset;
-  - by what the kernel told the parent at the end (`ru_maxrss`). That is the largest process among the job's first one
-    and every descendant that was waited for, so it belongs to the one process whose own readings agree with it, where
-    no other comes near. It counts from the size of the process that started the job, and says nothing below that.
+  - by what the kernel reported to the parent at the end (`ru_maxrss`). That is the largest process among the job's
+    first one and every descendant that was waited for, so it belongs to the one process whose own readings agree with
+    it, where no other comes near. It counts from the size of the process that started the job, and says nothing below
+    that.
 
 A tree: the largest value of the tree curve, between the largest process and the summed resident sizes. It is exact as
 well where the peak of the largest process is exact and
@@ -31,8 +32,8 @@ SAME_BYTES = 512 * 1024
 """Below this, two resident counters of the kernel count as equal (they are batched per thread)."""
 
 AT_LEAST = "kernel high-water mark, last read shortly before the end"
-TOLD = "kernel high-water mark, read at the end"
-LOWERED = "kernel high-water mark, which a process that cannot be told has lowered"
+REPORTED = "kernel high-water mark, read at the end"
+LOWERED = "kernel high-water mark, which an unknown process has lowered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +62,14 @@ class Readings:
 def process_peaks(
     readings: Mapping[int, Readings], final: JobEnded | None, *, are_marks_whole: bool = True
 ) -> dict[int, Figure]:
-    """The peak of every process; `final` is the job's end as its parent was told.
+    """The peak of every process; `final` is the job's end by its exit status.
 
     Without all of the marks the end value proves nothing: whoever wrote them has reset the mark it was read from.
     """
     found = _all_peaks(readings, final)
     if are_marks_whole:
         return found
-    return {index: figure if figure.method != TOLD else _at_least(figure) for index, figure in found.items()}
+    return {index: figure if figure.method != REPORTED else _at_least(figure) for index, figure in found.items()}
 
 
 def _at_least(figure: Figure) -> Figure:
@@ -89,39 +90,39 @@ def _process_peak(index: int, own: Readings, others_bytes: int, final: JobEnded 
     if own.is_marked_to_the_end and own.marked_bytes:
         method = "kernel high-water mark, every reset kept, read at exit"
         return measured(own.best_bytes, "bytes", method)
-    told_bytes = told_above_floor(final)
-    if told_bytes and _is_of(index, own, others_bytes, told_bytes, alone=alone):
-        return measured(max(told_bytes, own.best_bytes), "bytes", TOLD)
-    if final and final.max_resident_bytes and not told_bytes and alone:
+    reported_bytes = reported_above_floor(final)
+    if reported_bytes and _is_of(index, own, others_bytes, reported_bytes, alone=alone):
+        return measured(max(reported_bytes, own.best_bytes), "bytes", REPORTED)
+    if final and final.max_resident_bytes and not reported_bytes and alone:
         return _peak_below_the_floor(final, own)
     if not own.best_bytes:
         return unknown("bytes", "the process ended before it could be read; a shorter --interval may catch it")
     return measured(own.best_bytes, "bytes", AT_LEAST, low=own.best_bytes)
 
 
-def told_above_floor(final: JobEnded | None) -> int:
-    """What the kernel told of the largest process; 0 where it only tells the size of whoever started the job."""
-    told_bytes = (final.max_resident_bytes or 0) if final else 0
-    return told_bytes if final and told_bytes > (final.floor_bytes or 0) else 0
+def reported_above_floor(final: JobEnded | None) -> int:
+    """What the kernel reported of the largest process; 0 where it only reports the size of whoever started the job."""
+    reported_bytes = (final.max_resident_bytes or 0) if final else 0
+    return reported_bytes if final and reported_bytes > (final.floor_bytes or 0) else 0
 
 
-def _is_of(index: int, own: Readings, others_bytes: int, told_bytes: int, *, alone: bool) -> bool:
+def _is_of(index: int, own: Readings, others_bytes: int, reported_bytes: int, *, alone: bool) -> bool:
     """Whether the kernel's end value says how large this process was."""
-    if alone or (index == 0 and own.kept_bytes >= told_bytes):
+    if alone or (index == 0 and own.kept_bytes >= reported_bytes):
         return True
-    return abs(told_bytes - own.best_bytes) <= SAME_BYTES and others_bytes < told_bytes - SAME_BYTES
+    return abs(reported_bytes - own.best_bytes) <= SAME_BYTES and others_bytes < reported_bytes - SAME_BYTES
 
 
 def _peak_below_the_floor(final: JobEnded, own: Readings) -> Figure:
     """A small program: the kernel's end value is an upper bound, and exact where a reading of its own agrees."""
-    told_bytes, floor_bytes = final.max_resident_bytes or 0, final.floor_bytes or 0
-    bound = f"at most {format_bytes(max(told_bytes, own.best_bytes))}, the size of the process that started it"
+    reported_bytes, floor_bytes = final.max_resident_bytes or 0, final.floor_bytes or 0
+    bound = f"at most {format_bytes(max(reported_bytes, own.best_bytes))}, the size of the process that started it"
     if not own.best_bytes:
         bound = f"at most {format_bytes(floor_bytes)}, the size of the process that started it"
         return Figure(value=None, unit="bytes", high=floor_bytes, reason=f"it ended before it could be read; {bound}")
-    if own.best_bytes >= told_bytes - SAME_BYTES:
-        return measured(max(own.best_bytes, told_bytes), "bytes", TOLD)
-    return measured(own.best_bytes, "bytes", f"{bound}; largest value seen", low=own.best_bytes, high=told_bytes)
+    if own.best_bytes >= reported_bytes - SAME_BYTES:
+        return measured(max(own.best_bytes, reported_bytes), "bytes", REPORTED)
+    return measured(own.best_bytes, "bytes", f"{bound}; largest value seen", low=own.best_bytes, high=reported_bytes)
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------
@@ -152,16 +153,18 @@ def headline(
         found = _exact_headline(processes, largest, samples, curve, readings)
         if found is not None:
             return found
-    return PeakFacts(peak=_tree_peak(largest.peak.value or 0, curve, readings, told_above_floor(final)), process=None)
+    return PeakFacts(
+        peak=_tree_peak(largest.peak.value or 0, curve, readings, reported_above_floor(final)), process=None
+    )
 
 
 def _is_exact(figure: Figure) -> bool:
     return figure.value is not None and figure.low is None and figure.high is None
 
 
-def _tree_peak(largest_bytes: float, curve: TreeCurve, readings: Sequence[TreeReading], told_bytes: int) -> Figure:
+def _tree_peak(largest_bytes: float, curve: TreeCurve, readings: Sequence[TreeReading], reported_bytes: int) -> Figure:
     """The highest estimate of the tree, between its largest process and the summed resident sizes."""
-    low = max(largest_bytes, told_bytes)
+    low = max(largest_bytes, reported_bytes)
     summed_bytes = float(curve.summed_resident_bytes.max(initial=0))
     value = max(_seen_tree_bytes(curve, readings), low)
     method = f"proportional set size of the tree at {len(readings)} moments, resident sizes in between"

@@ -36,7 +36,7 @@ def figure_text(figure: Figure) -> str:
 
 
 def short_text(figure: Figure, missing: str = "-") -> str:
-    """The value for a table cell; the reason of an unknown one is told elsewhere."""
+    """The value for a table cell; the reason of an unknown one is shown elsewhere."""
     return missing if figure.value is None else value_text(figure.value, figure.unit) + MARK_OF_SOURCE[figure.source]
 
 

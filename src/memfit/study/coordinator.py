@@ -4,7 +4,7 @@
 
 Every arrow may be the last thing this process does. A proposal that was stored and never started is started by the
 next session; a trial that runs without its coordinator goes on and is taken up again, or its recorded end is; one
-whose end nobody recorded is run again with the same parameters. Ctrl-C starts nothing new and waits; a second one,
+whose end was not recorded is run again with the same parameters. Ctrl-C starts nothing new and waits; a second one,
 or SIGTERM, ends what runs, to be run again.
 """
 
@@ -43,7 +43,7 @@ WAIT_SECONDS = 0.5
 
 
 class StudyWatcher(Protocol):
-    """Who is told how it goes."""
+    """Receives the progress."""
 
     def ended(self, trial: TrialRecord, standing: Standing) -> None: ...
     def note(self, sentence: str) -> None: ...
@@ -81,7 +81,7 @@ class Coordinator:
     problem: StorageError | None = None
     _began: float = 0.0
     _num_interrupts: int = 0
-    _told: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
 
     # ---- the session ----------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Coordinator:
         try:
             trial = self.engine.tell(trial)
         except Exception as error:  # a tuner may be the user's own class
-            self._note(f"the tuner failed when it was told of trial {trial.number}: {_words(error)}")
+            self._note(f"the tuner failed when it received the result of trial {trial.number}: {_words(error)}")
         self.log.add(f"e{trial.number}", "ended", trial, trial.number)
         self.watcher.ended(trial, self.standing())
 
@@ -245,7 +245,7 @@ class Coordinator:
         return msgspec.structs.replace(trial, others={**trial.others, **others}, notes=notes)
 
     def _lose(self, order: TrialOrder) -> None:
-        """Nobody recorded how it ended: once more, or, after several times, as a failure."""
+        """It is unknown how it ended: once more, or, after several times, as a failure."""
         self._forget(order.number)
         trial = order.blank_record()
         if self._num_interrupts > 1:
@@ -310,8 +310,8 @@ class Coordinator:
 
     def _note(self, sentence: str) -> None:
         """Say something once."""
-        if sentence not in self._told:
-            self._told.add(sentence)
+        if sentence not in self._noted:
+            self._noted.add(sentence)
             self.watcher.note(sentence)
 
     def _stop(self, why: str) -> None:

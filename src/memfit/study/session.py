@@ -22,7 +22,7 @@ STUDY_JSON = "study.json"
 
 
 class Session:
-    """A study that is open for running: nobody else runs it meanwhile."""
+    """A study that is open for running: no other session runs it meanwhile."""
 
     def __init__(self, folder: Path, log: StudyLog, settings: StudySettings, *, is_new: bool) -> None:
         self.folder = folder

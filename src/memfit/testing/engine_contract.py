@@ -121,7 +121,7 @@ class EngineContract:
         assert "ValueError" in f"{error.value.what} {error.value.found}"
         assert "fails.py" in f"{error.value.found} {error.value.traceback}"
 
-    def test_a_job_that_stays_on_the_cpu_is_told_so(self, engine: Engine, folder: Path):
+    def test_a_job_that_stays_on_the_cpu_is_said_so(self, engine: Engine, folder: Path):
         with pytest.raises(UsageError, match="put nothing on"):
             predict_once(engine, self.question(folder, "stays.py"))
 

@@ -26,7 +26,7 @@ class MadeProcess:
     samples: tuple[tuple[int, int], ...] = ()
     """(microseconds, resident bytes)."""
     high_water_bytes: int | None = None
-    """Its VmHWM, as a reading of its status told it."""
+    """Its VmHWM, as read from its status."""
     marked_peaks_bytes: tuple[int, ...] | None = None
     """One step for each; None for no marks file."""
     rank: tuple[int, int] | None = None
@@ -42,7 +42,7 @@ class MadeTree:
     processes: tuple[MadeProcess, ...] = ()
     walks: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = ()
     """(microseconds, rows of (process, resident bytes, share bytes))."""
-    told_bytes: int | None = None
+    reported_bytes: int | None = None
     """`ru_maxrss` at the end; None for a record without the job's end."""
     floor_bytes: int = 10 * MIB
 
@@ -60,9 +60,9 @@ def write_made_tree(folder: str | Path, tree: MadeTree) -> Path:
     for time_us, rows in tree.walks:
         parts = [[index, resident, share, share, share] for index, resident, share in rows]
         writer.event("tree", time_us, reason="new maximum", cost_us=100, processes=parts)
-    if tree.told_bytes is not None:
-        told = {"max_resident_bytes": tree.told_bytes, "floor_bytes": tree.floor_bytes}
-        writer.event("job_ended", 5_000_000, exit_code=0, **told)
+    if tree.reported_bytes is not None:
+        reported = {"max_resident_bytes": tree.reported_bytes, "floor_bytes": tree.floor_bytes}
+        writer.event("job_ended", 5_000_000, exit_code=0, **reported)
     writer.close()
     return folder
 

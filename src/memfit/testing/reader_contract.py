@@ -97,7 +97,7 @@ class ReaderContract:
         )  # fmt: skip
 
     @pytest.mark.parametrize("ending", ENDINGS)
-    def test_the_peak_is_at_least_the_largest_sample_and_the_end_is_told(
+    def test_the_peak_is_at_least_the_largest_sample_and_the_end_is_known(
         self, read: Read, tmp_path: Path, ending: Ending
     ):
         record = read(write_made_run(tmp_path / "run", MadeRun(seconds=4.0, ending=ending)))
@@ -149,7 +149,7 @@ class ReaderContract:
     ):
         files = {name: content for name, content in made.items() if name != layout.EVENTS_FILE}
         folder = lay_out(tmp_path / "run", files)
-        assert read(folder).notes, "events that are missing are told apart: that run was cut off"
+        assert read(folder).notes, "events that are missing are noticed: that run was cut off"
         (folder / layout.EVENTS_FILE).mkdir()
         with pytest.raises(DamagedRecord, match=r"events\.jsonl cannot be read"):
             read(folder)

@@ -393,7 +393,7 @@ def _interval_text(settings: Settings) -> str:
 def _conditions(first: Sequence[Subject], second: Sequence[Subject]) -> dict[str, tuple[str, str]]:
     """What should be equal on both sides for a fair comparison."""
 
-    def told(subjects: Sequence[Subject]) -> dict[str, str]:
+    def described(subjects: Sequence[Subject]) -> dict[str, str]:
         header = subjects[0].run.header
         environment = header.environment
         return {
@@ -409,5 +409,5 @@ def _conditions(first: Sequence[Subject], second: Sequence[Subject]) -> dict[str
             "variables": ", ".join(f"{k}={v}" for k, v in sorted(environment.variables.items())) or "none",
         }
 
-    a, b = told(first), told(second)
+    a, b = described(first), described(second)
     return {name: (a[name], b[name]) for name in a}

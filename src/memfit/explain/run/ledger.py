@@ -26,12 +26,12 @@ def explain_peak(run: RunRecord) -> tuple[Ledger, ...]:
     measured without."""
     if not run.ledger_facts and run.header.settings.ledger_every is None:
         return ()
-    told = {process.index: _told(run, process) for process in run.processes}
-    traced = {index for index, facts in told.items() if "cpu" in facts and facts["cpu"].step}
+    written = {process.index: _written(run, process) for process in run.processes}
+    traced = {index for index, facts in written.items() if "cpu" in facts and facts["cpu"].step}
     shares = split_headline(run, traced)
-    ledgers = [] if shares is None else [_job_ledger(run, shares, told[shares.process].get("cpu"))]
+    ledgers = [] if shares is None else [_job_ledger(run, shares, written[shares.process].get("cpu"))]
     for process in run.processes:
-        for device, facts in told[process.index].items():
+        for device, facts in written[process.index].items():
             if device != "cpu":
                 ledgers.append(_device_ledger(run, process, facts))
             elif process.index in traced and (shares is None or process.index != shares.process):
@@ -40,16 +40,16 @@ def explain_peak(run: RunRecord) -> tuple[Ledger, ...]:
     return tuple(ledgers)
 
 
-def _told(run: RunRecord, process: ProcessRecord) -> dict[str, LedgerFacts]:
+def _written(run: RunRecord, process: ProcessRecord) -> dict[str, LedgerFacts]:
     """The most telling facts of one process on every device: those of its largest traced step, else of its end."""
-    told: dict[str, LedgerFacts] = {}
+    written: dict[str, LedgerFacts] = {}
     for facts in sorted(
         (f for f in run.ledger_facts if f.pid == process.pid), key=lambda f: (f.device != "cpu", f.device)
     ):
-        known = told.get(facts.device)
+        known = written.get(facts.device)
         if known is None or _rank(facts) > _rank(known):
-            told[facts.device] = facts
-    return told
+            written[facts.device] = facts
+    return written
 
 
 def _rank(facts: LedgerFacts) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def _untraced_lines(run: RunRecord, shares: Shares, facts: LedgerFacts | None) -
     pools = pools_near_the_peak(run, shares.process)
     if pools is None:
         return [], "The process ended before it could be read."
-    note = "No training step was traced: memory is told apart by imports and by the kernel's counters only."
+    note = "No training step was traced: memory is split by imports and by the kernel's counters only."
     return untraced_claims(facts, pools), note
 
 

@@ -1,4 +1,4 @@
-"""What one process knew of its own memory, as claims on the kernel's three pools: files, shared memory, anonymous.
+"""Claims of one process on the kernel's three pools of memory: files, shared memory, anonymous.
 
     files          what each import mapped, what was read in later, tensors mapped from a file
     shared memory  tensors of workers, and the rest of it

@@ -1,1 +1,1 @@
-"""What drives memory over many trials."""
+"""Explanation of a study: what drives memory over many trials."""

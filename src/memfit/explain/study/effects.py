@@ -27,7 +27,7 @@ from memfit.explain.study.regression import (
 )
 
 MIN_DF = 4
-"""Fewer degrees of freedom than this, and no effect is told."""
+"""Fewer degrees of freedom than this, and no effect is reported."""
 TOGETHER = 0.95
 """A hyperparameter that the others predict to this share moved together with them."""
 MOST_PAIRS = 60
@@ -54,7 +54,7 @@ class Effect:
     rank_correlation: float | None
     """Between the value and memory, both without what the others explain (a partial rank correlation)."""
     together_with: tuple[str, ...] = ()
-    """Hyperparameters it moved together with; then nothing can be told."""
+    """Hyperparameters it moved together with; then nothing can be concluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ def find_effects(encodings: list[list[Factor]], covariates: np.ndarray, memory_b
     if n - num_columns < MIN_DF:
         reason = f"{n} trials vary {_counted(len(encodings))} at once: too few to tell one from the other"
         return Effects(reason=reason)
-    untold = [_untold(options[0], together[options[0].name]) for options in encodings if options[0].name in together]
+    mixed = [_mixed(options[0], together[options[0].name]) for options in encodings if options[0].name in together]
     if not chosen:
-        return Effects(effects=tuple(untold), reason="no hyperparameter varies by itself")
+        return Effects(effects=tuple(mixed), reason="no hyperparameter varies by itself")
     by_name = {options[0].name: options for options in encodings}
     names = [factor.name for factor in chosen]
     y = shuffled(memory_bytes, fixed)
@@ -101,7 +101,7 @@ def find_effects(encodings: list[list[Factor]], covariates: np.ndarray, memory_b
     chosen = _best_scales(chosen, by_name, fixed, memory_bytes)
     largest = np.max([value[1:] for value in (*mains.values(), *joints.values())], axis=0)
     effects = [_effect(by_name[f.name], f, chosen, fixed, memory_bytes, mains[f.name], largest) for f in chosen]
-    effects += untold
+    effects += mixed
     whole = _beside(scales, None, fixed)
     found = [_joint(pair, by_name, whole, memory_bytes, value, largest) for pair, value in joints.items()]
     return Effects(effects=tuple(effects), joint=tuple(found), num_tests=len(mains) + len(joints), df=n - num_columns)
@@ -114,7 +114,7 @@ def _counted(count: int) -> str:
 def _separable(
     factors: list[Factor], covariates: np.ndarray, n: int
 ) -> tuple[list[Factor], dict[str, tuple[str, ...]]]:
-    """The hyperparameters that can be told from the others, and for the rest whom they moved with."""
+    """The hyperparameters that can be separated from the others, and for the rest whom they moved with."""
     kept = list(factors)
     together: dict[str, tuple[str, ...]] = {}
     for factor in factors:
@@ -246,7 +246,7 @@ def _best_share(options: list[Factor], beside: np.ndarray, y: np.ndarray) -> flo
     return max(shares) - explained_share(beside, y)
 
 
-def _untold(factor: Factor, partners: tuple[str, ...]) -> Effect:
+def _mixed(factor: Factor, partners: tuple[str, ...]) -> Effect:
     return Effect(
         factor=factor,
         change_bytes=(),

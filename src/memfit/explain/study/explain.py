@@ -43,7 +43,7 @@ def explain_table(table: Table) -> StudyFindings:
     if constant:
         notes.append(f"did not vary: {', '.join(constant)}")
     factors = [options[-1] for options in encodings]
-    circumstances, untold = _circumstances(table, encodings)
+    circumstances, unknown = _circumstances(table, encodings)
     found = [each for each in circumstances if _is_found(each, circumstances)]
     covariates = np.hstack([np.empty((len(table), 0)), *(each.columns for each in found)])
     effects = find_effects(encodings, covariates, known)
@@ -52,7 +52,7 @@ def explain_table(table: Table) -> StudyFindings:
             order.circumstance_finding(table, each, each.p * len(circumstances), each in found)
             for each in circumstances
         ),
-        *untold,
+        *unknown,
         *_hyperparameters(table, encodings, effects, found),
         *study_say_effects.joint_findings(effects, FOR_HYPERPARAMETERS),
         sizes.law_finding(fit_law(table, covariates)),
@@ -92,17 +92,17 @@ def _nothing(table: Table, notes: list[str]) -> StudyFindings:
 
 
 def _circumstances(table: Table, factors: list[list[Factor]]) -> tuple[list[Circumstance], list[StudyFinding]]:
-    """What else may have moved memory; and what of it cannot be told."""
+    """What else may have moved memory; and what of it is unknown."""
     answers = {
         "order of recording": order_effect(table, factors) or "there are too few trials",
         "other programs": background_effect(table, factors),
         "time of day": time_of_day_effect(table, factors),
     }
-    told = [answer for answer in answers.values() if isinstance(answer, Circumstance)]
-    untold = [
-        order.untold_circumstance(topic, answer, table) for topic, answer in answers.items() if isinstance(answer, str)
+    circumstances = [answer for answer in answers.values() if isinstance(answer, Circumstance)]
+    unknown = [
+        order.unknown_circumstance(topic, answer, table) for topic, answer in answers.items() if isinstance(answer, str)
     ]
-    return told, untold
+    return circumstances, unknown
 
 
 def _is_found(each: Circumstance, tested: list[Circumstance]) -> bool:

@@ -5,7 +5,7 @@ is tried), or does it drift? The largest of all these values is compared with th
 looking at many places is paid for. Where there are trials enough, the hyperparameters' own part is taken out first;
 where there are not, the step must also survive taking out each hyperparameter by itself.
 
-Known limits: one step is looked for. Hyperparameters that change exactly where the step is cannot be told from it.
+Known limits: one step is looked for. Hyperparameters that change exactly where the step is cannot be separated from it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _standing(table: Table, encodings: Encodings, column: np.ndarray) -> tuple[t
 
 
 def background_effect(table: Table, encodings: Encodings) -> Circumstance | str:
-    """What other programs' memory explains; or why that cannot be told."""
+    """What other programs' memory explains; or why that is unknown."""
     background = table.background_bytes
     if np.isnan(background).all():
         return "what other programs held was not recorded"
@@ -170,7 +170,7 @@ def background_effect(table: Table, encodings: Encodings) -> Circumstance | str:
 
 
 def time_of_day_effect(table: Table, encodings: Encodings) -> Circumstance | str:
-    """What the hour of the day explains, as one wave of 24 hours; or why that cannot be told."""
+    """What the hour of the day explains, as one wave of 24 hours; or why that is unknown."""
     if np.isnan(table.hours).any():
         return "when the trials were recorded is not known"
     if len(table) < MIN_TRIALS or np.ptp(table.times_hours) < MIN_HOURS:
@@ -186,7 +186,7 @@ def _covariate(
     base, is_roomy = _base(table, encodings)
     model = np.hstack([base, columns])
     if rank_of(model) < model.shape[1] or len(table) - model.shape[1] < 2:
-        return "it cannot be told from the hyperparameters: they moved together, or there are too few trials"
+        return "it cannot be separated from the hyperparameters: they moved together, or there are too few trials"
     y = shuffled(table.memory_bytes, base)
     value = deviates(base, columns, y)
     weights = np.zeros(model.shape[1])

@@ -4,7 +4,7 @@ glibc's `mallinfo2` answers in a third of a microsecond; Python's allocator prin
 the C library, which takes about 40 us. Where one of them does not exist (another libc, another Python), the answer
 is None.
 
-Both count addresses, not pages. How much of a stretch of addresses is in memory is told by `mincore`, for about 1 us
+Both count addresses, not pages. How much of a stretch of addresses is in memory comes from `mincore`, for about 1 us
 per MiB.
 """
 

@@ -130,7 +130,7 @@ class StepTrace:
         return self._untouched
 
     def abandon(self):
-        """Leave, and let go of everything; False when the thread that entered must come by once more."""
+        """Exit the mode and drop everything; False if the entering thread must still exit the mode."""
         try:
             self._stop()
         finally:

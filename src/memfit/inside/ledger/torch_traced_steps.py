@@ -68,7 +68,7 @@ class TorchLedger:
         """Whether what is traced is an evaluation pass."""
         self._lingering = []
         """Traces that ended in another thread than they began in."""
-        self._told = set()
+        self._noted = set()
 
     @_careful
     def forward_begins(self, module, inputs):
@@ -143,7 +143,7 @@ class TorchLedger:
 
     @_careful
     def abandon(self):
-        """Let go of the trace that is open; one that cannot be left in this thread lingers until its own comes by."""
+        """Drop the trace that is open; one that cannot be left in this thread lingers until its own comes by."""
         trace, self._trace = self._trace, None
         self._is_evaluation = False
         if trace is not None and not trace.abandon():
@@ -197,8 +197,8 @@ class TorchLedger:
         self._tell(f"a step could not be traced for the ledger: {type(error).__name__}: {error}")
 
     def _tell(self, message):
-        if message not in self._told and len(self._told) < 5:
-            self._told.add(message)
+        if message not in self._noted and len(self._noted) < 5:
+            self._noted.add(message)
             self._ledger.marks.note(message)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class TorchLedger:
             return
         if trace.update_was_traced or not _is_beyond(resident_peak_bytes, trace.seen_bytes):
             self._highest_resident_bytes = max(self._highest_resident_bytes, resident_peak_bytes)
-        else:  # nobody looked while the process was largest
+        else:  # not read while the process was largest
             self._peaking.add(optimizer)
             self._num_wanted = len(self._optimizers)
         self._shapes[optimizer] = trace.shape()

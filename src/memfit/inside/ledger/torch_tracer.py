@@ -119,7 +119,7 @@ class StepTracer(TorchDispatchMode):
         return True
 
     def forget(self):
-        """Let go of all references; no death is noted any more."""
+        """Drop all references; no death is noted any more."""
         self._alive.clear()
         self._modules.clear()
 

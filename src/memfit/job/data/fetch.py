@@ -27,7 +27,7 @@ from memfit.version import VERSION
 
 
 class Watcher(Protocol):
-    """Who is told how a fetch goes."""
+    """Receives the progress of a fetch."""
 
     def say(self, sentence: str) -> None:
         """Something worth a line."""
@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """A watcher that tells nobody."""
+    """A watcher that does nothing."""
 
     def say(self, sentence: str) -> None: ...
 

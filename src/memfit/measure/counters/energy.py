@@ -86,7 +86,7 @@ class EnergyMeter(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the counter."""
+        """Close the counter."""
         ...
 
 
@@ -157,7 +157,7 @@ def assumed_energy(watts: float, seconds: float) -> EnergySpan:
     return EnergySpan(
         domain="assumed",
         scope="machine",
-        method=f"{watts:g} W told by the user, times the window",
+        method=f"{watts:g} W given by the user, times the window",
         joules=watts * seconds,
         window_seconds=seconds,
         source="assumed",

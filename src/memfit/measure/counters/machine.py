@@ -104,7 +104,7 @@ def cpu_model(cpuinfo: str | Path = "/proc/cpuinfo") -> str:
 
 
 def libc_version() -> str:
-    """'glibc 2.36', 'musl', or empty where it cannot be told."""
+    """'glibc 2.36', 'musl', or empty where it is unknown."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError, AttributeError):

@@ -78,7 +78,7 @@ class NvmlReader:
         self._library = library
         self._c = library.c
         self._power: dict[int, PowerIntegral] = {}
-        self.told: set[str] = set()
+        self.noted: set[str] = set()
         """What has been said about these devices already."""
         self.driver = library.text("nvmlSystemGetDriverVersion") or "unknown"
         self.devices = tuple(self._device(index) for index in range(library.uint("nvmlDeviceGetCount_v2")))

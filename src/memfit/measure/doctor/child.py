@@ -39,7 +39,7 @@ sys.stdin.read()
 
 
 class ProbeChild:
-    """The running child; `report` holds what it told."""
+    """The running child; `report` holds its readings."""
 
     FILES = ("statm", "status", "smaps_rollup", "smaps")
 

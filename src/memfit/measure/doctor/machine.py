@@ -65,8 +65,8 @@ def probe_group_limit() -> Seen:
     limits = [limit for group in groups if (limit := group.limit_bytes) is not None and limit < total_bytes]
     kills = next((count for group in groups if (count := group.num_oom_kills) is not None), None)
     limit = f"limit {format_bytes(min(limits))}" if limits else f"no limit below {format_bytes(total_bytes)}"
-    told = "kills are not counted" if kills is None else f"{kills} kills counted"
-    return Seen("yes", f"cgroup v{groups[0].version}: {limit}, {told}")
+    counted = "kills are not counted" if kills is None else f"{kills} kills counted"
+    return Seen("yes", f"cgroup v{groups[0].version}: {limit}, {counted}")
 
 
 def probe_kill_counter(vmstat: Path = Path("/proc/vmstat")) -> Seen:
@@ -76,7 +76,7 @@ def probe_kill_counter(vmstat: Path = Path("/proc/vmstat")) -> Seen:
     except OSError:
         line = None
     if line is None:
-        hint = "a kernel from 4.13 on; without it a kill -9 cannot be told from an out-of-memory kill"
+        hint = "a kernel from 4.13 on; without it a kill -9 cannot be distinguished from an out-of-memory kill"
         return Seen("no", f"{vmstat} has no oom_kill counter", hint)
     return Seen("yes", f"{line.split()[1]} since the machine started")
 

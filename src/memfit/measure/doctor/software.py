@@ -50,7 +50,7 @@ def installed_version(package: str) -> str | None:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA version torch was built for, '' for none, read from its version file; None when that cannot be told."""
+    """The CUDA version torch was built for, '' for none, read from its version file; None when that is unknown."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.origin:
         return None

@@ -66,7 +66,7 @@ def sees_host_pids(namespace_link: str = "/proc/self/ns/pid") -> bool:
 
 def _note_once(reader: NvmlReader, message: str) -> list[Event]:
     """A note event the first time a message comes up, nothing after that."""
-    if message in reader.told:
+    if message in reader.noted:
         return []
-    reader.told.add(message)
+    reader.noted.add(message)
     return [{"kind": "note", "message": message}]

@@ -24,11 +24,11 @@ def start_job(
     if pid == 0:
         _become(command, environment, terminal_fd, frozenset(ignored_signals), error_write)
     os.close(error_write)
-    told = os.read(error_read, 16)
+    failure = os.read(error_read, 16)
     os.close(error_read)
-    if told:
+    if failure:
         os.waitpid(pid, 0)
-    return pid, int(told or b"0")
+    return pid, int(failure or b"0")
 
 
 def _become(

@@ -72,7 +72,7 @@ class Sampler:
         self._due: dict[str, int] = {}
         self._oom_kills_before = proc.count_oom_kills()
         self._floor_bytes = 0
-        self._storage_told = False
+        self._storage_reported = False
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class Sampler:
         }
 
     def _look_at_the_attached(self) -> None:
-        """A program that is not our child: has it ended, or does the command let go of it (or die)?"""
+        """A program that is not our child: has it ended, or does the command detach from it (or die)?"""
         control_fd = self.orders["control_fd"]
         ready, _, _ = select.select([fd for fd in (control_fd, self._pidfd) if fd is not None], [], [], 0)
         if self._pidfd in ready or (self._pidfd is None and has_ended(self.pid)):
@@ -396,8 +396,8 @@ class Sampler:
 
     def _mention_storage(self) -> None:
         """A full disk ends the writing, not the job: say so once."""
-        if self.writer.failure is not None and not self._storage_told:
-            self._storage_told = True
+        if self.writer.failure is not None and not self._storage_reported:
+            self._storage_reported = True
             self._tell({"storage": str(self.writer.failure.strerror), "seconds": self.now_us() / 1e6})
 
 

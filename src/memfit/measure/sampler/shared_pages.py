@@ -38,7 +38,7 @@ RECENT_US = 1_000_000
 GUESSED_SHARE = 0.02
 """Copies made since the last walk, as a share of the tree, that call for another one."""
 LEAST_COPIED_BYTES, MOST_COPIES = 1 << 20, 2.0
-"""From how many touched bytes a share can be told, and the most it can be; as in records.tree_curve."""
+"""From how many touched bytes a share is known, and the most it can be; as in records.tree_curve."""
 
 
 class TreeWalks:
@@ -117,7 +117,7 @@ class TreeWalks:
         return self._spent_us <= allowance_us + now_us * share
 
     def _is_settled(self, tree: ProcessTree, now_us: int) -> bool:
-        """Whether nobody is so young that it may be between fork and exec, when it halves its parent's share;
+        """Whether no process is so young that it may be between fork and exec, when it halves its parent's share;
         patience ends."""
         if all(now_us - process.born_us >= SETTLED_US for process in tree.processes.values()):
             self._settled_us = now_us

@@ -179,7 +179,7 @@ class _Builder:
             else:
                 again = self.forward(node.inside, before, "recompute")
                 gradient = self.backward(node.inside, again, before, gradient)
-                if position == len(nodes) - 1:  # nobody after it read its output, so nobody freed it
+                if position == len(nodes) - 1:  # nothing after it read its output or freed it
                     self.program.operations[-1].frees.append(left[position])
             if position and isinstance(nodes[position - 1], Checkpoint):
                 self.program.operations[-1].frees.append(before)

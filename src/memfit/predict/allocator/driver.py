@@ -18,7 +18,7 @@ from memfit.units import MIB, TIB
 CHUNK_BYTES = 32 * MIB
 PAGE_BYTES = 2 * MIB
 FIRST_ADDRESS = 64 * TIB
-"""Where the first chunk ends when nobody says otherwise."""
+"""Where the first chunk ends by default."""
 
 
 class DeviceMemory(Protocol):

@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]\s]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocatorSettings:
-    """What the CUDA caching allocator was told; the defaults are PyTorch's own."""
+    """Settings of the CUDA caching allocator; the defaults are PyTorch's own."""
 
     expandable_segments: bool = False
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES

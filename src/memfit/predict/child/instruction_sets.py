@@ -17,7 +17,7 @@ AskProcessor = Callable[[bool], WorkingInstructions | None]
 T = TypeVar("T")
 
 
-def run_cured(
+def run_with_working_sets(
     run: Callable[[Mapping[str, str]], T], fault_of: Callable[[T], str], ask: AskProcessor | None
 ) -> tuple[T, tuple[Assumption, ...]]:
     """Call `run` with what the environment of its children needs; when one dies by an instruction, find a cure first.

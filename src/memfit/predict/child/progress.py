@@ -45,7 +45,7 @@ def reporting(folder: str, describe: Callable[[], str]) -> Iterator[None]:
 
 
 class Teller:
-    """Tells somebody who waits how long it has taken and where the job is; `tell` is None where nobody listens."""
+    """Tells somebody who waits how long it has taken and where the job is; `tell` is None without a listener."""
 
     def __init__(self, folder: Path, tell: Callable[[str], None] | None) -> None:
         self._folder, self._tell, self._started = folder, tell, time.monotonic()

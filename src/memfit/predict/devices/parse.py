@@ -52,7 +52,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def context_of(device: DeviceSpec) -> Context:
-    """The range that was read on cards of the same generation, or on others where nobody told of this one."""
+    """The range that was read on cards of the same generation, or on others where none of this one is known."""
     if device.name == "cuda":
         low, usual, high = 290, 430, 2000
         source = "no GPU was named: from the least to the most that was read on any"
@@ -64,7 +64,7 @@ def context_of(device: DeviceSpec) -> Context:
         )
     elif device.capability >= (9, 0):
         low, usual, high = 290, 700, 2000
-        source = "nobody told of this generation: from the least of smaller cards to the most of an A100"
+        source = "nothing is known of this generation: from the least of smaller cards to the most of an A100"
     else:
         low, usual, high = 290, 430, 700
         source = "287 MB with kernels loaded lazily, 667 MB with all (pytorch#86509), 426 MiB on an RTX 6000 Ada"

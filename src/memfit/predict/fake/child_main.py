@@ -156,7 +156,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
 
 
 def _threads(request: TraceRequest, count_before: int) -> Threads:
-    """The threads of the real run; a forked copy of the caller's process was told the caller's number."""
+    """The threads of the real run; a forked copy of the caller's process has the caller's number."""
     if request.num_threads is not None:
         return Threads(request.num_threads, "as in the calling process")
     return threads_now(count_before)

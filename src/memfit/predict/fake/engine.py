@@ -9,7 +9,7 @@ import msgspec
 
 from memfit.errors import PredictionFailed, UsageError
 from memfit.predict.allocator.settings import parse_allocator_settings
-from memfit.predict.child.instruction_sets import run_cured
+from memfit.predict.child.instruction_sets import run_with_working_sets
 from memfit.predict.child.messages import TraceReply, TraceRequest
 from memfit.predict.child.parent import reply_or_raise, trace_in_child
 from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
@@ -49,7 +49,7 @@ class FakeEngine:
 
     def trace(self, question: Question) -> TraceReply:
         """The timeline of the job, before anything is known of the device's allocator."""
-        return _trace_cured(question)
+        return _trace_with_working_sets(question)
 
     def size(self, question: Question, reply: TraceReply) -> Traced:
         """What a timeline takes on the device."""
@@ -78,14 +78,14 @@ def request_for(question: Question) -> TraceRequest:
     )
 
 
-def _trace_cured(question: Question) -> TraceReply:
+def _trace_with_working_sets(question: Question) -> TraceReply:
     """Trace, and once more under lower instruction sets where one of its processes died by an instruction."""
     request = request_for(question)
 
     def trace(environment: Mapping[str, str]) -> TraceReply:
         return trace_by_some_route(msgspec.structs.replace(request, environment=dict(environment)), question)
 
-    reply, said = run_cured(trace, lambda reply: reply.probe_signal, question.ask_processor)
+    reply, said = run_with_working_sets(trace, lambda reply: reply.probe_signal, question.ask_processor)
     return msgspec.structs.replace(reply, assumptions=(*said, *reply.assumptions))
 
 

@@ -22,7 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from memfit.job.training import Training, as_training, plain_step
 from memfit.predict.fake.patches.allowed_operators import ChoosyFakeMode
-from memfit.predict.fake.patches.fake_mode import blind_libraries, cured
+from memfit.predict.fake.patches.fake_mode import blind_libraries, patched
 from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
@@ -73,7 +73,7 @@ class Recording:
         self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth, answers)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
-        self.tracker.insides.append(note_packing)
+        self.tracker.scratch_notes.append(note_packing)
         self.tracker.left_whole.update(RECIPES)
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_root: Callable[[Any], None] | None = None
@@ -89,13 +89,13 @@ class Recording:
     def running(self) -> Iterator[None]:
         """Within, every tensor made is fake and followed."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(cured(self.mode, self.shadow))
+            stack.enter_context(patched(self.mode, self.shadow))
             stack.enter_context(self._hooked())
             stack.enter_context(self.places.follow_modules(self._enter_root))
             for mode in (self.mode, self.shadow, self.tracker):
                 stack.enter_context(mode)
             yield
-            self.tracker.let_go()
+            self.tracker.release()
 
     def finish(self, seconds: float) -> Trace:
         """Close the log."""

@@ -53,7 +53,9 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
     register_recurrent(recording.shadow.note)
     register_rms_norm()
     processors = Processors(count=request.num_processors, threads=request.threads_per_processor)
-    recording.tracker.insides.append(partial(note_scratch, Card(capability=request.capability, processors=processors)))
+    recording.tracker.scratch_notes.append(
+        partial(note_scratch, Card(capability=request.capability, processors=processors))
+    )
     with pretending_cuda(request, recording):
         yield route
 

@@ -1,4 +1,4 @@
-"""When a predicted script has shown enough: its steps, counted by optimizers or by backwards, and what follows them.
+"""End of a predicted script: its steps, counted by optimizers or by backwards, and what follows them.
 
 With an optimizer, a step is its update; in a script that never builds one, a backward. When the steps are made the run
 goes on for a while, because an evaluation with the optimizer's state alive may hold more than a step: until such an

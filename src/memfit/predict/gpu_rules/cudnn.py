@@ -29,7 +29,7 @@ from typing import Literal
 import msgspec
 
 Pass = Literal["forward", "input gradient", "weight gradient"]
-Taker = Literal["tensor cores", "grouped", "batch norm", "nobody"]
+Taker = Literal["tensor cores", "grouped", "batch norm", "none"]
 """Which decision a workspace hangs on; one of batch normalisation is always taken."""
 
 OPEN_TAKERS: tuple[Taker, ...] = ("tensor cores", "grouped")
@@ -116,6 +116,6 @@ def convolution_scratch(
     if is_grouped:
         return Scratch(event=event, taker="grouped", num_bytes=picture_bytes + result_bytes)
     if is_last or num_channels < NARROW_CHANNELS:
-        return Scratch(event=event, taker="nobody", num_bytes=0)
+        return Scratch(event=event, taker="none", num_bytes=0)
     copied = picture_bytes + weight_bytes + (0 if kind == "forward" else result_bytes)
     return Scratch(event=event, taker="tensor cores", num_bytes=copied)

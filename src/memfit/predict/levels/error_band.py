@@ -12,7 +12,7 @@ from memfit.predict.child.messages import TRANSLATED, UNSEEN, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
-from memfit.predict.levels.guesses import AS_TOLD, DECIDES, DRAWN, MAY_DECIDE
+from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, MAY_DECIDE
 from memfit.predict.levels.sharding import Sharding
 from memfit.records.prediction import Assumption
 
@@ -69,7 +69,7 @@ def error_band(
 def earned(base: str, assumptions: Sequence[Assumption]) -> str:
     """A band, as far as guesses and what was not seen leave it standing."""
     guessed = [item for item in assumptions if item.kind == "upper bound" or _asks(item, DECIDES) or _sizes(item)]
-    guessed = [item for item in guessed if not item.text.endswith(AS_TOLD)]
+    guessed = [item for item in guessed if not item.text.endswith(AS_SET)]
     if guessed:
         return f"not known, since a guess may have decided a shape or a branch: {_said(guessed[0])}"
     unseen = [item for item in assumptions if item.kind == UNSEEN]
@@ -100,7 +100,7 @@ def _said(item: Assumption) -> str:
 
 def _asks(item: Assumption, questions: tuple[str, ...]) -> bool:
     """Whether this is a guess to one of these questions, not the user's own answer."""
-    return item.kind == "scalar answer" and item.text.startswith(questions) and not item.text.endswith(AS_TOLD)
+    return item.kind == "scalar answer" and item.text.startswith(questions) and not item.text.endswith(AS_SET)
 
 
 def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> str:
@@ -115,7 +115,7 @@ def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> st
 
 
 def _without_probes(reply: TraceReply, with_probes: bool) -> str:
-    """A band cannot be given where scratch memory was left out: nobody knows how much that is."""
+    """A band cannot be given where scratch memory was left out: how much that is is unknown."""
     num_calls = reply.num_probed + reply.num_unprobed
     missing = f"{reply.num_unprobed} of {num_calls} distinct operator calls" if with_probes else "operators"
     return f"tensor level: not known, since {missing} were not probed; what they allocate inside counts as zero"

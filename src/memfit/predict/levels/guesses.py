@@ -13,13 +13,13 @@ DECIDES, MAY_DECIDE = (BOOLEAN, EQUALITY), (INTEGER, INTEGERS)
 """Questions whose answers decide a branch, and those that may decide a size; mostly they count what was right."""
 DRAWN = "drawn at random"
 """Why a value is an assumption: a run of its own would draw another one."""
-AS_TOLD = ", as told"
+AS_SET = ", as set"
 """How the text of an answer ends that the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One answer that nobody could know."""
+    """One answer whose true value is unknown."""
 
     line: str
     text: str

@@ -1,1 +1,1 @@
-"""Which storage was allocated by which operator, in which phase, module and line; imports torch; for both engines."""
+"""Observation of storages: operator, phase, module and line of each; imports torch; for both engines."""

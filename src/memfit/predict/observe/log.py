@@ -39,7 +39,7 @@ class Birth:
 
 @dataclass(slots=True)
 class ProbedCall:
-    """One call of an operator whose insides the fake kernel does not know."""
+    """One call of an operator whose scratch memory the fake kernel does not show."""
 
     signature: int
     outputs: tuple[int, ...]
@@ -111,7 +111,7 @@ class TraceLog:
         self.live_bytes -= self.births[uid].num_bytes
 
     def call(self, call: ProbedCall) -> None:
-        """An operator with unknown insides is about to run."""
+        """An operator with unknown scratch memory is about to run."""
         self.calls.append(call)
         self.entries.append(("call", len(self.calls) - 1))
 

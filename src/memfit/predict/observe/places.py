@@ -77,7 +77,7 @@ class Places:
 
     @contextmanager
     def follow_modules(self, on_root: Any = None) -> Iterator[None]:
-        """Wrap every module call; `on_root(module, inputs)` is told when an outermost module is entered."""
+        """Wrap every module call; `on_root(module, inputs)` is called when an outermost module is entered."""
         original = torch.nn.Module.__call__
         places = self
 

@@ -46,7 +46,7 @@ BORN_IN_ORDER = {
 CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
 """Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
 LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
-"""What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that nobody has seen."""
+"""What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that was not seen."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 
 MULTIPLIES = {
@@ -164,8 +164,8 @@ class Tracker(LeanMode):
         self.num_operators = 0
         self.work = WorkCounter()
         self._sign = sign
-        self.insides: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
-        """Told of every operator, its results, and where their entries begin: they add what kernels take inside."""
+        self.scratch_notes: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
+        """Called with every operator, its results, and where their entries begin: they add what kernels take inside."""
         self.made_once: set[str] = set()
         """What libraries make at their first call and keep."""
         self.outside = OutsideMemory()
@@ -201,7 +201,7 @@ class Tracker(LeanMode):
         uids = self._note_results(func, args, result)
         if multiplies:
             self._note_gemm(args[0].device)
-        for note in self.insides:
+        for note in self.scratch_notes:
             note(self, func, args, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
         self.work.note(func, args, kwargs, result, made_bytes)
@@ -314,7 +314,7 @@ class Tracker(LeanMode):
         else:
             self.log.free(uid)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The run is over: what dies from now on dies because the job is taken down."""
         self._keep.clear()
 
@@ -357,7 +357,7 @@ class Tracker(LeanMode):
                 self.see(tensor, "share_memory_", self.log.births[uid].category)
 
     def note_storage_size(self, storage: Any) -> None:
-        """A storage was resized by its own method, as FSDP does to let go of gathered parameters."""
+        """A storage was resized by its own method, as FSDP does to free gathered parameters."""
         key = id(storage)
         uid = self._uid_of.get(key)
         if uid is None or self.log.births[uid].num_bytes == storage.nbytes():

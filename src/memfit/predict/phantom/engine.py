@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.predict.child.instruction_sets import run_cured
+from memfit.predict.child.instruction_sets import run_with_working_sets
 from memfit.predict.devices.catalogue import PRODUCTS, UNLIMITED_BYTES, described_gpu, sources_of
 from memfit.predict.devices.parse import Context, DeviceSpec, context_of
 from memfit.predict.engine import Question, Traced
@@ -55,7 +55,7 @@ class PhantomEngine:
         if self._snapshot_path:
             request = msgspec.structs.replace(request, snapshot_path=os.path.abspath(self._snapshot_path))
         run = partial(_run_whole, request, question.tell)
-        (reply, whole), said = run_cured(run, lambda _: "", question.ask_processor)
+        (reply, whole), said = run_with_working_sets(run, lambda _: "", question.ask_processor)
         return _traced(question, device, reply, whole, said)
 
 

@@ -29,7 +29,7 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_path: str = ""
     """Where to leave the snapshot in torch's own layout; empty for nowhere."""
     answers: dict[str, float] = {}
-    """What is said where a value is read that nobody knows, by place ('train.py:33')."""
+    """What is said where an unknown value is read, by place ('train.py:33')."""
     follow_values: bool = True
     """Keep the true values of small integers and masks; without, every value that is read is zero."""
     watch: bool = True

@@ -1,1 +1,1 @@
-"""What a predicted script may read, write, import and start, without touching the user's files; for both engines."""
+"""Sandbox of a predicted script: files, imports and processes, without touching the user's; for both engines."""

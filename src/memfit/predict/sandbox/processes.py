@@ -48,7 +48,7 @@ QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
 Note = Callable[[str, str], None]
 
 
-def told_words(command: Any, in_shell: bool) -> list[str] | None:
+def question_words(command: Any, in_shell: bool) -> list[str] | None:
     """The command as a list of words when it only tells something; None for any other."""
     if isinstance(command, (str, bytes)):
         text = os.fsdecode(command)
@@ -119,7 +119,7 @@ class Processes:
 
     def popen(self, popen: Any, args: Any, rest: tuple[Any, ...], options: dict[str, Any]) -> None:
         """subprocess.Popen(): only for what tells something, and without write access."""
-        words = told_words(args, bool(options.get("shell")))
+        words = question_words(args, bool(options.get("shell")))
         if words is None:
             self._start(popen, args, *rest, **options)  # let through or refused by the guard
             return
@@ -142,7 +142,7 @@ class Processes:
 
     def system(self, command: Any) -> int:
         """os.system(), likewise."""
-        return self._system(command) if told_words(command, True) is None else subprocess.call(command, shell=True)
+        return self._system(command) if question_words(command, True) is None else subprocess.call(command, shell=True)
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 

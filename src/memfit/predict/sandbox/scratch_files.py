@@ -4,7 +4,7 @@ What the script writes lies in an upper folder, under its full path; what it rem
 everything else is read where it is. All functions of Python that take a path are sent to the place where that path is
 now. Behind this stands an audit hook of the interpreter, which sees every such call of Python code, also those that
 went around: it refuses. The hook cannot be removed, so this belongs in a process of its own. Compiled code that opens
-files by itself is told the place (compiled_files), or kept from writing by the kernel (read_only).
+files by itself gets the place (compiled_files), or kept from writing by the kernel (read_only).
 """
 
 from __future__ import annotations

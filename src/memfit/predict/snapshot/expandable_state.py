@@ -58,7 +58,7 @@ def recover_ranges(device: DeviceSnapshot, settings: AllocatorSettings) -> tuple
 
 
 class _Owners:
-    """Which range an address belongs to, told by the nearest address below it that is known."""
+    """Which range an address belongs to, found by the nearest address below it that is known."""
 
     def __init__(self, known: dict[int, _Key], large_page_bytes: int) -> None:
         self._known = known

@@ -208,18 +208,18 @@ def settings_text(settings: dict[str, Any] | None) -> str | None:
     if any(divisions.values()):
         listed = ",".join(f"{interval}:{steps}" for interval, steps in divisions.items())
         parts.append(f"roundup_power2_divisions:[{listed}]")
-    return ",".join([*parts, *_settings_told_as_text(settings)])
+    return ",".join([*parts, *_settings_only_in_text(settings)])
 
 
 _ONLY_IN_TEXT = ("max_non_split_rounding_mb", "large_segment_size_mb", "per_process_memory_fraction")
 
 
-def _settings_told_as_text(settings: dict[str, Any]) -> list[str]:
+def _settings_only_in_text(settings: dict[str, Any]) -> list[str]:
     """Settings that stand only in the variable the program was started with, which the snapshot keeps as text."""
     text = str(settings.get("PYTORCH_ALLOC_CONF") or settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
     pairs = (part.partition(":") for part in text.replace(" ", "").split(","))
-    told = []
+    texts = []
     for key, _, value in pairs:
         if key in _ONLY_IN_TEXT and re.fullmatch(r"[\d.]{1,20}", value):
-            told.append(f"{key}:{value}")
-    return told
+            texts.append(f"{key}:{value}")
+    return texts

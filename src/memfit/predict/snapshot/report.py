@@ -249,7 +249,7 @@ def _duration(events: Sequence[TraceEvent]) -> float | None:
 def lines_alive_at(
     snapshot: Snapshot, device: DeviceSnapshot, settings: AllocatorSettings, event: int
 ) -> tuple[tuple[SourceShare, ...], int]:
-    """Rounded bytes alive after an event by the source line that asked for them, and those nobody is known for."""
+    """Rounded bytes alive after an event by the source line that asked for them, and those without a known line."""
     alive: dict[int, tuple[int, int | None]] = {}
     for block in (block for segment in device.segments for block in segment.blocks):
         if block.state == "allocated":

@@ -22,11 +22,11 @@ def stage_hooks(
     live: Sequence[LiveStage], tell: Callable[[str], None], outputs: dict[int, list[tuple[int, int]]]
 ) -> Iterator[None]:
     """Tell when a stage starts and ends and when the gradient of its output is there; only in the first forward."""
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def once(name: str) -> None:
-        if name not in told:
-            told.add(name)
+        if name not in reported:
+            reported.add(name)
             tell(name)
 
     def ended(index: int, output: Any) -> None:
@@ -57,7 +57,7 @@ def stage_hooks(
 
 
 def clock_into(moments: dict[str, float], device: torch.device) -> Callable[[str], None]:
-    """A function that notes when it was told a name; the last time counts."""
+    """A function that notes when it was called with a name; the last time counts."""
 
     def tell(name: str) -> None:
         _wait_for(device)

@@ -17,7 +17,7 @@ class RepeatsProgress:
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._line = ProgressLine(stream)
         self._quiet = quiet
-        self._num_told = 0
+        self._num_shown = 0
 
     def begin(self, plan: RepeatPlan, folder: Path) -> None:
         """Say what is going to be run, and where."""
@@ -28,8 +28,8 @@ class RepeatsProgress:
 
     def show(self, progress: RepeatProgress) -> None:
         """A run goes on, or has ended."""
-        if progress.num_done > self._num_told:
-            self._num_told = progress.num_done
+        if progress.num_done > self._num_shown:
+            self._num_shown = progress.num_done
             self._print(ended_line(progress))
         if progress.num_done < progress.num_runs and not self._quiet:
             self._line.draw(standing_line(progress))

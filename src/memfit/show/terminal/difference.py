@@ -54,7 +54,7 @@ def _answer(comparison: Comparison) -> RenderableType:
     ratio = f" ({format_ratio(abs(delta) / peak.first.value)})" if peak.first.value else ""
     text = Text()
     if peak.verdict == "cannot tell":
-        text.append("Whether the peaks differ cannot be told", style="yellow")
+        text.append("Whether the peaks differ is unknown", style="yellow")
         text.append(f": {peak.reason}")
         return text
     if delta == 0:

@@ -14,7 +14,7 @@ from memfit.units import format_bytes, format_ratio
 _HEADS: dict[FindingVerdict, tuple[str, str]] = {
     "found": ("Found", "bold green"),
     "ruled out": ("Does not matter", "bold"),
-    "cannot tell": ("Cannot be told from these trials", "bold yellow"),
+    "cannot tell": ("Cannot be concluded from these trials", "bold yellow"),
     "note": ("Worth knowing", "bold"),
 }
 
@@ -56,7 +56,7 @@ def _finding(finding: StudyFinding) -> RenderableType:
 
 def _importances(findings: StudyFindings) -> RenderableType:
     if not findings.importances:
-        return Text(f"Importance cannot be told: {findings.importance_reason}", style="dim")
+        return Text(f"Importance is unknown: {findings.importance_reason}", style="dim")
     shares = ", ".join(f"{each.name} {format_ratio(each.share)}" for each in findings.importances if each.share > 0)
     return Text(f"Importance for being among the largest quarter (PED-ANOVA): {shares}")
 

@@ -109,11 +109,11 @@ def _last_line(plan: Plan) -> str:
 def _decisions(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("decision")
-    table.add_column("bytes spared", justify="right")
+    table.add_column("bytes freed", justify="right")
     table.add_column("seconds paid", justify="right")
-    ordered = sorted(plan.decisions, key=lambda decision: -decision.spared_bytes)
+    ordered = sorted(plan.decisions, key=lambda decision: -decision.freed_bytes)
     for decision in ordered[:MOST_DECISIONS]:
-        table.add_row(decision.what, format_bytes(decision.spared_bytes), format_seconds(decision.paid_seconds))
+        table.add_row(decision.what, format_bytes(decision.freed_bytes), format_seconds(decision.paid_seconds))
     if len(ordered) > MOST_DECISIONS:
         table.add_row(f"and {len(ordered) - MOST_DECISIONS} more", "", "")
     return table

@@ -49,8 +49,8 @@ def _title(replay: Replay) -> Text:
     for other in replay.other_devices:
         failed = f"{other.num_failures} out of memory" if other.num_failures else "no failure"
         reserved = f"{format_bytes(other.reserved_bytes)} reserved at the end"
-        told = f"\nnot shown: device {other.device}, {other.num_events} events, {reserved}, {failed}"
-        text.append(f"{told} (--device {other.device})", style="not bold")
+        sentence = f"\nnot shown: device {other.device}, {other.num_events} events, {reserved}, {failed}"
+        text.append(f"{sentence} (--device {other.device})", style="not bold")
     return text
 
 
@@ -140,7 +140,7 @@ def _at_failure(failure: FailureFound) -> str:
     if memory is None:
         return f"what lay free then is not known: {failure.reason}"
     unused = memory.reserved_bytes - memory.allocated_bytes
-    told = (
+    sentence = (
         f"{format_bytes(memory.reserved_bytes)} reserved, {format_bytes(memory.allocated_bytes)} allocated; of the "
         f"{format_bytes(unused)} in between, the largest block it could take: "
         f"{format_bytes(memory.largest_free_bytes)} "
@@ -148,8 +148,8 @@ def _at_failure(failure: FailureFound) -> str:
     )
     missing = failure.requested_bytes - memory.free_bytes - failure.driver_free_bytes
     if missing > 0:
-        return f"{told} Even in one piece, {format_bytes(missing)} would have been missing."
-    return f"{told} In one piece it would have been enough: fragmentation."
+        return f"{sentence} Even in one piece, {format_bytes(missing)} would have been missing."
+    return f"{sentence} In one piece it would have been enough: fragmentation."
 
 
 def _what_if(replay: Replay) -> RenderableType:

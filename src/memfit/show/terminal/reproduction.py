@@ -64,7 +64,7 @@ def statements_part(statements: Sequence[Statement]) -> RenderableType:
 
 
 def evidence_lines(statement: Statement) -> list[str]:
-    """The source's own figures, what was found here, and why it cannot be told."""
+    """The source's own figures, what was found here, and why there is no verdict."""
     published = [f"published: {statement.published}"] if statement.published else []
     return [*published, *statement.evidence, *([f"because {statement.reason}"] if statement.reason else [])]
 

@@ -8,8 +8,8 @@
 
 The whole state is the trials: what was asked and how it ended. Whoever stores each proposal before starting it, and
 each record that `tell` gives back, may be killed at any moment and go on from the stored trials alone. A trial that was
-running then stays running in the eyes of the tuner until it is told; run it again with the same parameters, or tell it
-as cancelled.
+running then stays running in the eyes of the tuner until it is reported; run it again with the same parameters, or
+tell it as cancelled.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class SearchEngine:
         """Take in how a trial ended; gives it back with its place in the order of endings, which is to be stored."""
         known = self.history.lessons.get(trial.number)
         if known is None:
-            raise UsageError("a trial was told that was never asked for", found=f"number {trial.number}")
+            raise UsageError("a trial was reported that was never asked for", found=f"number {trial.number}")
         if not trial.is_finished:
-            raise UsageError("a trial was told that has not ended", found=f"number {trial.number}")
+            raise UsageError("a trial was reported that has not ended", found=f"number {trial.number}")
         if trial.end_order is None:
             before = known.trial.end_order
-            trial = msgspec.structs.replace(trial, end_order=self._num_told() if before is None else before)
+            trial = msgspec.structs.replace(trial, end_order=self._num_ended() if before is None else before)
         self.history.add(trial)
         return trial
 
@@ -99,7 +99,7 @@ class SearchEngine:
             return GO_ON
         return self.assessor.assess(self.history, trial)
 
-    def _num_told(self) -> int:
+    def _num_ended(self) -> int:
         orders = [lesson.trial.end_order for lesson in self.history if lesson.trial.end_order is not None]
         return max(orders, default=-1) + 1
 

@@ -123,7 +123,7 @@ class History:
         return max(self.lessons, default=-1) + 1
 
     def finished_in_order(self) -> list[Lesson]:
-        """The trials that ended, in the order they were told."""
+        """The trials that ended, in the order they were reported."""
         ended = [lesson for lesson in self if not lesson.is_running]
         return sorted(ended, key=lambda lesson: (lesson.trial.end_order is None, lesson.trial.end_order or 0))
 

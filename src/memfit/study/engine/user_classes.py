@@ -2,7 +2,7 @@
 
 The class is imported from its folder with `nni` on the path: the installed NNI where there is one (the class may use
 other parts of it), memfit's stand-in where not. It lives in this process and has a state of its own, so after a restart
-it is told its story again: the same questions and results in the same order, with the parameters that were really used.
+its history is replayed: the same questions and results in the same order, with the parameters that were really used.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CustomTuner:
         self.metric = metric
         self.tuner.update_search_space(write_space(space))
         self._asked: set[int] = set()
-        self._num_told = 0
+        self._num_reported = 0
         self._late: deque[tuple[int, dict[str, Any]]] = deque()
         """Parameters the tuner sent by its callback, after it had none when it was asked."""
 
@@ -82,17 +82,17 @@ class CustomTuner:
             reason = "the tuner has no more parameters"
             return Wait(reason) if history.num_running else NoMore(reason)
         self._asked.add(number)
-        return Proposal(number=number, parameters=parameters, memo={"num_told": self._num_told})
+        return Proposal(number=number, parameters=parameters, memo={"num_told": self._num_reported})
 
     def _catch_up(self, history: History) -> None:
         """Tell what the tuner does not know yet, in the order it happened."""
         finished = history.finished_in_order()
         for lesson in history:
             if lesson.number not in self._asked:
-                self._tell(finished[self._num_told : lesson.trial.proposal.memo.get("num_told", 0)])
+                self._tell(finished[self._num_reported : lesson.trial.proposal.memo.get("num_told", 0)])
                 self._generate(lesson.number)
                 self._asked.add(lesson.number)
-        self._tell(finished[self._num_told :])
+        self._tell(finished[self._num_reported :])
 
     def _generate(self, number: int) -> dict[str, Any] | None:
         """Ask for one set; sets that come late by the callback go to the next question."""
@@ -107,7 +107,7 @@ class CustomTuner:
     def _tell(self, lessons: list[Lesson]) -> None:
         for lesson in lessons:
             self._tell_one(lesson)
-            self._num_told += 1
+            self._num_reported += 1
 
     def _tell_one(self, lesson: Lesson) -> None:
         trial = lesson.trial

@@ -110,7 +110,7 @@ class Fields:
         return indices
 
     def left(self) -> list[str]:
-        """The names that nobody took, as they were spelt; null ones do not count."""
+        """The names that were not read, as they were spelt; null ones do not count."""
         return [name for name, value in self._left.values() if value is not None]
 
     def refuse_rest(self) -> None:
@@ -134,7 +134,7 @@ def resolve(path: str, folder: Path) -> str:
 def built_in_tool(
     kind: str, name: str, arguments: dict[str, Any], name_at: FieldPlace, arguments_at: FieldPlace
 ) -> Tool:
-    """A built-in, looked up now, so that a mistake in its name or arguments is told with its place."""
+    """A built-in, looked up now, so that a mistake in its name or arguments is reported with its place."""
     is_assessor = kind == "assessor"
     place = name_at
     try:

@@ -183,7 +183,7 @@ def _direction(tuner: Tool, place: FieldPlace) -> Direction:
 
 
 def _with_direction(tool: Tool | None, direction: Direction, place: FieldPlace, notes: list[str]) -> Tool | None:
-    """A built-in assessor that is not told a direction takes the tuner's; NNI would always maximise."""
+    """A built-in assessor without a direction takes the tuner's; NNI would always maximise."""
     if tool is None or tool.class_name:
         return tool
     if "optimize_mode" not in tool.arguments:

@@ -61,7 +61,7 @@ def without_comments(text: str) -> str:
     """JSON without the comments and trailing commas that JSON does not have; texts in quotes are left alone."""
 
     def keep(match: re.Match[str]) -> str:
-        # Lines stay where they are, so that the place of a later mistake is told right.
+        # Lines stay where they are, so that the place of a later mistake is right.
         return match["text"] or "\n" * (match["comment"] or "").count("\n")
 
     return _TOKEN.sub(keep, text)

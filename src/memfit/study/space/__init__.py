@@ -1,1 +1,1 @@
-"""What can be drawn, and how search spaces are written."""
+"""Search spaces: what can be drawn, and how they are written."""

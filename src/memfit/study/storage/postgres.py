@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import psycopg
 
 CONNECT_SECONDS = 5
-LET_GO_SECONDS = 1.0
+RELEASE_SECONDS = 1.0
 """How long a server may take to see that the connection of a dead coordinator has ended."""
 _INSERT = f"INSERT INTO {TABLE} VALUES ({', '.join(['%s'] * len(COLUMNS))}) ON CONFLICT DO NOTHING"
 _READ = f"SELECT {', '.join(COLUMNS[1:])} FROM {TABLE} WHERE study_id = %s ORDER BY place, fact_id"
@@ -53,11 +53,11 @@ class PostgresStorage:
         return [row[0] for row in rows]
 
     def hold(self, study_id: str) -> bool:
-        """A lock of the session: the server lets go of it when it sees the connection end, however it ended.
+        """A lock of the session: the server releases it when it sees the connection end, however it ended.
 
         That takes it a moment, which a coordinator that comes right after a killed one waits out.
         """
-        last_try_s = time.monotonic() + LET_GO_SECONDS
+        last_try_s = time.monotonic() + RELEASE_SECONDS
         while not (is_held := self._try_to_hold(study_id)) and time.monotonic() < last_try_s:
             time.sleep(0.05)
         self._held = study_id if is_held else ""
@@ -76,7 +76,7 @@ class PostgresStorage:
 
     def close(self) -> None:
         if self._connection is not None and self._held:
-            with contextlib.suppress(Exception):  # a server that is gone has let go already
+            with contextlib.suppress(Exception):  # a server that is gone has released it already
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
         self._held = ""
         self.reopen()

@@ -66,7 +66,7 @@ class SqliteStorage:
             raise self._problem(error, "read") from None
 
     def hold(self, study_id: str) -> bool:
-        """One lock per file, let go by the kernel when the process ends, however it ends."""
+        """One lock per file, released by the kernel when the process ends, however it ends."""
         if self._lock is not None:
             return True
         try:

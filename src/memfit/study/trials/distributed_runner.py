@@ -43,7 +43,7 @@ class DaskRunner:
         self.orders: dict[int, TrialOrder] = {}
         self._futures: dict[int, Future] = {}
         self._queue: queue.Queue[News] = queue.Queue()
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._begun: dict[int, list[str]] = {}
         self._endings: dict[int, TrialEnd] = {}
         self._check_workers()
@@ -103,7 +103,7 @@ class DaskRunner:
     # ---- what a trial needs, and what workers offer ------------------------------------------------------------------
 
     def _wishes(self, order: TrialOrder) -> dict[str, float]:
-        """What to ask for, of what is offered now: a wish that nobody can grant would wait for ever."""
+        """What to ask for, of what is offered now: a wish that no worker can grant would wait for ever."""
         wishes, offered = dict[str, float](), _resources(self.client)
         predicted = order.predicted_peak
         peak = None if predicted is None else predicted.value if predicted.value is not None else predicted.high
@@ -139,7 +139,7 @@ class DaskRunner:
         self._queue.put(News(number=news.number, reports=news.reports, worker=news.worker, problem=problem))
 
     def _difference(self, news: WorkerNews) -> str:
-        """What is odd about a worker, told once."""
+        """What is odd about a worker, said once."""
         home = platform.python_version()
         off_seconds = abs(time.time() - news.unix_seconds)
         problems = []
@@ -149,9 +149,9 @@ class DaskRunner:
             problems.append(f"has memfit {news.memfit}, the coordinator {VERSION}")
         if off_seconds > CLOCK_SECONDS:
             problems.append(f"has a clock that is {off_seconds:.0f} s off; times of its trials are by its own clock")
-        if not problems or news.worker in self._told:
+        if not problems or news.worker in self._noted:
             return ""
-        self._told.add(news.worker)
+        self._noted.add(news.worker)
         return f"the worker {news.worker} {', '.join(problems)}"
 
     def _answer(self, number: int, future: Future) -> News:

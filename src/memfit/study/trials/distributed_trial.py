@@ -4,7 +4,7 @@ Orders come and answers go as bytes of JSON, so that a worker with another versi
 While the trial runs, its reports go home as events; whether it is to be ended is asked of an event that home may
 set. The trial's folder is the worker's own; at the end it is packed and sent home whole.
 
-A leash ends the trial when the worker itself is killed: a small process that holds one end of a pipe, and ends
+A watchdog ends the trial when the worker itself is killed: a small process that holds one end of a pipe, and ends
 everything that carries the trial's folder once the other end is gone.
 """
 
@@ -35,7 +35,7 @@ from memfit.version import VERSION
 
 ASK_SECONDS = 1.0
 """How often a running trial asks whether it is to be ended."""
-_LEASH = Path(__file__).with_name("watchdog.py")
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class WorkerNews(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topic(study_id: str) -> str:
-    """Where the news of a study are told."""
+    """The topic of the news of a study."""
     return f"memfit-{study_id}"
 
 
@@ -92,16 +92,16 @@ def _run(order: TrialOrder) -> TrialRecord | None:
         found = f"{order.code_folder} is not on {platform.node()}"
         raise MemfitError("the code folder of the study must be on every worker", found=found, hint="a shared folder")
     runner, stop = LocalRunner(1), Event(ending_name(order.study_id, order.number, order.attempt), client=get_client())
-    leash = _leash(order.folder)
+    watchdog = _watchdog(order.folder)
     try:
         runner.start(order)
         return _watch(runner, order, stop)
     finally:
         runner.close()
-        if leash.stdin is not None:
-            leash.stdin.write(b"let go")
-            leash.stdin.close()
-        leash.wait()
+        if watchdog.stdin is not None:
+            watchdog.stdin.write(b"ended")
+            watchdog.stdin.close()
+        watchdog.wait()
 
 
 def _watch(runner: LocalRunner, order: TrialOrder, stop: Any) -> TrialRecord | None:
@@ -132,9 +132,9 @@ def _tell(order: TrialOrder, reports: tuple[Report, ...] = ()) -> None:
     worker.log_event(topic(order.study_id), msgspec.json.encode(news).decode())
 
 
-def _leash(folder: str) -> subprocess.Popen[bytes]:
+def _watchdog(folder: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_LEASH), str(Path(folder).absolute())],
+        [sys.executable, "-I", "-S", str(_WATCHDOG), str(Path(folder).absolute())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -145,7 +145,7 @@ class TrialProcess:
         return changes | job_environment(run, settings) | {"PYTHONPATH": path}
 
     def adopt(self) -> bool:
-        """Take up a trial that an earlier session started; False when nobody watches it any more."""
+        """Take up a trial that an earlier session started; False when it is not watched any more."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             self.ending = msgspec.json.decode(read_regular(self.folder / ENDING_FILE), type=TrialEnd)
         try:
@@ -220,7 +220,7 @@ class TrialProcess:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def take_leave(self) -> None:
-        """The sampler has ended: hear its last words, and let go of it."""
+        """The sampler has ended: hear its last words, and close it."""
         self.hear()
         if self._process is not None:
             self._process.wait()

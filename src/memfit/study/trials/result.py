@@ -61,14 +61,14 @@ def conclude(
 
 def outcome_of(run: RunRecord, ending: TrialEnd | None, last_words: str) -> TrialOutcome:
     """How it ended: memory first, then what memfit did, then what the program did."""
-    told = run.outcome
-    facts: dict[str, Any] = {"exit_code": told.exit_code, "signal": told.signal}
-    if ending is not None and told.kind not in ("done", "out of memory", "over the limit"):
+    outcome = run.outcome
+    facts: dict[str, Any] = {"exit_code": outcome.exit_code, "signal": outcome.signal}
+    if ending is not None and outcome.kind not in ("done", "out of memory", "over the limit"):
         return TrialOutcome(kind=ending.kind, message=ending.reason, **facts)
-    if told.kind in _SAME:
-        message = told.message + (f": {last_words}" if told.kind == "failed" and last_words else "")
-        return TrialOutcome(kind=told.kind, message=message, **facts)  # pyright: ignore[reportArgumentType]
-    return TrialOutcome(kind="failed", message=told.message, **facts)
+    if outcome.kind in _SAME:
+        message = outcome.message + (f": {last_words}" if outcome.kind == "failed" and last_words else "")
+        return TrialOutcome(kind=outcome.kind, message=message, **facts)  # pyright: ignore[reportArgumentType]
+    return TrialOutcome(kind="failed", message=outcome.message, **facts)
 
 
 def metric_of(outcome: TrialOutcome, reports: Sequence[Report]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class News:
     record: TrialRecord | None = None
     """The trial's record, when it has ended."""
     is_lost: bool = False
-    """Nobody recorded its end: it is to be run again with the same parameters."""
+    """Its end was not recorded: it is to be run again with the same parameters."""
     problem: str = ""
     worker: str = ""
     """Set when a worker of a cluster has begun with it."""

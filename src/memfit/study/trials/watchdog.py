@@ -30,7 +30,7 @@ def carriers(folder):
 
 
 def main():
-    """Wait, and end the trial if nobody says that it has ended."""
+    """Wait, and end the trial unless it is said to have ended."""
     folder = os.fsencode(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -24,7 +24,7 @@ _APART = 1.0
 
 
 def first_that_fits(space: SearchSpace, history: History, draw: Callable[[int], Draws]) -> Draws:
-    """Draw until the nearest trials all fit, at most NUM_DRAWS times; `draw` is told how often it was called."""
+    """Draw until the nearest trials all fit, at most NUM_DRAWS times; `draw` gets how often it was called."""
     known = [(lesson.draws, lesson.is_infeasible) for lesson in history if lesson.violation is not None]
     best = draw(0)
     if len(known) < NUM_NEIGHBOURS or not any(is_bad for _, is_bad in known):

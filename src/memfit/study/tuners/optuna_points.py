@@ -5,7 +5,7 @@ that is put in). Nothing of Optuna is stored, so nothing of it can be lost or be
 every point, seeded by study and trial number; read in Optuna 5.0.
 
 A point that needs too much memory goes in as complete, with the worst value seen so far and a constraint above zero:
-told as a failure it would teach nothing, and would be proposed again. A trial stopped early goes in as pruned.
+reported as a failure it would teach nothing, and would be proposed again. A trial stopped early goes in as pruned.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SEEMS = 0.15
 
 def no_effects_finding(names: tuple[str, ...], reason: str) -> StudyFinding:
     """Too few trials for any effect."""
-    sentence = f"what {listed(names)} do cannot be told: {reason}" if names else "no hyperparameter varied"
+    sentence = f"what {listed(names)} do cannot be concluded: {reason}" if names else "no hyperparameter varied"
     return StudyFinding(topic="hyperparameter", subjects=names, verdict="cannot tell", sentence=sentence)
 
 
@@ -39,7 +39,7 @@ def effect_finding(table: Table, effect: Effect, found: list[Circumstance], erro
     """What one hyperparameter does, the others held fixed."""
     name = effect.factor.name
     if effect.together_with:
-        sentence = f"{name}: cannot be told from {listed(effect.together_with)}, which moved together with it"
+        sentence = f"{name}: cannot be separated from {listed(effect.together_with)}, which moved together with it"
         return StudyFinding(topic="hyperparameter", subjects=(name,), verdict="cannot tell", sentence=sentence)
     verdict = _verdict(effect, float(np.median(table.memory_bytes)), error_rate)
     strongest = max(range(len(effect.change_bytes)), key=lambda i: abs(effect.change_bytes[i][0]))

@@ -67,7 +67,7 @@ def _step_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, l
 
 def _no_step_text(each: Circumstance) -> str:
     if each.fails:
-        return f"the order of recording cannot be told from {listed(each.fails)}, which changed along with it"
+        return f"the order of recording cannot be separated from {listed(each.fails)}, which changed along with it"
     return "no step or drift in the order of recording stands out from chance"
 
 
@@ -102,7 +102,7 @@ def _hour_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, l
     return ("memory follows the time of day" if is_found else "the time of day shows no influence"), evidence
 
 
-def untold_circumstance(topic: str, reason: str, table: Table) -> StudyFinding:
+def unknown_circumstance(topic: str, reason: str, table: Table) -> StudyFinding:
     """Something that was not recorded, or not varied."""
     evidence = ()
     if topic == "other programs" and table.is_system_wide:

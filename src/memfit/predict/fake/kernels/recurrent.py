@@ -24,7 +24,7 @@ _asked: dict[str, Any] = {}
 
 
 def register_recurrent(note: Callable[[str, str], None]) -> None:
-    """Send recurrent layers on fake CUDA tensors to one operator; `note` is told what is assumed."""
+    """Send recurrent layers on fake CUDA tensors to one operator; `note` is called with what is assumed."""
     _asked["note"] = note
     if _registered:
         return

@@ -56,7 +56,7 @@ class Inside:
 Rule = Callable[[Sequence[Any], Any, Card], "list[Inside]"]
 
 
-def insides_of(func: Any, args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+def scratch_of(func: Any, args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
     """What this call allocates beside its results."""
     rule = RULES.get(func)
     if rule is None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from memfit.predict.fake.kernels.recurrent import BACKWARD, FORWARD, course_of, draws_dropout, library_workspace_bytes
-from memfit.predict.fake.kernels.reductions import Card, Inside, insides_of
+from memfit.predict.fake.kernels.reductions import Card, Inside, scratch_of
 from memfit.predict.gpu_rules.cudnn import Pass, Scratch, batch_norm_scratch, convolution_scratch
 from memfit.predict.gpu_rules.embedding import embedding_course
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE, dropout_state_bytes
@@ -68,7 +68,7 @@ def _of_batch_norm(picture: Any) -> Scratch | None:
 def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
     """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
     log = tracker.log
-    for inside in reversed(insides_of(func, args, result, card)):
+    for inside in reversed(scratch_of(func, args, result, card)):
         note_inside(tracker, inside, str(func), start, f"cuda:{torch.cuda.current_device()}")
     if func in (FORWARD, BACKWARD):
         course = _course_of_layers(card, tracker, func, args)

@@ -1,1 +1,1 @@
-"""What of torch is replaced while a job is traced; imports torch."""
+"""Patches of torch while a job is traced; imports torch."""

@@ -28,12 +28,12 @@ from memfit.predict.observe.known_values import shadow_of
 
 
 @contextlib.contextmanager
-def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
-    """All cures at once."""
+def patched(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """All patches at once."""
     register_packed()
     register_linear()
     with contextlib.ExitStack() as stack:
-        for cure in (
+        for patching in (
             _fake_mode_is_lean,
             _swap_forgets_memo,
             _foreach_takes_fakes,
@@ -44,7 +44,7 @@ def cured(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             _lazy_modules,
             _addresses,
         ):
-            stack.enter_context(cure(mode, shadow))
+            stack.enter_context(patching(mode, shadow))
         yield
 
 

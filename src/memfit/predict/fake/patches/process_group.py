@@ -101,7 +101,7 @@ def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterat
 
     original = distributed.init_process_group
     sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
-    told = {**ENVIRONMENT, **sizes} if num_ranks > 1 else {}
+    variables = {**ENVIRONMENT, **sizes} if num_ranks > 1 else {}
     try:
         with (
             patch.object(distributed, "init_process_group", join),
@@ -109,7 +109,7 @@ def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterat
             patch.object(torch.multiprocessing, "start_processes", spawn),
             patch.object(nn.parallel, "DistributedDataParallel", GhostDistributedDataParallel),
             patch("torch.nn.parallel.distributed.DistributedDataParallel", GhostDistributedDataParallel),
-            variables_set(told),
+            variables_set(variables),
             _shapes_worked_out_unseen(),
         ):
             yield

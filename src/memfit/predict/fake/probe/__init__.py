@@ -1,1 +1,1 @@
-"""What CPU kernels allocate inside, asked of a real run of one operator; imports torch."""
+"""Probe of the scratch memory of CPU kernels by a real run of one operator; imports torch."""

@@ -155,7 +155,7 @@ class ProbeProcess:
     def ask(
         self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: Imports, optimizer: str
     ) -> Probed:
-        """Ask for the insides of calls and a bare process; what is not answered counts as skipped, with the reason."""
+        """Ask for scratch memory and for a bare process; what is not answered counts as skipped, with the reason."""
         started = time.perf_counter()
         request = {
             "signatures": list(texts.items()),

@@ -1,1 +1,1 @@
-"""What a fake tensor answers when its value is read; imports torch."""
+"""Values of fake tensors: answers when a program reads one; imports torch."""

@@ -50,14 +50,14 @@ UNWRITTEN = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize", "resize_",
     "resize_as", "resize_as_", "_resize_output", "_resize_output_",
 }  # fmt: skip
-"""Memory that nobody has written to, or not all of it: no values."""
+"""Uninitialised memory, in whole or in part: no values."""
 OVERWRITES = {
     "fill_", "zero_", "copy_", "random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_",
     "log_normal_", "cauchy_",
 }  # fmt: skip
 """In-place operators that do not look at what they write over."""
 UNDECLARED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
-"""Operators that update the running statistics (arguments 3 and 4) without saying so, and where they are told to."""
+"""Operators that update the running statistics (arguments 3 and 4) without saying so, and the asking argument."""
 
 
 @dataclass(slots=True)
@@ -202,8 +202,8 @@ def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     of = properties_of(func)
     for index, name in of.written:
         yield from tensors_in(args[index] if index < len(args) else kwargs.get(name))
-    told = UNDECLARED.get(of.name)
-    if told is not None and len(args) > told and args[told]:
+    asking = UNDECLARED.get(of.name)
+    if asking is not None and len(args) > asking and args[asking]:
         yield from tensors_in(args[3:5])
 
 

@@ -34,7 +34,7 @@ from memfit.predict.fake.values.compute import (
     properties_of,
     small_copy,
 )
-from memfit.predict.levels.guesses import AS_TOLD, BOOLEAN, EQUALITY, INTEGER, Guesses
+from memfit.predict.levels.guesses import AS_SET, BOOLEAN, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.places import is_for_order
 from memfit.predict.observe.tracker import LIFTS, PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
@@ -181,7 +181,7 @@ class Shadow(LeanMode):
         line = self._line()
         given = self.guesses.answer(line)
         if given is not None:
-            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}{AS_TOLD}", line] += 1
+            self.answered["scalar answer", f"{what} was asked for and answered with {given:g}{AS_SET}", line] += 1
             return given
         text = f"{what} was asked for and answered with {shown or usual}"
         self.answered["scalar answer", text, line] += 1
@@ -267,7 +267,7 @@ class Shadow(LeanMode):
         line = self._line()
         given = self.guesses.answer(line)
         if given is not None:
-            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}{AS_TOLD}", line] += 1
+            self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}{AS_SET}", line] += 1
             return min(int(given), tensor.numel())
         text = f"the size of the result of {name} depends on data; the largest possible was taken"
         self.answered["upper bound", text, line] += 1

@@ -1,1 +1,1 @@
-"""What runs beside the user's code on the phantom GPU; imports torch."""
+"""Code beside the user's on the phantom GPU; imports torch."""

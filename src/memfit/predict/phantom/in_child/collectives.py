@@ -98,7 +98,7 @@ class Carrier:
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
-    """Integers, and few floats: more of those are activations or weights, whose values nobody asks for."""
+    """Integers, and few floats: more of those are activations or weights, whose values are not asked for."""
     return tensor.dtype in WHOLE or tensor.numel() <= MOST_FLOATS
 
 

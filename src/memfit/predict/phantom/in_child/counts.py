@@ -1,8 +1,8 @@
 """Operators whose result's size depends on values (nonzero, unique, ...): the number of elements they find.
 
 Such an operator computes a count on the GPU, copies it to the host and allocates by it. The count lies in scratch
-memory that nobody knows, but it follows from the operator's inputs. Each function here yields the numbers in the order
-in which torch's CUDA kernels copy them (read in torch 2.14).
+memory whose values are unknown, but it follows from the operator's inputs. Each function here yields the numbers in
+the order in which torch's CUDA kernels copy them (read in torch 2.14).
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Values(TorchFunctionMode):
         host_kwargs = self._with_generator(func, host_kwargs)
         found = host_args[0] if name == "cuda" else func(*host_args, **host_kwargs)
         if name in UNSET and isinstance(found, torch.Tensor):
-            found = torch.zeros_like(found)  # what was there before is nobody's value
+            found = torch.zeros_like(found)  # what was there before is no known value
         pairs = zip(result, found, strict=True) if isinstance(result, (tuple, list)) else [(result, found)]
         for part, values in pairs:
             if not _on_gpu(part) or not can_be_kept(part):

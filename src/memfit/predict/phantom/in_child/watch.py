@@ -40,7 +40,7 @@ class RunWatch:
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_backward: Callable[[], None] | None = None
         self.on_root: Callable[[Any], None] | None = None
-        """Told the inputs of an outermost module with parameters."""
+        """Called with the inputs of an outermost module with parameters."""
         self.step = 0
         self._forced: Phase | None = "setup"
         self._backward_line: str | None = None
@@ -206,7 +206,7 @@ class RunWatch:
 
     def _hook(self, values: Any, name: str) -> None:
         """When the gradient of one of these is there, the backward is in this module."""
-        with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is nobody's business
+        with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is not recorded
             for tensor in tensors_anywhere(values):
                 if tensor.grad_fn is not None and not hasattr(tensor, "_memfit_place"):
                     tensor._memfit_place = name  # pyright: ignore[reportAttributeAccessIssue]

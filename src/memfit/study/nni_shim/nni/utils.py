@@ -1,4 +1,4 @@
-"""What trials and custom tuners import from `nni.utils`."""
+"""Functions that trials and custom tuners import from `nni.utils`."""
 
 from enum import Enum
 

@@ -18,7 +18,7 @@ from memfit.model import out_of_memory
 from memfit.model.module_state import State
 from memfit.model.step import Job
 from memfit.profile import profile as torch_profile
-from memfit.profile.block_by_block import profile_spared, spared_nodes, too_large
+from memfit.profile.block_by_block import block_nodes, profile_blocks, too_large
 from memfit.profile.fake_step import predict_step
 from memfit.profile.plain_step import Profile, profile_plain
 from memfit.profile.profile import profile_job
@@ -36,8 +36,8 @@ def job_with(model: nn.Module, limit_bytes: int) -> Job:
     return job
 
 
-def spared_profile(model: nn.Module, limit_bytes: int) -> Profile:
-    return profile_spared(job_with(model, limit_bytes), 1, "too large")
+def block_profile(model: nn.Module, limit_bytes: int) -> Profile:
+    return profile_blocks(job_with(model, limit_bytes), 1, "too large")
 
 
 def mlp() -> nn.Module:
@@ -49,23 +49,23 @@ def mlp() -> nn.Module:
 @pytest.mark.parametrize("make", [lambda: normed_stack(BLOCKS), mlp], ids=["blocks", "layers"])
 def test_block_by_block_gives_the_bytes_that_the_plain_step_gives(make: Callable[[], nn.Module], limit_bytes: int):
     plain = profile_plain(job_for(make(), rows=ROWS), 1).chain
-    spared = spared_profile(make(), limit_bytes).chain
-    assert [stage.name for stage in spared.stages] == [stage.name for stage in plain.stages]
-    for ours, theirs in zip(spared.stages, plain.stages, strict=True):
+    blocks = block_profile(make(), limit_bytes).chain
+    assert [stage.name for stage in blocks.stages] == [stage.name for stage in plain.stages]
+    for ours, theirs in zip(blocks.stages, plain.stages, strict=True):
         transients = ("forward_transient_bytes", "backward_transient_bytes") if ours.recomputable else ()
         for name in ("output_bytes", "saved_bytes", "gradient_bytes", *transients):
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=8192), (ours.name, name)
         assert (ours.recomputable, ours.joins_next) == (theirs.recomputable, theirs.joins_next)
         assert ours.forward_seconds >= 0.0
         assert ours.backward_seconds >= 0.0
-    assert spared.fixed == plain.fixed
+    assert blocks.fixed == plain.fixed
 
 
 @pytest.mark.parametrize("limit_bytes", [ALONE, IN_RUNS])
 def test_a_block_that_saves_something_else_the_second_time_is_named_and_kept(limit_bytes: int):
     torch.manual_seed(0)
     model = Stack([NormedBlock(16), Drifting(16), NormedBlock(16), NormedBlock(16)])
-    profile = spared_profile(model, limit_bytes)
+    profile = block_profile(model, limit_bytes)
     kept = [stage.name for stage in profile.chain.stages if stage.name.startswith("blocks") and not stage.recomputable]
     assert kept == ["blocks.1"]
     assert any(note.startswith("blocks.1 computes something else") for note in profile.notes)
@@ -75,12 +75,12 @@ def test_every_stage_is_recomputed_alone_and_runs_end_where_they_must():
     sizes = {"forward_seconds": 0.0, "backward_seconds": 0.0, "output_bytes": 0, "saved_bytes": 0}
     stages = [Stage(name=str(i), recomputable=i != 4, joins_next=i not in (1, 3, 4), **sizes) for i in range(9)]
     for length in (1, 2, 3, 9):
-        nodes = spared_nodes(stages, length)
+        nodes = block_nodes(stages, length)
         assert list(stages_of(nodes)) == list(range(9))
         runs = [list(stages_of((node,))) for node in nodes if isinstance(node, Checkpoint)]
         assert max(len(run) for run in runs) <= length
         assert not any(set(run) >= {i, i + 1} for run in runs for i in (1, 3, 4))
-    assert [list(stages_of((node,))) for node in spared_nodes(stages, 9)] == [[0, 1], [2, 3], [4], [5, 6, 7, 8]]
+    assert [list(stages_of((node,))) for node in block_nodes(stages, 9)] == [[0, 1], [2, 3], [4], [5, 6, 7, 8]]
 
 
 # ---- when ----------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_step_that_needs_values_says_that_it_cannot_be_predicted():
             return super().forward(x) * (1.0 if float(x.sum()) > 0 else 2.0)
 
     with pytest.raises(PredictionFailed, match="could not be found without running it"):
-        spared_profile(Looks([NormedBlock(16) for _ in range(3)]), ALONE)
+        block_profile(Looks([NormedBlock(16) for _ in range(3)]), ALONE)
 
 
 # ---- fitted --------------------------------------------------------------------------------------------------------
