@@ -117,6 +117,10 @@ class MissingExtra(MemfitError):
     """An optional dependency is not installed."""
 
 
+class UnsupportedTorch(MemfitError):
+    """The installed torch is outside of the versions that memfit was run with."""
+
+
 class PredictionFailed(MemfitError):
     """The job could not be traced; carries its own traceback, and the name of the signal that ended its process."""
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "memfit"
-EVERYBODY = {"units", "errors", "version", "regular_file"}
+EVERYBODY = {"units", "errors", "version", "regular_file", "torch_support"}
 MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
     "errors": set(),
     "version": set(),
     "regular_file": set(),
+    "torch_support": set(),
     "records": set(),
     "inside": set(),
     "runfolder": {"records"},

@@ -27,6 +27,7 @@ from memfit.predict.phantom.value_reads import parse_answers
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
+from memfit.torch_support import require_supported_torch
 
 SCRIPT_STEPS = 3
 """One more than a function gets, for what a script does only once."""
@@ -43,9 +44,10 @@ def predict(
 ) -> Prediction:
     """Predict one job on one device; on request over a range of one setting, or the largest batch that fits.
 
-    `tell` is told every second what the prediction is doing.
+    `tell` is called every second with what the prediction is doing.
     `ask_processor` knows which instruction sets work here (measure.instruction_sets.ask_processor).
     """
+    require_supported_torch("prediction")
     question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor, tell=tell)
     engine = choose_engine(question)
     if question.options.lengths and not question.options.choose_batches:
@@ -164,7 +166,7 @@ def other_engine(question: Question) -> Assumption:
 
 
 def _would_be_nearer_on_phantom(engine: Engine, question: Question) -> bool:
-    """Whether fake tensors were taken for a GPU though nobody asked for them."""
+    """Whether fake tensors were taken for a GPU though they were not asked for."""
     return engine.name == "fake" and question.options.engine == "auto" and question.device.kind == "cuda"
 
 
