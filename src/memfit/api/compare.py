@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from memfit.records.grid import Grid
 
 GridProgress = Callable[[str, int, int], None]
-"""Told which cell was just done, how many are, and how many there are."""
+"""Called with which cell was just done, how many are, and how many there are."""
 
 
 @checked_options

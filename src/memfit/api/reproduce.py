@@ -209,7 +209,7 @@ def reproduce_optimizers(
     from memfit.records.reproduction import OptimizerResult
     from memfit.reproduce import optimizers as slides
 
-    show, started, folder = progress or _nobody_looks, time.monotonic(), Path(output)
+    show, started, folder = progress or _no_progress, time.monotonic(), Path(output)
     num_grids = 2 + len(slides.CONFIGURATIONS) + measure
     num_done = 0
 

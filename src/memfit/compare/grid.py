@@ -24,7 +24,7 @@ from memfit.records.grid import CellState, Grid, GridCell
 from memfit.version import VERSION
 
 Progress = Callable[[str, int, int], None]
-"""Told what was just done, how many cells are, and how many there are."""
+"""Called with what was just done, how many cells are, and how many there are."""
 
 
 def compare(question: Question, options: CompareOptions, *, folder: Path | None, progress: Progress) -> Grid:

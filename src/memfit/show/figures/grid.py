@@ -1,7 +1,7 @@
 """Figures of a grid: peaks stacked by category, time against memory with the Pareto front, timelines, summary bars.
 
 Colours are from the Okabe-Ito set. What was predicted is drawn filled or as a line, what was measured beside or over it
-as a dark mark or a dashed line, so that the two are told apart without colour as well.
+as a dark mark or a dashed line, so that the two are distinct without colour as well.
 """
 
 from __future__ import annotations
