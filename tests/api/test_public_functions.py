@@ -10,8 +10,10 @@ import pytest
 
 import memfit
 from memfit import api
+from memfit.commands.fit import command as fit_command
 from memfit.commands.study import command as study_command
 from memfit.errors import UsageError
+from memfit.fit.options import FitOptions
 from memfit.records.study import SearchSpace, StudySettings
 from memfit.study.options import StudyOptions
 
@@ -71,6 +73,14 @@ def test_the_options_of_a_study_have_one_name_from_the_command_line_to_the_sessi
     record = set(StudyOptions.__struct_fields__)
     assert set(inspect.signature(memfit.run_study).parameters) - {"target", "progress"} == record
     assert options_of(study_command) - {"quiet", "as_json", "figures"} == record
+
+
+def test_the_options_of_fit_have_one_name_from_the_command_line_to_the_place_that_obeys_them():
+    record = set(FitOptions.__struct_fields__)
+    taken = {name for function in (api.fit_target, api.fit_script) for name in inspect.signature(function).parameters}
+    assert taken - {"target", "say"} == record
+    flags = {parameter.name or "" for parameter in fit_command.params}
+    assert flags - {"target", "as_json"} == record - {"measure_every"}
 
 
 def test_a_study_that_goes_on_is_not_removed_first(tmp_path: Path):

@@ -30,7 +30,7 @@ from memfit.measure import new_run
 from memfit.measure.counters import proc
 from memfit.measure.sampler.orders import (
     AttachOrder,
-    JobEnded,
+    JobFinished,
     JobNotStarted,
     JobStopped,
     JobWatched,
@@ -188,7 +188,7 @@ class _Supervisor:
         self.output_file = output_file
         self.interrupted_by: int | None = None
         self.job_pid: int | None = None
-        self.end: JobEnded | None = None
+        self.end: JobFinished | None = None
         self.error: JobNotStarted | None = None
         self.storage_problem = ""
         self.terminal = Terminal.of_this_process() if output_file is None else None
@@ -245,7 +245,7 @@ class _Supervisor:
                 self.storage_problem = _storage_problem(line)
             case JobNotStarted():
                 self.error = line
-            case JobEnded():
+            case JobFinished():
                 self.end = line
 
     def _after_the_sampler(self, code: int) -> None:
@@ -266,18 +266,18 @@ class _Supervisor:
         self.end = self._wait_for_the_job()
         self._write_end_ourselves(code)
 
-    def _wait_for_the_job(self) -> JobEnded:
+    def _wait_for_the_job(self) -> JobFinished:
         assert self.job_pid is not None
         while True:
             try:
                 _, status = os.waitpid(self.job_pid, os.WUNTRACED)
             except ChildProcessError:
-                return JobEnded()
+                return JobFinished()
             if os.WIFSTOPPED(status):
                 self._stop_with_the_job()
                 continue
             code = os.waitstatus_to_exitcode(status)
-            return JobEnded(exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
+            return JobFinished(exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
 
     def _write_end_ourselves(self, sampler_code: int) -> None:
         now_us = (time.monotonic_ns() - self.orders.clock_start_ns) // 1000
@@ -288,11 +288,11 @@ class _Supervisor:
             now_us,
             message=f"the sampler process died ({how}) while the job ran; samples end there, the job was not disturbed",
         )
-        writer.event("job_ended", now_us, **(self.end or JobEnded())._asdict())
+        writer.event("job_ended", now_us, **(self.end or JobFinished())._asdict())
         writer.close()
 
     def _job_end(self) -> JobEnd:
-        end = self.end or JobEnded()
+        end = self.end or JobFinished()
         return JobEnd(
             exit_code=end.exit_code,
             signal=end.signal,

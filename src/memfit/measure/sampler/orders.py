@@ -104,14 +104,14 @@ class StorageFailed(NamedTuple):
     """Since the run began."""
 
 
-class JobEnded(NamedTuple):
+class JobFinished(NamedTuple):
     """The job has ended, or was let go of; both fields None where its parent alone was told."""
 
     exit_code: int | None = None
     signal: int | None = None
 
 
-StatusLine = LiveState | JobWatched | JobStopped | JobNotStarted | StorageFailed | JobEnded
+StatusLine = LiveState | JobWatched | JobStopped | JobNotStarted | StorageFailed | JobFinished
 _KINDS: dict[str, type[StatusLine]] = {kind.__name__: kind for kind in get_args(StatusLine)}
 
 

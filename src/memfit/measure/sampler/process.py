@@ -30,7 +30,7 @@ from memfit.measure.sampler.energy_and_gpu import EnergyAndGpu
 from memfit.measure.sampler.guard import Guard
 from memfit.measure.sampler.launch import start_job
 from memfit.measure.sampler.orders import (
-    JobEnded,
+    JobFinished,
     JobNotStarted,
     JobStopped,
     JobWatched,
@@ -387,7 +387,7 @@ class Sampler:
         self.writer.event("job_ended", now_us, **facts)
         self.writer.close()
         self._mention_storage()
-        self._tell(JobEnded(child.exit_code, child.signal) if child else JobEnded())
+        self._tell(JobFinished(child.exit_code, child.signal) if child else JobFinished())
 
     @property
     def _is_detached(self) -> bool:
