@@ -25,10 +25,10 @@ _ADDING_UP = "gradients add up over several batches"
 
 @checked_options
 def fit_to_budget(
-    model: Any,
-    batch: Any,
-    loss: Callable[..., Any] | None = None,
-    optimizer: Any = None,
+    model: object,
+    batch: object,
+    loss: Callable[..., object] | None = None,
+    optimizer: object = None,
     *,
     budget: str | int,
     disk: str | Path | None = None,
@@ -223,7 +223,7 @@ def _loop_fitter(name: str, options: FitOptions, say: Callable[[str], None]) -> 
     )  # fmt: skip
 
 
-def _training_of(target: str, settings: tuple[str, ...]) -> Any:
+def _training_of(target: str, settings: tuple[str, ...]) -> object:
     from memfit.job.description import describe_job, parse_settings
     from memfit.job.load import arguments_for, load_function
     from memfit.job.training import as_training

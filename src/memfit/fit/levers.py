@@ -134,7 +134,7 @@ def stepping_job(job: Job) -> Job:
     scratch_bytes = transients_alone(job)
     plain_run = job.run
 
-    def run() -> Any:
+    def run() -> object:
         keep = job.seen.get("keep")
         with _weights_needed_later(), stepping.rehearsed(job.model, parameters, scratch_bytes, keep):
             return plain_run()
@@ -227,7 +227,7 @@ def carry_out(
 
 
 def pull(
-    closers: list[Callable[[], None]], model: torch.nn.Module, optimizer: Any, plan: Plan, say: Say | None = None
+    closers: list[Callable[[], None]], model: torch.nn.Module, optimizer: object, plan: Plan, say: Say | None = None
 ) -> None:
     """Apply the levers of a plan to a model that carries it out; `closers` get what takes them away."""
     try:

@@ -172,7 +172,7 @@ class LoopFitter:
         recording = self._recorder is not None and self._recorder.is_open
         return recording and any(True for tensors in (module.parameters(), module.buffers()) for _ in tensors)
 
-    def _bound(self, module: torch.nn.Module) -> Callable[..., Any]:
+    def _bound(self, module: torch.nn.Module) -> Callable[..., object]:
         return lambda *args, **kwargs: self._plain_call(module, *args, **kwargs)
 
     def _backward(self, args: Any, kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ class LoopFitter:
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
-    def _begin_pass(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_pass(self, module: torch.nn.Module, args: object, kwargs: object) -> None:
         self._within_pass = True
         self._end_recording()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
@@ -206,7 +206,7 @@ class LoopFitter:
             self._record(module, args, kwargs, size)
         self._measure(module)
 
-    def _record(self, module: torch.nn.Module, args: Any, kwargs: Any, size: int) -> None:
+    def _record(self, module: torch.nn.Module, args: object, kwargs: object, size: int) -> None:
         """Write the pass that begins to a tape, recomputing its blocks where it would be too large."""
         if len(self.fits) >= MOST_FITS:
             warnings.warn(
@@ -231,7 +231,7 @@ class LoopFitter:
         self._recorder = PassRecorder(self._tape)
         self._recorder.begin()
 
-    def _spared(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
+    def _spared(self, module: torch.nn.Module, args: object, kwargs: object) -> AppliedPlan | None:
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
         stand_in.optimizer = optimizer_of([module])
         stand_in.limit_bytes = self.options.require_budget()
@@ -392,7 +392,7 @@ def _job_of(tape: Tape, name: str) -> Job:
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
 
-    def run() -> Any:
+    def run() -> object:
         gradients = [(tensor, tensor.grad) for tensor in outside]
         before = [State.now(Watch(other)) for other in tape.others]
         try:

@@ -308,7 +308,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str = ""
 
 
-def flatten_parameters(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_parameters(parameters: dict[str, object], prefix: str = "") -> dict[str, object]:
     """One value per path; a dict with `_name` is a branch, every other value stands for itself."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -322,7 +322,7 @@ def flatten_parameters(parameters: dict[str, Any], prefix: str = "") -> dict[str
     return flat
 
 
-def finite_or_reason(value: Any) -> tuple[float | None, str]:
+def finite_or_reason(value: object) -> tuple[float | None, str]:
     """A reported value as a finite number, or None and what it was instead."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None, f"{value!r} is not a number"

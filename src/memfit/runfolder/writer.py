@@ -65,7 +65,7 @@ class RunWriter:
             self.failure = error
 
 
-def write_header(folder: str | Path, header: dict[str, Any]) -> None:
+def write_header(folder: str | Path, header: dict[str, object]) -> None:
     """Write run.json whole or not at all; bytes of a command or a path that are no text stand there as U+FFFD."""
     target = os.path.join(folder, layout.HEADER_FILE)
     draft = f"{target}.part"

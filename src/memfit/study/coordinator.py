@@ -326,7 +326,7 @@ class Coordinator:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _interrupt(self, number: int, _: Any) -> None:
+    def _interrupt(self, number: int, _: object) -> None:
         """Only count: what is to be done is done between two rounds, where nothing is half done."""
         self._num_interrupts += 2 if number == signal.SIGTERM else 1
 

@@ -90,7 +90,7 @@ def _memory(rule: MemoryRule, options: StudyOptions) -> MemoryRule:
     return rule if options.limit_bytes is None else MemoryRule(use="limit", limit_bytes=limit_bytes)
 
 
-def _fixed(settings: StudySettings, options: StudyOptions) -> dict[str, Any]:
+def _fixed(settings: StudySettings, options: StudyOptions) -> dict[str, object]:
     if options.fixed and not settings.workload:
         raise UsageError("--set is for workloads; a command takes its own arguments", hint="leave it out")
     steps = {} if options.steps is None else {"steps": options.steps}
