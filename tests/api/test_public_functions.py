@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import click
 import pytest
 
 import memfit
 from memfit import api
+from memfit.commands.fit import command as fit_command
+from memfit.commands.study import command as study_command
 from memfit.errors import UsageError
+from memfit.fit.options import FitOptions
 from memfit.records.study import SearchSpace, StudySettings
+from memfit.study.options import StudyOptions
 
 FUNCTIONS = sorted(name for name in memfit.__all__ if inspect.isfunction(getattr(memfit, name)))
 LEFT = {"predict_peak"}
@@ -58,6 +63,32 @@ def test_the_names_in_the_package_and_for_the_type_checker_are_those_of_api():
     for name in memfit.__all__:
         assert name == "__version__" or name == "MemfitError" or getattr(memfit, name) is getattr(api, name)
         assert f"        {name},\n" in source or name in ("__version__", "MemfitError")
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {parameter.name or "" for parameter in command.params if isinstance(parameter, click.Option)}
+
+
+def test_the_options_of_a_study_have_one_name_from_the_command_line_to_the_session():
+    record = set(StudyOptions.__struct_fields__)
+    assert set(inspect.signature(memfit.run_study).parameters) - {"target", "progress"} == record
+    assert options_of(study_command) - {"quiet", "as_json", "figures"} == record
+
+
+def test_the_options_of_fit_have_one_name_from_the_command_line_to_the_place_that_obeys_them():
+    record = set(FitOptions.__struct_fields__)
+    taken = {name for function in (api.fit_target, api.fit_script) for name in inspect.signature(function).parameters}
+    assert taken - {"target", "say"} == record
+    flags = {parameter.name or "" for parameter in fit_command.params}
+    assert flags - {"target", "as_json"} == record - {"measure_every"}
+
+
+def test_a_study_that_goes_on_is_not_removed_first(tmp_path: Path):
+    """It was: `memfit study resume FOLDER --force` deleted the study and then found none."""
+    (tmp_path / "s").mkdir()
+    with pytest.raises(UsageError, match="goes on with the settings it has"):
+        memfit.run_study(None, output=tmp_path / "s", overwrite=True)
+    assert (tmp_path / "s").exists()
 
 
 def test_options_that_would_have_no_effect_are_refused(tmp_path: Path):

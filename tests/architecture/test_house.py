@@ -76,6 +76,7 @@ HEAVY_FOLDERS = {
 """Folders whose name is the licence; elsewhere the name of the file is."""
 STANDARD_ONLY = (
     "records/layout.py",
+    "records/live.py",
     "runfolder/writer.py",
     "measure/sampler/",
     "measure/counters/",
@@ -261,6 +262,14 @@ def test_importing_loads_nothing_heavy(statement: str, forbidden: set[str]):
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
     assert loaded & forbidden == set()
+
+
+def test_the_sampler_stays_small():
+    """What it has loaded is the floor of the high-water mark of the job that it starts: pathlib alone is 0.8 MiB."""
+    code = f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); import memfit.measure.sampler.process\n"
+    code += "print(*{'pathlib', 'dataclasses', 'inspect', 'ctypes'} & set(sys.modules))"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == []
 
 
 def test_the_check_itself_catches_a_planted_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.records.study import Choice, SearchSpace, Span, Study, StudySettings, Tool
-from memfit.study.coordinator import RunOptions
+from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
 
 GOOD = """
@@ -54,11 +54,10 @@ def settings_for(folder: Path, text: str, **changes: Any) -> StudySettings:
 
 def run(settings: StudySettings | None, folder: Path, **options: Any) -> tuple[Study, SilentStudy]:
     """Run one session in this process."""
-    watcher, storage = SilentStudy(), options.pop("storage", "")
-    cluster = options.pop("cluster", "")
-    session = open_session(settings, folder, watcher, storage=storage)
+    watcher, asked = SilentStudy(), StudyOptions(output=str(folder), **options)
+    session = open_session(settings, asked, watcher)
     try:
-        return session.run(watcher, RunOptions(**options), cluster=cluster), watcher
+        return session.run(watcher, asked), watcher
     finally:
         session.close()
 

@@ -13,6 +13,7 @@ from memfit.errors import RunExists, UsageError
 from memfit.records.figure import Figure
 from memfit.records.study import MemoryRule, Study, Tool, TrialRecord
 from memfit.study.folder import read_folder
+from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
 from memfit.study.trials import prediction
 from memfit.study.tuners.ordered import OrderedTuner, ordered_tool
@@ -272,11 +273,11 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path):
 
 def test_a_second_coordinator_of_a_running_study_is_refused(tmp_path: Path):
     settings = settings_for(tmp_path, GOOD)
-    first = open_session(settings, tmp_path / "study", SilentStudy())
+    first = open_session(settings, StudyOptions(output=str(tmp_path / "study")), SilentStudy())
     with pytest.raises(UsageError, match="running already"):
-        open_session(settings, tmp_path / "study", SilentStudy())
+        open_session(settings, StudyOptions(output=str(tmp_path / "study")), SilentStudy())
     first.close()
-    open_session(settings, tmp_path / "study", SilentStudy()).close()
+    open_session(settings, StudyOptions(output=str(tmp_path / "study")), SilentStudy()).close()
 
 
 def test_what_is_read_back_is_what_was_returned(tmp_path: Path):

@@ -74,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_trials_run_on_workers_and_their_records_come_home(tmp_path: Path, cluster: Cluster):
     settings = settings_for(tmp_path, GOOD, max_trials=2)
-    study, watcher = run(settings, tmp_path / "far", cluster=cluster.address)
+    study, watcher = run(settings, tmp_path / "far", on=cluster.address)
     near, _ = run(settings, tmp_path / "near")
     assert [trial.kind for trial in study.trials] == ["done", "done"]
     assert [trial.parameters for trial in study.trials] == [trial.parameters for trial in near.trials]
@@ -110,7 +110,7 @@ def test_a_trial_runs_on_the_gpu_of_its_worker_and_an_odd_worker_is_named_once(t
     log = cluster.folder / f"worker-{len(cluster.processes) - 1}.log"
     wait_until(lambda: "Registered to" in log.read_text(), "the odd worker")
     settings = settings_for(tmp_path, SEES, max_trials=2, gpus=GpuWish(num_gpus=1))
-    study, watcher = run(settings, tmp_path / "study", cluster=cluster.address)
+    study, watcher = run(settings, tmp_path / "study", on=cluster.address)
     worker.kill()
     assert [trial.metric for trial in study.trials] == [5.0, 5.0]
     (told,) = [note for note in watcher.notes if "the worker" in note]
@@ -128,7 +128,7 @@ def test_the_assessor_stops_trials_on_workers_too(tmp_path: Path, cluster: Clust
     settings = settings_for(
         tmp_path, WAITS, assessor=Tool(class_name="strict_assessor.Strict", code_folder=str(tmp_path))
     )
-    study, _ = run(settings, tmp_path / "study", cluster=cluster.address)
+    study, _ = run(settings, tmp_path / "study", on=cluster.address)
     assert [trial.kind for trial in study.trials] == ["stopped early"]
     assert "Strict" in study.trials[0].outcome.message
 
@@ -137,7 +137,7 @@ def test_the_assessor_stops_trials_on_workers_too(tmp_path: Path, cluster: Clust
 def test_an_address_without_a_scheduler_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("memfit.study.trials.distributed_runner.CONNECT_SECONDS", 1)
     with pytest.raises(UsageError, match="no Dask scheduler"):
-        run(settings_for(tmp_path, GOOD), tmp_path / "study", cluster="tcp://127.0.0.1:1")
+        run(settings_for(tmp_path, GOOD), tmp_path / "study", on="tcp://127.0.0.1:1")
 
 
 def test_the_trial_of_a_killed_worker_runs_again_elsewhere_with_the_same_parameters(tmp_path: Path, cluster: Cluster):

@@ -17,8 +17,8 @@ from study_jobs import GOOD, run, settings_for
 
 from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
 from memfit.records.study import Proposal, TrialOutcome, TrialRecord
-from memfit.study.coordinator import RunOptions
 from memfit.study.folder import read_folder
+from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
 from memfit.study.storage.facts import Fact, Proposed, Storage, fact, study_of
 from memfit.study.storage.log import UNSAVED_FILE, StudyLog
@@ -232,12 +232,13 @@ def test_a_study_goes_on_while_its_database_is_locked(tmp_path: Path, monkeypatc
     run(settings_for(tmp_path, GOOD, max_trials=1), folder)
     holder = sqlite3.connect(folder / "study.db", isolation_level=None, check_same_thread=False)
     watcher = SilentStudy()
-    session = open_session(settings_for(tmp_path, GOOD, max_trials=3), folder, watcher)
+    options = StudyOptions(output=str(folder))
+    session = open_session(settings_for(tmp_path, GOOD, max_trials=3), options, watcher)
     session.log.storage.busy_seconds = 0.05  # type: ignore[attr-defined]
     session.log.storage.reopen()
     holder.execute("BEGIN EXCLUSIVE")
     watcher.ended = lambda trial, standing: holder.in_transaction and holder.execute("COMMIT")  # type: ignore[method-assign]
-    study = session.run(watcher, RunOptions())
+    study = session.run(watcher, options)
     session.close()
     holder.close()
     assert any("locked" in note for note in watcher.notes)

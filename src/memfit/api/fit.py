@@ -12,7 +12,9 @@ from memfit.api.predict import predict_peak
 if TYPE_CHECKING:
     from memfit.apply.checkpoints import AppliedPlan
     from memfit.fit.fitted import FittedModel
+    from memfit.fit.options import FitOptions
     from memfit.fit.training_loop import LoopFitter
+    from memfit.model.step import Job
     from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Candidate, Chain, Link, Plan, Stage
     from memfit.records.prediction import Prediction
@@ -23,10 +25,10 @@ _ADDING_UP = "gradients add up over several batches"
 
 @checked_options
 def fit_to_budget(
-    model: Any,
-    batch: Any,
-    loss: Callable[..., Any] | None = None,
-    optimizer: Any = None,
+    model: object,
+    batch: object,
+    loss: Callable[..., object] | None = None,
+    optimizer: object = None,
     *,
     budget: str | int,
     disk: str | Path | None = None,
@@ -45,13 +47,24 @@ def fit_to_budget(
     >>> fitted = fit_to_budget(model, (images, labels), loss, optimizer, budget="8GiB")  # doctest: +SKIP
     >>> fitted.fit.plan.seconds  # doctest: +SKIP
     """
+    from memfit.fit.options import FitOptions
     from memfit.model.step import job_of
+
+    options = FitOptions(
+        budget_bytes=_bytes_of(budget), disk=_text_of(disk), planner=planner, accumulates=accumulates,
+        allow=tuple(allow),
+    )  # fmt: skip
+    return _fit_job(job_of(model, batch, loss, optimizer), options)
+
+
+def _bytes_of(budget: str | int) -> int:
     from memfit.units import parse_bytes
 
-    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
-    job = job_of(model, batch, loss, optimizer)
-    job.accumulates, job.unsteppable = accumulates, _ADDING_UP if accumulates else ""
-    return _fit_job(job, budget_bytes, disk, planner, allow)
+    return parse_bytes(budget) if isinstance(budget, str) else budget
+
+
+def _text_of(folder: str | Path | None) -> str | None:
+    return None if folder is None else str(folder)
 
 
 @checked_options
@@ -64,21 +77,16 @@ def apply_plan(
 
     >>> applied = apply_plan(model, "plan.json")  # doctest: +SKIP
     """
-    from memfit.apply.apply import apply_to
-    from memfit.fit.levers import pull, refuse_pulled
+    from memfit.fit.levers import carry_out
     from memfit.records.plan import Plan, read_plan
 
-    found = plan if isinstance(plan, Plan) else read_plan(plan)
-    refuse_pulled(model)
-    applied = apply_to(model, found, None if disk is None else str(disk))
-    pull(applied.closers, model, optimizer, found)
-    return applied
+    return carry_out(model, plan if isinstance(plan, Plan) else read_plan(plan), _text_of(disk), optimizer)
 
 
 @checked_options
 def fit_target(
     target: str,
-    budget_bytes: int | None,
+    budget_bytes: int | None = None,
     *,
     settings: tuple[str, ...] = (),
     device: str | None = None,
@@ -93,32 +101,44 @@ def fit_target(
     """Fit what a target builds: on this machine with proof, for another device from prediction alone."""
     import msgspec
 
-    from memfit.errors import UsageError
-    from memfit.model.step import build_job, check_output, set_threads
+    from memfit.fit.options import FitOptions
+    from memfit.model.step import check_output, set_threads
     from memfit.records.plan import write_plan
 
-    check_output(output, force)
-    set_threads(threads)
-    if device is not None and not device.startswith("cpu"):
-        if accumulates:
-            raise UsageError("gradients that add up are measured, not predicted", hint="leave out --accumulate")
-        if allow:
-            raise UsageError("levers are pulled where the step is run, not predicted", hint="leave out --allow")
-        fit = _fit_prediction(target, settings, device, budget_bytes, planner)
-    else:
-        if budget_bytes is None:
-            raise UsageError("there is no budget to fit into", hint="--budget 2GiB")
-        job = build_job(_training_of(target, settings), target)
-        job.accumulates, job.unsteppable = accumulates, _ADDING_UP if accumulates else ""
-        fit = _fit_job(job, budget_bytes, disk, planner, allow).fit
-    write_plan(fit.plan, output)
-    return msgspec.structs.replace(fit, plan_file=output)
+    options = FitOptions(
+        budget_bytes=budget_bytes, settings=settings, device=device, disk=disk, planner=planner, output=output,
+        force=force, threads=threads, accumulates=accumulates, allow=tuple(allow),
+    )  # fmt: skip
+    check_output(options.output, options.force)
+    set_threads(options.threads)
+    fit = _fit_here(target, options) if device is None or device.startswith("cpu") else _fit_away(target, options)
+    write_plan(fit.plan, options.output)
+    return msgspec.structs.replace(fit, plan_file=options.output)
+
+
+def _fit_here(target: str, options: FitOptions) -> Fit:
+    """Fit what a target builds on this machine, with proof."""
+    from memfit.model.step import build_job
+
+    options.require_budget()
+    return _fit_job(build_job(_training_of(target, options.settings), target), options).fit
+
+
+def _fit_away(target: str, options: FitOptions) -> Fit:
+    """Plan for a device that is not here; what only a run can do is refused."""
+    from memfit.errors import UsageError
+
+    if options.accumulates:
+        raise UsageError("gradients that add up are measured, not predicted", hint="leave out --accumulate")
+    if options.allow:
+        raise UsageError("levers are pulled where the step is run, not predicted", hint="leave out --allow")
+    return _fit_prediction(target, options)
 
 
 @checked_options
 def fit_script(
     target: str,
-    budget_bytes: int | None,
+    budget_bytes: int | None = None,
     *,
     arguments: tuple[str, ...] = (),
     plan_file: str | None = None,
@@ -139,23 +159,24 @@ def fit_script(
     >>> found = fit_script("train.py", 8 * 2**30, arguments=("--epochs", "3"))  # doctest: +SKIP
     >>> found.measured_peak_bytes  # doctest: +SKIP
     """
-    from pathlib import Path
-
     import msgspec
 
+    from memfit.fit.options import EVERY_PASS, FitOptions
     from memfit.fit.script import run_fitted
     from memfit.job.description import describe_job
     from memfit.model.step import set_threads
     from memfit.records.plan import write_plan
 
+    options = FitOptions(
+        budget_bytes=budget_bytes, arguments=arguments, plan_file=plan_file, force=force, only_plan=only_plan,
+        disk=disk, planner=planner, threads=threads, allow=tuple(allow),
+        measure_every=EVERY_PASS if measure_every is None else measure_every,
+    )  # fmt: skip
     describe_job(target)  # is it there, and a file?
-    reused = plan_file is not None and not force and Path(plan_file).exists()
-    set_threads(threads)
-    fitter = _loop_fitter(
-        target, budget_bytes, disk, planner, say, measure_every, plan_file if reused else None, only_plan, allow
-    )
-    ended = run_fitted(target, arguments, fitter)
-    if plan_file is not None and not reused and fitter.fits:
+    set_threads(options.threads)
+    fitter = _loop_fitter(target, options, say)
+    ended = run_fitted(target, options.arguments, fitter)
+    if plan_file is not None and fitter.ready_plan is None and fitter.fits:
         write_plan(fitter.fits[-1].plan, plan_file)
         ended = msgspec.structs.replace(ended, plan_file=plan_file)
     return ended
@@ -178,50 +199,31 @@ def fitting_loop(
     train()
     print(fitter.stop().measured_peak_bytes)
     """
-    from memfit.units import parse_bytes
+    from memfit.fit.options import EVERY_PASS, FitOptions
 
-    budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
-    return _loop_fitter("", budget_bytes, disk, planner, say, measure_every, allow=allow)
+    options = FitOptions(
+        budget_bytes=_bytes_of(budget), disk=_text_of(disk), planner=planner,
+        measure_every=EVERY_PASS if measure_every is None else measure_every, allow=tuple(allow),
+    )  # fmt: skip
+    return _loop_fitter("", options, say)
 
 
-def _loop_fitter(
-    name: str,
-    budget_bytes: int | None,
-    disk: str | Path | None,
-    planner: str,
-    say: Callable[[str], None],
-    measure_every: int | None = None,
-    plan_file: str | None = None,
-    only_plan: bool = False,
-    allow: Sequence[str] = (),
-) -> LoopFitter:
+def _loop_fitter(name: str, options: FitOptions, say: Callable[[str], None]) -> LoopFitter:
+    """What fits a loop as the options say; a plan that is there already is applied instead of making one."""
+    import msgspec
+
     from memfit.fit.levers import check_levers
-    from memfit.fit.script import budget_of_gpu
-    from memfit.fit.training_loop import EVERY_PASS, LoopFitter, LoopOptions
+    from memfit.fit.script import budget_of_gpu, ready_plan
+    from memfit.fit.training_loop import LoopFitter
 
-    plan = None
-    if plan_file is not None:
-        from memfit.records.plan import read_plan
-
-        plan = read_plan(plan_file)
-    options = LoopOptions(
-        budget_bytes=budget_of_gpu() if budget_bytes is None else budget_bytes,
-        name=name,
-        only_plan=only_plan,
-        ready_plan=None if plan is None else lambda model: _applied_in_loop(model, plan, disk),
-        measure_every=EVERY_PASS if measure_every is None else measure_every,
-        allow=check_levers(allow),
-    )
-    return LoopFitter(options, lambda job, budget: _fit_job(job, budget, disk, planner, options.allow, say), say)
+    budget_bytes = budget_of_gpu() if options.budget_bytes is None else options.budget_bytes
+    obeyed = msgspec.structs.replace(options, budget_bytes=budget_bytes, allow=check_levers(options.allow))
+    return LoopFitter(
+        obeyed, lambda job: _fit_job(job, obeyed, say), say, name=name, ready_plan=ready_plan(obeyed)
+    )  # fmt: skip
 
 
-def _applied_in_loop(model: Any, plan: Plan, disk: str | Path | None) -> AppliedPlan:
-    from memfit.fit.training_loop import optimizer_of
-
-    return apply_plan(model, plan, disk=disk, optimizer=optimizer_of([model]) if plan.applied_levers else None)
-
-
-def _training_of(target: str, settings: tuple[str, ...]) -> Any:
+def _training_of(target: str, settings: tuple[str, ...]) -> object:
     from memfit.job.description import describe_job, parse_settings
     from memfit.job.load import arguments_for, load_function
     from memfit.job.training import as_training
@@ -237,14 +239,7 @@ def _training_of(target: str, settings: tuple[str, ...]) -> Any:
     return as_training(function(**arguments_for(function, dict(job.settings), "cpu")), target)
 
 
-def _fit_job(
-    job: Any,
-    budget_bytes: int,
-    disk: str | Path | None,
-    planner: str,
-    allow: Sequence[str] = (),
-    say: Callable[[str], None] | None = None,
-) -> FittedModel:
+def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = None) -> FittedModel:
     """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
     from memfit.errors import DoesNotFit
     from memfit.fit.fitted import FittedModel
@@ -255,16 +250,18 @@ def _fit_job(
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
 
-    allowed = check_levers(allow)
+    budget_bytes, planner, folder = options.require_budget(), options.planner, options.disk
+    if options.accumulates:
+        job.accumulates, job.unsteppable = True, _ADDING_UP
+    allowed = check_levers(options.allow)
     refuse_pulled(job.model)
     check_budget(job, budget_bytes)
-    link = None if disk is None else measure_disk(str(disk))
+    link = None if folder is None else measure_disk(folder)
     profile = profile_job(job)
 
     def plan_for(chain: Chain, target_bytes: int) -> Plan:
         return _plan_or_levers(chain, target_bytes, link, planner)
 
-    folder = None if disk is None else str(disk)
     plain_bytes = profile.plain_record_peak_bytes
     reference = profile.reference or reference_for(job, profile.chain)
     try:
@@ -329,15 +326,16 @@ def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str)
     return compare_planners(chain, budget_bytes, link=link, names=list(dict.fromkeys([*names, chosen])))
 
 
-def _fit_prediction(target: str, settings: tuple[str, ...], device: str, budget_bytes: int | None, planner: str) -> Fit:
+def _fit_prediction(target: str, options: FitOptions) -> Fit:
     """Plan for a device that is not here, from a predicted timeline; nothing is run."""
     from memfit.profile.predicted import budget_of, host_link
     from memfit.records.fit import Fit
 
-    chain, prediction, notes = predicted_chain(target, settings, device)
-    limit_bytes = budget_of(budget_bytes, prediction, device)
+    device = options.device or "cpu"
+    chain, prediction, notes = predicted_chain(target, options.settings, device)
+    limit_bytes = budget_of(options.budget_bytes, prediction, device)
     link, more = host_link(prediction)
-    plan = _plan_or_levers(chain, limit_bytes, link, planner)
+    plan = _plan_or_levers(chain, limit_bytes, link, options.planner)
     return Fit(
         target=target,
         budget_bytes=limit_bytes,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.measure.in_process import MeasuredRun
     from memfit.records.doctor import MachineReport
+    from memfit.records.live import LiveState
     from memfit.records.run import RunRecord, Settings
 
 
@@ -37,7 +38,7 @@ def measure_command(
     overwrite: bool = False,
     settings: Settings | None = None,
     grace_seconds: float = 5.0,
-    on_live: Callable[[dict[str, Any]], None] | None = None,
+    on_live: Callable[[LiveState], None] | None = None,
 ) -> CommandResult:
     """Run a command unchanged and measure its whole process tree; `.read()` gives the record.
 
@@ -68,7 +69,7 @@ def attach_process(
     overwrite: bool = False,
     interval_seconds: float = 0.01,
     duration_seconds: float | None = None,
-    on_live: Callable[[dict[str, Any]], None] | None = None,
+    on_live: Callable[[LiveState], None] | None = None,
 ) -> RunRecord:
     """Measure a running process until it ends, `duration_seconds` have passed, or KeyboardInterrupt detaches from it.
 

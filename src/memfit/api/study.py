@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
     from memfit.records.study_findings import StudyFindings
+    from memfit.study.options import StudyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,30 +90,26 @@ def run_study(
     >>> found = run_study("mlp", space="space.json", trials=20, limit_bytes=2 * 2**30)  # doctest: +SKIP
     >>> [trial.peak.value for trial in found.study.trials]  # doctest: +SKIP
     """
-    from memfit.study.coordinator import RunOptions
+    from memfit.study.options import StudyOptions
+
+    options = StudyOptions(
+        space=None if space is None else str(space), tuner=tuner, trials=trials, concurrency=concurrency,
+        limit_bytes=limit_bytes, memory_objective=memory_objective, metric=metric, direction=direction, seed=seed,
+        max_seconds=max_seconds, max_trial_seconds=max_trial_seconds, fixed=tuple(fixed), steps=steps, name=name,
+        output=None if output is None else str(output), overwrite=overwrite, storage=storage, on=on, profile=profile,
+        predict=predict,
+    )  # fmt: skip
+    return _run_session(_settings_of(target, options), options, progress)
+
+
+def _run_session(settings: StudySettings | None, options: StudyOptions, progress: StudyFollower | None) -> StudyRun:
     from memfit.study.session import SilentStudy, open_session
 
-    asked: dict[str, Any] = {
-        "space": None if space is None else str(space), "tuner": tuner, "trials": trials, "concurrency": concurrency,
-        "limit_bytes": limit_bytes, "memory_objective": memory_objective, "metric": metric, "direction": direction,
-        "seed": seed, "max_seconds": max_seconds, "max_trial_seconds": max_trial_seconds, "fixed": tuple(fixed),
-        "steps": steps, "name": name,
-    }  # fmt: skip
-    settings = _settings_of(target, asked)
     unheard = SilentStudy()
     watcher = progress or unheard
-    session = open_session(
-        settings,
-        output,
-        watcher,
-        storage=storage,
-        overwrite=overwrite,
-        max_trials=trials if target is None else None,
-        concurrency=concurrency if target is None else None,
-    )
+    session = open_session(settings, options, watcher)
     try:
-        options = RunOptions(profile=profile, predict=predict, live=progress is not None and progress.has_line)
-        study = session.run(watcher, options, cluster=on)
+        study = session.run(watcher, options)
     finally:
         session.close()
     return StudyRun(
@@ -123,29 +120,27 @@ def run_study(
     )
 
 
-def _settings_of(target: Any, asked: dict[str, Any]) -> StudySettings | None:
+def _settings_of(
+    target: str | Path | StudySettings | Sequence[str] | None, options: StudyOptions
+) -> StudySettings | None:
     """The settings that are meant; None goes on with a study as it is stored. An option without effect is refused."""
     from memfit.errors import UsageError
     from memfit.records.study import StudySettings
     from memfit.reproduce.published_tables import find_published
-    from memfit.study.request import Request, require_an_end, settings_of
+    from memfit.study.options import refuse_changes, refuse_settings
+    from memfit.study.request import require_an_end, settings_of
 
-    if target is None or isinstance(target, StudySettings):
-        kept = ("trials", "concurrency") if target is None else ()
-        given = [name for name, value in asked.items() if value and name not in kept]
-        if given and target is None:
-            hint = "only trials and concurrency may change; start another study in another folder"
-            raise UsageError("a study goes on with the settings it has", found=", ".join(given), hint=hint)
-        if given:
-            raise UsageError(
-                "these options are part of the settings", found=", ".join(given), hint="change the StudySettings"
-            )
+    if target is None:
+        refuse_changes(options)
+        return None
+    if isinstance(target, StudySettings):
+        refuse_settings(options)
         return target
     words = (str(target),) if isinstance(target, (str, Path)) else tuple(target)
-    if len(words) == 1 and asked["space"] is None and find_published(words[0]) is not None:
+    if len(words) == 1 and options.space is None and find_published(words[0]) is not None:
         data = words[0].removeprefix("paper-")
         raise UsageError(f"the published trials {words[0]} are run by `memfit reproduce hyperparameters --data {data}`")
-    return require_an_end(settings_of(Request(words=words, **asked)))
+    return require_an_end(settings_of(words, options))
 
 
 @checked_options

@@ -117,7 +117,7 @@ class Run:
         self.members.append(member)
         return len(self.members) - 1
 
-    def frame_for(self, position: int, args: Any) -> Frame:
+    def frame_for(self, position: int, args: object) -> Frame:
         """The frame that a call belongs to: the open one if it goes on as planned, else a new one."""
         known: weakref.ref[Frame] | None = getattr(self._local, "frame", None)
         frame = known() if known is not None else None
@@ -203,7 +203,7 @@ class PlannedCall:
             return False
         return True
 
-    def _in_frame(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_frame(self, forward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         self._check_size(args, kwargs)
         frame = self.run.frame_for(self.make.position, (args, kwargs))
         tell = self.run.listeners.on_stage
@@ -214,7 +214,9 @@ class PlannedCall:
             tell(f"end {self.member.stage}")
         return output
 
-    def _within_hooks(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _within_hooks(
+        self, proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         """Let hooks around the module run once and by themselves: only its forward is in the frame."""
         with self._lock:
             if self._num_swapped == 0:
@@ -238,14 +240,14 @@ class PlannedCall:
             self.module.__dict__["forward"] = self._plain
         self._plain = None
 
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _forward(self, *args: object, **kwargs: object) -> object:
         plain = self._plain or type(self.module).forward.__get__(self.module)
         if not getattr(self._armed, "on", False):
             return plain(*args, **kwargs)
         self._armed.on = False
         return self._in_frame(plain, args, kwargs)
 
-    def _check_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_size(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not self.input_bytes:
             return
         first = next((leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)

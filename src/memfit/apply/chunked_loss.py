@@ -188,10 +188,10 @@ class Deferred:
     def numel(self) -> int:
         return self.shape.numel()
 
-    def float(self) -> Any:
+    def float(self) -> object:
         return self._then("float", (), self._hidden, torch.float32)
 
-    def contiguous(self) -> Any:
+    def contiguous(self) -> object:
         return self._then("contiguous", (), self._hidden, self._dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -200,10 +200,10 @@ class Deferred:
             return self._then("to", args, self._hidden, dtype)
         return self._whole().to(*args, **kwargs)
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: object) -> object:
         return self._shaped("view", shape)
 
-    def reshape(self, *shape: Any) -> Any:
+    def reshape(self, *shape: object) -> object:
         return self._shaped("reshape", shape)
 
     def _shaped(self, name: str, shape: Any) -> Any:
@@ -214,7 +214,7 @@ class Deferred:
             return getattr(self._whole(), name)(*shape)
         return self._then(name, shape, self._hidden.reshape(num_rows, self._hidden.shape[-1]), self._dtype)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> object:
         if self.ndim < 2 or start_dim != 0 or end_dim not in (self.ndim - 2, -2):
             return self._whole().flatten(start_dim, end_dim)
         return self._then("flatten", (start_dim, end_dim), self._hidden.flatten(0, self.ndim - 2), self._dtype)
@@ -230,7 +230,7 @@ class Deferred:
             return self._whole()[index]
         return self._then("__getitem__", (index,), self._hidden[index], self._dtype)
 
-    def _then(self, name: str, args: Any, hidden: torch.Tensor, dtype: torch.dtype) -> Deferred:
+    def _then(self, name: str, args: object, hidden: torch.Tensor, dtype: torch.dtype) -> Deferred:
         return Deferred(self._origin, hidden, dtype, (*self._steps, (name, args)))
 
     # ---- everything else ---------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Deferred:
             value = getattr(value, name)(*args)
         return value
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._whole(), name)
@@ -256,16 +256,16 @@ class Deferred:
     def __reduce__(self) -> Any:
         return _as_it_is, (self._whole(),)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> object:
         return self._whole().__deepcopy__(memo)
 
 
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: object) -> object:
     return value
 
 
-def _operator(name: str) -> Callable[..., Any]:
-    def apply(self: Deferred, *args: Any) -> Any:
+def _operator(name: str) -> Callable[..., object]:
+    def apply(self: Deferred, *args: object) -> object:
         return getattr(self._whole(), name)(*(each._whole() if isinstance(each, Deferred) else each for each in args))
 
     return apply
@@ -296,7 +296,7 @@ def call_with(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 _ON_THE_WAY = {"float", "contiguous", "to", "view", "reshape", "flatten", "__getitem__", "size", "dim", "numel"}
 
 
-def _is_method(func: Any) -> bool:
+def _is_method(func: object) -> bool:
     return getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
 
 
@@ -312,9 +312,9 @@ def _cross_entropy(
     input: Any,
     target: Any,
     weight: torch.Tensor | None = None,
-    size_average: Any = None,
+    size_average: object = None,
     ignore_index: int = -100,
-    reduce: Any = None,
+    reduce: object = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> torch.Tensor | None:

@@ -33,7 +33,7 @@ SMALL_BYTES = 4096
 class Store(Protocol):
     """Where moved bytes go: a file, or pinned memory of the host."""
 
-    def send(self, block: torch.Tensor) -> Any: ...
+    def send(self, block: torch.Tensor) -> object: ...
     def is_sent(self, ticket: Any) -> bool: ...
     def wait_sent(self, ticket: Any) -> None: ...
     def fetch(self, ticket: Any, block: torch.Tensor) -> None: ...
@@ -142,7 +142,7 @@ class Mover:
             move.leaving, move.away = [], []
         self._owners, self._open, self.node = [], {}, 0
 
-    def node_starts(self, number: int, given: Any) -> None:
+    def node_starts(self, number: int, given: object) -> None:
         """Wait for as many moves as the plan says; what is given comes from the glue before, if there is any."""
         if number and (number - 1) in self.glue:
             self.node_ended(number - 1, tensors_of(given)[:1])
@@ -152,7 +152,7 @@ class Mover:
         for move in self.moves:
             move.leaving = [packet for packet in move.leaving if not self._left_already(packet)]
 
-    def node_ended(self, number: int, output: Any) -> None:
+    def node_ended(self, number: int, output: object) -> None:
         """Remember whose output this is, and call back when its gradient is there."""
         for tensor in tensors_of(output):
             self._owners.append((StorageWeakRef(tensor.untyped_storage()), number))
@@ -262,7 +262,7 @@ def attach_moves(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
     mover = Mover(plan, store, {tensor.untyped_storage()._cdata for tensor in tensors})
     applied.closers.append(store.close)
 
-    def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def around(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not torch.is_grad_enabled():
             return proceed(*args, **kwargs)
         mover.begin()
@@ -284,16 +284,16 @@ def _follow_nodes(applied: AppliedPlan, plan: Plan, mover: Mover) -> None:
         applied.closers.append(add_layer(modules[-1], watcher(None, _ending(mover, number))))
 
 
-def _starting(mover: Mover, number: int) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
-    def starts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _starting(mover: Mover, number: int) -> Callable[[tuple[object, ...], dict[str, object]], None]:
+    def starts(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if torch.is_grad_enabled():
             mover.node_starts(number, (args, kwargs))
 
     return starts
 
 
-def _ending(mover: Mover, number: int) -> Callable[[Any], None]:
-    def ends(output: Any) -> None:
+def _ending(mover: Mover, number: int) -> Callable[[object], None]:
+    def ends(output: object) -> None:
         if torch.is_grad_enabled():
             mover.node_ended(number, output)
 

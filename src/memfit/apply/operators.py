@@ -62,7 +62,7 @@ def is_plain(tensor: Any) -> bool:
     return not tensor.is_conj() and not tensor.is_neg() and not tensor.is_quantized
 
 
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written_by(func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
     """The tensors among the arguments that an operator says it writes into."""
     if not func._schema.is_mutable:
         return []
@@ -79,7 +79,7 @@ def draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def can_be_repeated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def can_be_repeated(func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether an operator, run again with the same arguments, makes the same."""
     leaves, name = leaves_of((args, kwargs)), name_of(func)
     if not name.startswith("aten::") or KEPT.match(name):  # what operators of others do is unknown
@@ -142,7 +142,7 @@ def _bytes_of(storage: Any) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _digest_of(storage: Any) -> bytes:
+def _digest_of(storage: object) -> bytes:
     return hashlib.blake2b(_bytes_of(storage).cpu().numpy().data, digest_size=16).digest()
 
 
@@ -189,7 +189,7 @@ class RepeatedOperator:
     def again(self, storages: dict[MadeStorage, Any]) -> list[Any]:
         """Make the call once more; the new storages in order."""
 
-        def fill(leaf: Any) -> Any:
+        def fill(leaf: object) -> object:
             if isinstance(leaf, Ref):
                 return _window(storages[leaf.value], leaf)
             return leaf.there() if isinstance(leaf, Outer) else leaf
@@ -201,7 +201,7 @@ class RepeatedOperator:
         return [tensor.untyped_storage() for tensor in fresh(result, known)]
 
 
-def fresh(result: Any, known: set[int]) -> list[torch.Tensor]:
+def fresh(result: object, known: set[int]) -> list[torch.Tensor]:
     """The first tensor on every storage that an operator made."""
     found: dict[int, torch.Tensor] = {}
     for leaf in leaves_of(result):
@@ -328,7 +328,7 @@ def _run(step: RepeatedOperator, storages: dict[MadeStorage, Any]) -> None:
 
 
 def _release(
-    step: RepeatedOperator, storages: dict[MadeStorage, Any], readers: dict[MadeStorage, int], wanted: MadeStorage
+    step: RepeatedOperator, storages: dict[MadeStorage, object], readers: dict[MadeStorage, int], wanted: MadeStorage
 ) -> None:
     """Drop what no later call reads and no handle waits for."""
     for value in {ref.value for ref in step.refs}:
@@ -350,7 +350,7 @@ class OperatorRecording(TorchDispatchMode):
         self.lock = threading.RLock()
         self._values: dict[int, MadeStorage] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
         number, kwargs = self.number, kwargs or {}
         self.number = number + 1
         if self.on_plan and number < len(self.chosen.names) and self.chosen.names[number] != name_of(func):
@@ -393,14 +393,14 @@ class OperatorRecording(TorchDispatchMode):
         template = replaced((_without_statistics(func, args), kwargs), stand_in)
         return RepeatedOperator(number, func, template, refs)
 
-    def _note_sources(self, result: Any) -> None:
+    def _note_sources(self, result: object) -> None:
         """What others will be made from, and autograd will save: then torch counts for us who writes into it."""
         for tensor in fresh(result, set()):
             known = self._values.get(tensor.untyped_storage()._cdata)
             if known is None or known.first.expired():
                 self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, drop=False)
 
-    def _note_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_writes(self, func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
         for tensor in written_by(func, args, kwargs):
             value = self._values.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
@@ -423,7 +423,7 @@ class OperatorRecording(TorchDispatchMode):
         value = self._values[storage._cdata] = MadeStorage(tensor, drop=False)
         return value
 
-    def _note_made(self, step: RepeatedOperator, result: Any, known: set[int], written: list[torch.Tensor]) -> None:
+    def _note_made(self, step: RepeatedOperator, result: object, known: set[int], written: list[torch.Tensor]) -> None:
         for output, tensor in enumerate(fresh(result, known)):
             storage = tensor.untyped_storage()
             planned = self.chosen.dropped.get((step.number, output))
@@ -438,12 +438,12 @@ class OperatorRecording(TorchDispatchMode):
                 value.num_writes += 1
                 value.version = tensor._version + 1  # torch counts it when the operator is over
 
-    def pack(self, tensor: torch.Tensor) -> Any:
+    def pack(self, tensor: torch.Tensor) -> object:
         """What autograd keeps in place of a tensor."""
         with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
             return self._kept(tensor)
 
-    def _kept(self, tensor: torch.Tensor) -> Any:
+    def _kept(self, tensor: torch.Tensor) -> object:
         if not is_plain(tensor):
             return tensor
         storage = tensor.untyped_storage()
@@ -479,13 +479,13 @@ class OperatorRecording(TorchDispatchMode):
         self._values.clear()
 
 
-def _empty_like(like: torch.Tensor) -> tuple[Any, Any]:
+def _empty_like(like: torch.Tensor) -> tuple[object, object]:
     """A call that makes an empty tensor of the same shape without reading anything."""
     arguments = (list(like.size()), list(like.stride()))
     return torch.ops.aten.empty_strided.default, (arguments, {"dtype": like.dtype, "device": like.device})
 
 
-def _without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_statistics(func: object, args: tuple[object, ...]) -> tuple[object, ...]:
     """The arguments of an operator for its second run: a batch norm in training must not move its statistics twice."""
     if name_of(func) in BATCH_NORMS and len(args) > 5 and args[5]:
         return (*args[:3], None, None, *args[5:])
@@ -532,7 +532,7 @@ def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:
     """Let the model of an applied plan drop and make again what the plan says."""
     chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact)
 
-    def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def around(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not may_record():
             return proceed(*args, **kwargs)
         recording = OperatorRecording(chosen)
@@ -553,6 +553,6 @@ def may_record() -> bool:
     return not within_a_transform()
 
 
-def bytes_of(batch: Any) -> int:
+def bytes_of(batch: object) -> int:
     """Of the tensors of a batch."""
     return storage_bytes(tensors_of(batch))

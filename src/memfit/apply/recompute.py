@@ -156,7 +156,7 @@ class RepeatedCall:
         """Arguments and keyword arguments; tensors are cut off from the graph of the first run."""
         tensors = self._held()
 
-        def value_of(leaf: Any) -> Any:
+        def value_of(leaf: object) -> object:
             if isinstance(leaf, _Held):
                 return tensors[leaf.number].detach().requires_grad_(self.needs_gradient[leaf.number])
             return values[leaf.place] if isinstance(leaf, _Link) else leaf
@@ -252,11 +252,13 @@ class Frame:
             return None
         return known[2]
 
-    def reads(self, args: Any) -> bool:
+    def reads(self, args: object) -> bool:
         """Whether arguments hold something that a call of this frame returned."""
         return any(self.place_of(leaf) is not None for leaf in leaves_of(args))
 
-    def run(self, make: CallMaker, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(
+        self, make: CallMaker, forward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         """Carry out a call for the user's code, and drop what it saves if it can be made again."""
         call, given = make.call_of(self, forward, args, kwargs)
         versions = [tensor._version for tensor in given]
@@ -289,7 +291,7 @@ class Frame:
         written = [t._version != v for t, v in zip(given, versions, strict=True)]
         return any(isinstance(leaf, _Held) and was for leaf, was in zip(held, written, strict=True))
 
-    def _accept(self, call: RepeatedCall, holders: list[Holder], output: Any) -> None:
+    def _accept(self, call: RepeatedCall, holders: list[Holder], output: object) -> None:
         """The call can be made again: release what it saved."""
         _sample(holders, call, self.is_exact)
         for holder in holders:
@@ -401,7 +403,7 @@ class _Again:
         if tell is not None and call.is_last and not stops:
             tell(f"end {call.stage}")
 
-    def _hand_on(self, call: RepeatedCall, output: Any, values: dict[Place, torch.Tensor]) -> None:
+    def _hand_on(self, call: RepeatedCall, output: object, values: dict[Place, torch.Tensor]) -> None:
         """Keep what later calls read, and release what is not read any more."""
         later = {place for each in self.calls if each.number > call.number for place in each.links()}
         for number, tensor in enumerate(tensors_in(output)):
@@ -523,7 +525,7 @@ class CallMaker:
         """How many tensors the last call saved; None before the first."""
 
     def call_of(
-        self, frame: Frame, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, frame: Frame, forward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[RepeatedCall, list[torch.Tensor]]:
         """Describe a call before it is made; with the tensors among its arguments."""
         held: list[torch.Tensor] = []
@@ -559,7 +561,7 @@ class CallMaker:
         return call, given
 
 
-def _hold(tensors: list[torch.Tensor]) -> Any:
+def _hold(tensors: list[torch.Tensor]) -> object:
     if not tensors:
         return None
     return _Hold.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn  # type: ignore[union-attr]

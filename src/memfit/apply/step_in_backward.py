@@ -52,7 +52,7 @@ _CLEARING = {inspect.unwrap(torch.optim.Optimizer.zero_grad).__code__, torch.nn.
 # ---- may it be done at all? ------------------------------------------------------------------------------------------
 
 
-def refuse_what_differs(optimizer: Any, model: torch.nn.Module) -> None:
+def refuse_what_differs(optimizer: object, model: torch.nn.Module) -> None:
     """Refuse what would not compute the same when it is stepped parameter by parameter."""
     reason = _reason_against(optimizer, model)
     if reason:
@@ -60,7 +60,7 @@ def refuse_what_differs(optimizer: Any, model: torch.nn.Module) -> None:
     refuse_coupled(optimizer)
 
 
-def _reason_against(optimizer: Any, model: torch.nn.Module) -> str:
+def _reason_against(optimizer: object, model: torch.nn.Module) -> str:
     if not isinstance(optimizer, torch.optim.Optimizer):
         return "there is no torch.optim.Optimizer to step"
     name = type(optimizer).__name__
@@ -99,7 +99,7 @@ def stepped_parameters(optimizer: Any, model: torch.nn.Module) -> list[torch.Ten
     return list(found.values())
 
 
-def refuse_coupled(optimizer: Any) -> None:
+def refuse_coupled(optimizer: object) -> None:
     """Refuse an optimizer that does something else when parameters are stepped one by one: compared to the bit."""
     before = RandomState.now()
     generator = torch.Generator().manual_seed(0)
@@ -361,12 +361,12 @@ class GuardedParameter(torch.nn.Parameter):
 
     grad: Any = property(_read, _write, _drop)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> object:
         with unguarded(self):
             return copy.deepcopy(self, memo)
 
 
-def guard(parameter: torch.Tensor, owner: Any) -> None:
+def guard(parameter: torch.Tensor, owner: object) -> None:
     """Let an owner answer whoever reads or sets the gradient of a parameter."""
     _OWNERS[id(parameter)] = owner
     parameter.__class__ = GuardedParameter
@@ -499,7 +499,7 @@ class StepInBackward:
             raise _broken("gradients were dropped without a step of the optimizer", "zero_grad() after the backward")
         self._done.pop(id(parameter), None)
 
-    def _call(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if self._waiting:
             raise _broken("the model was called between the backward and the optimizer's step", "with the new weights")
         return proceed(*args, **kwargs)

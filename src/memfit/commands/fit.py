@@ -21,6 +21,9 @@ Examples:
   memfit fit resnet50 --set batch_size=8 --set size=500 --budget 2GiB --disk /var/tmp
   memfit fit gpt --set layers=24 --set width=1024 --device cuda:24GiB"""
 
+NOT_FOR_SCRIPTS = {"output": "-o", "accumulates": "--accumulate", "settings": "--set"}
+FOR_SCRIPTS = {"plan_file": "--plan", "only_plan": "--dry-run", "arguments": "arguments"}
+
 
 class _Fit(click.Command):
     """Answers the former spelling of `memfit reproduce` with the new one."""
@@ -46,45 +49,35 @@ class _Fit(click.Command):
 @click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, such as cuda:24GiB.")
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch [default: as torch decides].")
-@click.option("--accumulate", is_flag=True, default=None, help="Gradients add up over several batches.")
+@click.option("--accumulate", "accumulates", is_flag=True, default=None, help="Gradients add up over several batches.")
 @click.option("--allow", multiple=True, type=click.Choice(LEVERS), help="A lever for where no plan fits; docs/fit.md.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
-@click.option("--dry-run", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
+@click.option("--dry-run", "only_plan", is_flag=True, default=None, help="Scripts: stop when the plan is proven.")
 @json_option
-def command(
-    target: str, arguments: tuple[str, ...], as_json: bool, output: str | None, accumulate: bool | None, **options: Any
-) -> None:
+def command(target: str, as_json: bool, **options: Any) -> None:
     """Fit the training that TARGET runs or builds into a budget.
 
     A script (TARGET ends in .py; its own arguments follow `--`) is run to its end: its first pass is watched, a plan is
     made, proven and applied, and the training goes on within the budget. FILE:function or a built-in workload builds a
     training, of which the plan is made and proven.
     """
-    script = {name: options.pop(name) for name in ("plan_file", "dry_run")}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     if target.endswith(".py"):
-        refused = {"-o": output, "--accumulate": accumulate, "--set": options.pop("settings")}
-        _refuse(refused, "not for scripts: their plan goes to --plan FILE, their arguments follow `--`")
-        _fit_script(target, arguments, as_json=as_json, **script, **options)
-        return
-    _refuse({"--plan": script["plan_file"], "--dry-run": script["dry_run"], "arguments": arguments}, "for scripts")
-    _fit(target, output=output or "plan.json", as_json=as_json, accumulates=bool(accumulate), **options)
+        _refuse(given, NOT_FOR_SCRIPTS, "not for scripts: their plan goes to --plan FILE, their arguments follow `--`")
+        _fit_script(target, as_json=as_json, **given)
+    else:
+        _refuse(given, FOR_SCRIPTS, "for scripts")
+        _fit(target, as_json=as_json, **given)
 
 
-def _refuse(given: dict[str, Any], why: str) -> None:
-    found = [name for name, value in given.items() if value]
+def _refuse(given: dict[str, object], flags: dict[str, str], why: str) -> None:
+    found = [flag for name, flag in flags.items() if name in given]
     if found:
         raise UsageError(f"{', '.join(found)}: {why}", hint="memfit fit --help")
 
 
 def _fit_script(
-    target: str,
-    arguments: tuple[str, ...],
-    *,
-    as_json: bool,
-    dry_run: bool | None,
-    device: str | None,
-    budget_bytes: int | None,
-    **options: Any,
+    target: str, *, as_json: bool, device: str | None = None, budget_bytes: int | None = None, **options: Any
 ) -> None:
     from memfit import api
     from memfit.show.terminal.fit import loop_fit_text
@@ -100,7 +93,7 @@ def _fit_script(
     _say(api.use_working_instructions())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of blocks from before a measurement, which is expected
     try:
-        found = api.fit_script(target, budget_bytes, arguments=arguments, only_plan=bool(dry_run), say=_say, **options)
+        found = api.fit_script(target, budget_bytes, say=_say, **options)
     except DoesNotFit as error:
         if not as_json:
             _print_levers(error)
@@ -126,7 +119,9 @@ def _say(sentence: str) -> None:
         click.echo(f"memfit: {sentence}", err=True)
 
 
-def _fit(target: str, *, as_json: bool, budget_bytes: int | None, device: str | None, **options: Any) -> None:
+def _fit(
+    target: str, *, as_json: bool, budget_bytes: int | None = None, device: str | None = None, **options: Any
+) -> None:
     from memfit import api
     from memfit.show.terminal.fit import fit_text
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from memfit.errors import BadQuantity
 from memfit.units import parse_bytes, parse_seconds
+
+FC = TypeVar("FC", bound=Callable[..., object] | click.Command)
+"""A function that becomes a command, or a command that is one: what click's decorators take and return."""
 
 
 class Quantity(click.ParamType):
@@ -20,7 +23,7 @@ class Quantity(click.ParamType):
         self.name = name
         self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         if not isinstance(value, str):
             return value
         try:
@@ -35,12 +38,22 @@ SECONDS = Quantity("duration", parse_seconds)
 
 # Options that several verbs share, each defined once. In `--help`, -o and -f come first, -q and --json last.
 
-force_option = click.option("-f", "--force", is_flag=True, help="Replace what is already there.")
+
+def force_option_as(name: str) -> Callable[[FC], FC]:
+    """-f, handed on under the name that the verb's options have for it."""
+    return click.option("-f", "--force", name, is_flag=True, help="Replace what is already there.")
+
+
+def set_option_as(name: str) -> Callable[[FC], FC]:
+    """--set, handed on under the name that the verb's options have for it."""
+    what = "A setting of the function or workload; repeatable."
+    return click.option("--set", name, multiple=True, metavar="NAME=VALUE", help=what)
+
+
+force_option = force_option_as("force")
+set_option = set_option_as("settings")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress, and no summary of what was run.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the record as JSON instead of the summary.")
-set_option = click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the function or workload; repeatable."
-)
 stable_option = click.option(
     "--stable", is_flag=True, help="Pin glibc's mmap threshold so that repeated runs agree (costs some speed)."
 )
@@ -51,7 +64,7 @@ no_report_option = click.option("--no-report", is_flag=True, help="Write no pict
 html_option = click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, in one file.")
 
 
-def output_option(what: str, default: str = "") -> Callable[..., Any]:
+def output_option(what: str, default: str = "") -> Callable[[FC], FC]:
     """Where the verb writes: -o PATH."""
     return click.option("-o", "--output", type=click.Path(), default=default or None, help=what)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +14,11 @@ from memfit.commands.options import (
     BYTES,
     SECONDS,
     complete_files,
-    force_option,
+    force_option_as,
     json_option,
     output_option,
     quiet_option,
-    set_option,
+    set_option_as,
 )
 from memfit.commands.output import write_record
 from memfit.errors import MissingExtra, UsageError
@@ -54,7 +55,7 @@ class _Study(click.Command):
 
 @click.command(cls=_Study, epilog=EPILOG)
 @output_option("Folder of the study [default: memfit-studies/NAME].")
-@force_option
+@force_option_as("overwrite")
 @click.option("--space", type=click.Path(), help="A search-space file of NNI; then a command or workload follows.")
 @click.option("--tuner", metavar="NAME", help="Random, GridSearch, TPE, Evolution, Hyperband and more.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Trials to start.")
@@ -67,7 +68,7 @@ class _Study(click.Command):
 @click.option("--seed", type=int, metavar="N", help="Of the tuner [default: 0].")
 @click.option("--time", "max_seconds", type=SECONDS, help="Start no trial after this long.")
 @click.option("--trial-time", "max_trial_seconds", type=SECONDS, help="End a trial that takes longer.")
-@set_option
+@set_option_as("fixed")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Cap the optimizer steps of every trial.")
 @click.option("--storage", default="", metavar="URL", help="Keep it at postgresql://... in place of a local file.")
 @click.option("--on", default="", metavar="ADDRESS", help="A Dask scheduler: run the trials on its workers.")
@@ -78,10 +79,7 @@ class _Study(click.Command):
 @quiet_option
 @json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-def command(
-    words: tuple[str, ...], output: str | None, force: bool, storage: str, on: str, profile: bool, predict: bool,
-    figures: bool, quiet: bool, as_json: bool, settings: tuple[str, ...], **request: Any,
-) -> None:  # fmt: skip
+def command(words: tuple[str, ...], figures: bool, quiet: bool, as_json: bool, **options: Any) -> None:
     """Run the trials of a study, each in a process of its own whose memory is measured.
 
     The study is a FILE or, with --space, a COMMAND or workload. `resume FOLDER` goes on with a study, `show FOLDER`
@@ -90,20 +88,15 @@ def command(
     from memfit import api
     from memfit.show.progress.study import StudyProgress
 
-    if words[:1] == ("show",) and request["space"] is None:
-        _print_study(api.read_study(_folder(words), storage=storage), as_json)
+    if words[:1] == ("show",) and options["space"] is None:
+        _print_study(api.read_study(_folder(words), storage=options["storage"]), as_json)
         return
-    request["fixed"] = settings
-    target: Any = words
-    if words[:1] == ("resume",) and request["space"] is None:
-        target, output = None, _folder(words)
-        _refuse_changes(request)
+    goes_on = words[:1] == ("resume",) and options["space"] is None
+    if goes_on:
+        options["output"] = _folder(words)
     progress = StudyProgress(quiet=quiet)
     try:
-        run = api.run_study(
-            target, output=output, storage=storage, on=on, overwrite=force, profile=profile, predict=predict,
-            progress=progress, **request,
-        )  # fmt: skip
+        run = api.run_study(None if goes_on else words, progress=progress, **options)
     finally:
         progress.close()
     written = _draw(run.study) if figures else ()
@@ -121,14 +114,6 @@ def _folder(words: tuple[str, ...]) -> str:
     return words[1]
 
 
-def _refuse_changes(request: dict[str, Any]) -> None:
-    """What a study is does not change when it goes on; how long and how wide may."""
-    names = [name for name, value in request.items() if value and name not in ("trials", "concurrency")]
-    if names:
-        hint = "only --trials and --concurrency may change; start another study with -o"
-        raise UsageError("a study goes on with the settings it has", found=", ".join(names), hint=hint)
-
-
 def _print_study(study: Study, as_json: bool) -> None:
     """The study; a re-run of published trials stands beside them."""
     from memfit import api
@@ -142,7 +127,7 @@ def _print_study(study: Study, as_json: bool) -> None:
         write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))
 
 
-def _draw(study: Study) -> tuple[Any, ...]:
+def _draw(study: Study) -> tuple[Path, ...]:
     from memfit import api
 
     try:
@@ -152,7 +137,7 @@ def _draw(study: Study) -> tuple[Any, ...]:
         return ()
 
 
-def _say_the_end(run: StudyRun, written: tuple[Any, ...]) -> None:
+def _say_the_end(run: StudyRun, written: tuple[Path, ...]) -> None:
     folder = run.study.folder
     click.echo("")
     if run.was_interrupted:

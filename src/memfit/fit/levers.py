@@ -20,6 +20,8 @@ import torch
 
 from memfit.apply import chunked_loss as chunks
 from memfit.apply import step_in_backward as stepping
+from memfit.apply.apply import apply_to
+from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import CannotPull, DoesNotFit, MemfitError, PlanBroken, ProofFailed, UsageError
 from memfit.fit.hold import Held, PlanFor, hold_to_budget
@@ -132,7 +134,7 @@ def stepping_job(job: Job) -> Job:
     scratch_bytes = transients_alone(job)
     plain_run = job.run
 
-    def run() -> Any:
+    def run() -> object:
         keep = job.seen.get("keep")
         with _weights_needed_later(), stepping.rehearsed(job.model, parameters, scratch_bytes, keep):
             return plain_run()
@@ -214,8 +216,18 @@ def _in_chunks(model: torch.nn.Module, lever: AppliedLever) -> Callable[[], None
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 
+def carry_out(
+    model: torch.nn.Module, plan: Plan, disk: str | None = None, optimizer: torch.optim.Optimizer | None = None
+) -> AppliedPlan:
+    """Make a model carry out a whole plan: its blocks and its levers."""
+    refuse_pulled(model)
+    applied = apply_to(model, plan, disk)
+    pull(applied.closers, model, optimizer, plan)
+    return applied
+
+
 def pull(
-    closers: list[Callable[[], None]], model: torch.nn.Module, optimizer: Any, plan: Plan, say: Say | None = None
+    closers: list[Callable[[], None]], model: torch.nn.Module, optimizer: object, plan: Plan, say: Say | None = None
 ) -> None:
     """Apply the levers of a plan to a model that carries it out; `closers` get what takes them away."""
     try:

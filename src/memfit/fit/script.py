@@ -12,10 +12,14 @@ from unittest.mock import patch
 import msgspec
 import torch
 
+from memfit.apply.checkpoints import AppliedPlan
 from memfit.errors import MemfitError, UsageError
-from memfit.fit.training_loop import LoopFitter, StopAfterFitting
+from memfit.fit.levers import carry_out
+from memfit.fit.options import FitOptions
+from memfit.fit.training_loop import ApplyReady, LoopFitter, StopAfterFitting, optimizer_of
 from memfit.measure.counters.free_memory import process_peak_bytes
 from memfit.records.fit import LoopFit
+from memfit.records.plan import read_plan
 
 
 def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> LoopFit:
@@ -59,6 +63,18 @@ def _from_the_script(error: Exception, path: str) -> TracebackType | None:
     while frame is not None and frame.tb_frame.f_code.co_filename != path:
         frame = frame.tb_next
     return frame or error.__traceback__
+
+
+def ready_plan(options: FitOptions) -> ApplyReady | None:
+    """What applies the plan in the file that the options name; None where there is none, or it is to be replaced."""
+    if options.plan_file is None or options.force or not os.path.exists(options.plan_file):
+        return None
+    plan = read_plan(options.plan_file)
+
+    def apply(model: torch.nn.Module) -> AppliedPlan:
+        return carry_out(model, plan, options.disk, optimizer_of([model]) if plan.applied_levers else None)
+
+    return apply
 
 
 def budget_of_gpu() -> int:

@@ -27,6 +27,8 @@ from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
 from memfit.apply.step_in_backward import ProgramWatch
 from memfit.errors import UsageError
+from memfit.fit.fitted import FittedModel
+from memfit.fit.options import FitOptions
 from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 from memfit.model.module_state import State, Watch
 from memfit.model.step import Job, storage_bytes, tensors_of
@@ -41,30 +43,15 @@ MOST_FITS = 8
 FIRST_MEASURED = 3
 MOST_WINDOWS = 25
 """Passes in one recording of events, so that it stays small."""
-EVERY_PASS = 50
-"""Where measuring costs time, the first passes under a plan are measured and then one in so many."""
 
-FitJob = Callable[[Job, int], Any]
-"""Makes a job fit: profile, plan, apply, prove. Returns what carries `.fit` and `.undo()`."""
+FitJob = Callable[[Job], FittedModel]
+"""Makes a job fit into the budget: profile, plan, apply, prove."""
+ApplyReady = Callable[[torch.nn.Module], AppliedPlan]
+"""Applies a plan that is there already, instead of making one."""
 
 
 class StopAfterFitting(BaseException):
     """Ends a program whose plan was all that was asked for."""
-
-
-@dataclass(slots=True, kw_only=True)
-class LoopOptions:
-    """What the loop is held to."""
-
-    budget_bytes: int
-    name: str = ""
-    only_plan: bool = False
-    """Stop the program as soon as the plan is proven."""
-    ready_plan: Callable[[torch.nn.Module], AppliedPlan] | None = None
-    """Applies a plan that is there already, instead of making one."""
-    measure_every: int = EVERY_PASS
-    allow: tuple[str, ...] = ()
-    """Levers that may be pulled where no plan fits."""
 
 
 @dataclass(slots=True)
@@ -82,9 +69,11 @@ class _Measured:
 class LoopFitter:
     """Stands between a program and torch from `start` to `stop`."""
 
-    options: LoopOptions
+    options: FitOptions
     fit_job: FitJob
     say: Callable[[str], None]
+    name: str = ""
+    ready_plan: ApplyReady | None = None
     fits: list[Fit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     measured: _Measured = field(default_factory=_Measured)
@@ -93,7 +82,7 @@ class LoopFitter:
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
     _within_pass: bool = False
-    _fitted: Any = None
+    _fitted: FittedModel | AppliedPlan | None = None
     _tape: Tape | None = None
     _recorder: PassRecorder | None = None
     _stale: PassRecorder | None = None
@@ -141,8 +130,8 @@ class LoopFitter:
             self._fitted.undo()
         self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
         return LoopFit(
-            name=self.options.name,
-            budget_bytes=self.options.budget_bytes,
+            name=self.name,
+            budget_bytes=self.options.require_budget(),
             fits=tuple(self.fits),
             num_passes=self.measured.num_passes,
             num_measured=self.measured.num_measured,
@@ -183,7 +172,7 @@ class LoopFitter:
         recording = self._recorder is not None and self._recorder.is_open
         return recording and any(True for tensors in (module.parameters(), module.buffers()) for _ in tensors)
 
-    def _bound(self, module: torch.nn.Module) -> Callable[..., Any]:
+    def _bound(self, module: torch.nn.Module) -> Callable[..., object]:
         return lambda *args, **kwargs: self._plain_call(module, *args, **kwargs)
 
     def _backward(self, args: Any, kwargs: Any) -> Any:
@@ -202,22 +191,22 @@ class LoopFitter:
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
-    def _begin_pass(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_pass(self, module: torch.nn.Module, args: object, kwargs: object) -> None:
         self._within_pass = True
         self._end_recording()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
         if self._tape is not None:
             self._end_measuring()
             self._fit()
-        elif self._fitted is None and self.options.ready_plan is not None:
+        elif self._fitted is None and self.ready_plan is not None:
             self._refuse_wrapped(module)
-            self._fitted = self.options.ready_plan(module)
+            self._fitted = self.ready_plan(module)
             self._planned_bytes = size
-        if self._fitted is None or (size > self._planned_bytes and self.options.ready_plan is None):
+        if self._fitted is None or (size > self._planned_bytes and self.ready_plan is None):
             self._record(module, args, kwargs, size)
         self._measure(module)
 
-    def _record(self, module: torch.nn.Module, args: Any, kwargs: Any, size: int) -> None:
+    def _record(self, module: torch.nn.Module, args: object, kwargs: object, size: int) -> None:
         """Write the pass that begins to a tape, recomputing its blocks where it would be too large."""
         if len(self.fits) >= MOST_FITS:
             warnings.warn(
@@ -242,10 +231,10 @@ class LoopFitter:
         self._recorder = PassRecorder(self._tape)
         self._recorder.begin()
 
-    def _first_pass_plan(self, module: torch.nn.Module, args: Any, kwargs: Any) -> AppliedPlan | None:
+    def _first_pass_plan(self, module: torch.nn.Module, args: object, kwargs: object) -> AppliedPlan | None:
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
         stand_in.optimizer = optimizer_of([module])
-        stand_in.limit_bytes = self.options.budget_bytes
+        stand_in.limit_bytes = self.options.require_budget()
         stand_in.around_bytes = _bytes_around(stand_in)
         applied, what = recompute_every_block(stand_in)
         if what:
@@ -274,16 +263,16 @@ class LoopFitter:
         self._unspare()
         refuse_unplayable(tape)
         began = time.monotonic()
-        self.say(f"fitting into {format_bytes(self.options.budget_bytes)}: measuring the step, planning, proving")
-        job = _job_of(tape, self.options.name)
+        self.say(f"fitting into {format_bytes(self.options.require_budget())}: measuring the step, planning, proving")
+        job = _job_of(tape, self.name)
         job.unsteppable = unsteppable
-        self._fitted = self.fit_job(job, self.options.budget_bytes)
+        fitted = self._fitted = self.fit_job(job)
         del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
         self._planned_bytes = self._recorded_bytes
-        self.fits.append(self._fitted.fit)
-        self.say(_said_of(self._fitted.fit))
+        self.fits.append(fitted.fit)
+        self.say(_said_of(fitted.fit))
         if self.options.only_plan:
             raise StopAfterFitting
 
@@ -349,13 +338,13 @@ class LoopFitter:
                 continue
             if number is None:
                 self.first_peak_bytes = max(self.first_peak_bytes or 0, peak_bytes)
-            elif position > 0 or meter.device.type == "cuda" or peak_bytes <= self.options.budget_bytes:
+            elif position > 0 or meter.device.type == "cuda" or peak_bytes <= self.options.require_budget():
                 self._count(number, peak_bytes)  # the first of a recording tells only if it is low enough
 
     def _count(self, number: int, peak_bytes: int) -> None:
         found = self.measured
         found.num_measured += 1
-        found.num_over += peak_bytes > self.options.budget_bytes
+        found.num_over += peak_bytes > self.options.require_budget()
         if found.highest_bytes is None or peak_bytes > found.highest_bytes:
             found.highest_bytes, found.highest_at = peak_bytes, number
 
@@ -403,7 +392,7 @@ def _job_of(tape: Tape, name: str) -> Job:
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
 
-    def run() -> Any:
+    def run() -> object:
         gradients = [(tensor, tensor.grad) for tensor in outside]
         before = [State.now(Watch(other)) for other in tape.others]
         try:

@@ -42,15 +42,15 @@ class MemfitCallback(callback_class()):
         """Begin, unless the process is measured already."""
         self._run.begin(int(trainer.global_rank))
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: object, pl_module: object) -> None:
         """Validation begins, before its first batch is loaded."""
         inside.mark_phase("evaluation")
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: object, pl_module: object) -> None:
         """The next step's data phase begins."""
         inside.mark_phase("data")
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: object, pl_module: object) -> None:
         """End what was begun here."""
         self._run.end()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Watch the tensors of a test that carries the marker."""
     marker = item.get_closest_marker(MARKER)
     if marker is None or not ("torch" in sys.modules or find_spec("torch")):

@@ -28,11 +28,11 @@ class MemfitCallback(TrainerCallback):
         """Begin, unless the process is measured already."""
         self._run.begin(int(getattr(args, "process_index", 0)))
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """A checkpoint was written: the next step's data phase begins."""
         inside.mark_phase("data")
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """An evaluation ended: the next step's data phase begins."""
         inside.mark_phase("data")
 

@@ -71,7 +71,7 @@ def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device
     return arguments
 
 
-def _load_file(path: str) -> Any:
+def _load_file(path: str) -> object:
     folder = os.path.dirname(os.path.abspath(path))
     if folder not in sys.path:
         sys.path.insert(0, folder)

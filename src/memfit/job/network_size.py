@@ -22,7 +22,7 @@ def fully_connected_size(features: int, hidden: str) -> tuple[int, int]:
     return num_parameters, sum(widths[1:])
 
 
-def known_size(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def known_size(workload: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Parameters and activations of the workload `mlp` on a known data set; nothing for any other training."""
     data, hidden = settings.get("data"), settings.get("hidden")
     if workload != "mlp" or not isinstance(data, str) or data not in FEATURES or not isinstance(hidden, str):
@@ -50,7 +50,7 @@ class NetworkSize:
                 self._handles.append(module.register_forward_hook(self._count))
         self._handles.append(model.register_forward_hook(self._first_pass_is_over))
 
-    def _count(self, module: Any, inputs: Any, output: Any) -> None:
+    def _count(self, module: object, inputs: object, output: object) -> None:
         first: Any = output[0] if isinstance(output, (tuple, list)) and output else output
         if hasattr(first, "numel") and getattr(first, "dim", lambda: 0)() > 0 and first.shape[0]:
             self._outputs += first.numel() // first.shape[0]

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from memfit.job.rounds import Round
 from memfit.units import format_seconds
@@ -21,7 +20,7 @@ def in_a_study() -> bool:
     return os.environ.get("NNI_PLATFORM", "") not in ("", "unittest")
 
 
-def proposed_settings() -> dict[str, Any]:
+def proposed_settings() -> dict[str, object]:
     """The hyperparameters the study proposes to this trial; none outside of a study."""
     return dict(import_module("nni").get_next_parameter() or {}) if in_a_study() else {}
 
@@ -60,7 +59,7 @@ def as_line(result: Round) -> str:
     return f"epoch {result.number}  {numbers or 'no metric'}  ({steps}{format_seconds(result.seconds)})"
 
 
-def as_record(result: Round) -> dict[str, Any]:
+def as_record(result: Round) -> dict[str, object]:
     """One epoch for a program; what is not finite is text, because JSON has no word for it."""
     metrics = {name: value if abs(value) < float("inf") else str(value) for name, value in result.metrics.items()}
     return {"epoch": result.number, "steps": result.num_steps, "seconds": result.seconds, "metrics": metrics}

@@ -46,7 +46,7 @@ class Extent:
 Tell = Callable[[Round], None]
 
 
-def train_all(built: Any, origin: str, extent: Extent, tell: Tell) -> Round | None:
+def train_all(built: object, origin: str, extent: Extent, tell: Tell) -> Round | None:
     """Train what was built; returns the last round, or None when nothing was reported."""
     last = None
     for last in _rounds(built, origin, extent):
@@ -54,7 +54,7 @@ def train_all(built: Any, origin: str, extent: Extent, tell: Tell) -> Round | No
     return last
 
 
-def _rounds(built: Any, origin: str, extent: Extent) -> Iterator[Round]:
+def _rounds(built: object, origin: str, extent: Extent) -> Iterator[Round]:
     if isinstance(built, Fitting):
         return _fitting_rounds(built, extent)
     if isgenerator(built):
@@ -64,14 +64,14 @@ def _rounds(built: Any, origin: str, extent: Extent) -> Iterator[Round]:
     return _training_rounds(as_training(built, origin), extent)
 
 
-def _is_metric(value: Any) -> bool:
+def _is_metric(value: object) -> bool:
     """A number, or named numbers; a dictionary with a model in it is a training."""
     if isinstance(value, Mapping):
         return "model" not in value
     return hasattr(value, "__float__") and not callable(value)
 
 
-def _own_round(number: int, value: Any, origin: str, seconds: float) -> Round:
+def _own_round(number: int, value: object, origin: str, seconds: float) -> Round:
     return Round(number=number, num_steps=None, seconds=seconds, metrics=as_metrics(value, origin))
 
 
@@ -85,7 +85,7 @@ def as_metrics(value: Any, origin: str) -> dict[str, float]:
         raise UsageError(f"{origin} reported what is no metric", found=repr(value)[:80], hint=hint) from None
 
 
-def _generated_rounds(metrics: Iterator[Any], origin: str, extent: Extent) -> Iterator[Round]:
+def _generated_rounds(metrics: Iterator[object], origin: str, extent: Extent) -> Iterator[Round]:
     """The user's function trains; each value it yields ends an epoch."""
     started = time.perf_counter()
     for number, value in enumerate(islice(metrics, extent.epochs), 1):
@@ -139,7 +139,7 @@ def _listen(training: Training) -> list[float]:
     return losses
 
 
-def _batches(training: Training, epoch: int, extent: Extent) -> Iterable[Any]:
+def _batches(training: Training, epoch: int, extent: Extent) -> Iterable[object]:
     """The batches of one epoch; without a data set, the one batch again and again."""
     if training.feed is not None:
         return training.feed(epoch)

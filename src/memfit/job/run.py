@@ -74,7 +74,7 @@ def _knows(function: Any, name: str) -> bool:
     return name in signature(function).parameters and name != "device"
 
 
-def _count(name: str, value: Any) -> int | None:
+def _count(name: str, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 1:
@@ -91,7 +91,7 @@ def _seed(seed: Any) -> None:
         numpy.random.seed(int(seed) % 2**32)
 
 
-def _announcement(job: JobDescription, built: Any, size: NetworkSize) -> str:
+def _announcement(job: JobDescription, built: object, size: NetworkSize) -> str:
     settings = " ".join(f"{name}={value}" for name, value in job.settings.items())
     parts = [f"{job.target} {settings}".strip()]
     if size.num_parameters is not None:

@@ -84,7 +84,7 @@ def batch_parts(training: Training, num_parts: int) -> Iterator[int]:
         training.batch = whole
 
 
-def cut_batch(batch: Any, num_parts: int) -> Sequence[Any]:
+def cut_batch(batch: object, num_parts: int) -> Sequence[object]:
     """A batch in equal parts along its first dimension: a tensor, a tuple of tensors or a dictionary of them."""
     sizes = {len(tensor) for tensor in _tensors_in(batch)}
     size = next(iter(sizes)) if len(sizes) == 1 else 0
@@ -99,7 +99,7 @@ def _slice_of(index: int, length: int, tensor: torch.Tensor) -> torch.Tensor:
     return tensor[index * length : (index + 1) * length]
 
 
-def _tensors_in(batch: Any) -> list[torch.Tensor]:
+def _tensors_in(batch: object) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ class Fitting:
     data: str = ""
 
 
-def as_training(built: Any, origin: str) -> Training:
+def as_training(built: object, origin: str) -> Training:
     """Read what a user's function returned: a Training, a step function, or model, optimizer, loss and batch."""
     if isinstance(built, Training):
         return built
@@ -125,7 +125,7 @@ def loss_of(training: Training) -> Any:
     return value
 
 
-def _forward(training: Training) -> Any:
+def _forward(training: Training) -> object:
     batch = training.batch
     if isinstance(batch, dict) or hasattr(batch, "keys"):
         outputs = training.model(**batch)

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from memfit.measure.new_run import default_folder
 from memfit.measure.session import Attachment
@@ -100,7 +100,7 @@ def _forget_earlier_peak() -> None:
 
 
 def measure_this_process(
-    folder: str | Path | None, *, overwrite: bool, interval_seconds: float | None = None, **settings: Any
+    folder: str | Path | None, *, overwrite: bool, interval_seconds: float | None = None, **settings: object
 ) -> MeasuredRun:
     """A measurement of this process, not yet started."""
     return MeasuredRun(folder, settings_for(interval_seconds, attached=True, **settings), overwrite=overwrite)

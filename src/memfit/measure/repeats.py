@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,7 @@ from memfit.errors import (
     UsageError,
 )
 from memfit.measure.session import JobEnd, check_command, run_command
+from memfit.records.live import LiveState
 from memfit.records.only_text import only_text
 from memfit.records.repeats import (
     PLAN_FILE,
@@ -147,8 +147,8 @@ class _Series:
         side = self.plan.side(label)
         shutil.rmtree(run, ignore_errors=True)
 
-        def on_live(live: dict[str, Any]) -> None:
-            self._tell(number, label, live.get("tree_bytes"))
+        def on_live(live: LiveState) -> None:
+            self._tell(number, label, live.tree_bytes)
 
         with chdir(side.working_folder):
             return run_command(

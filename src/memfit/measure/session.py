@@ -13,7 +13,6 @@ The command itself does nothing while the job runs but listen. Whatever dies, th
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -24,13 +23,27 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from memfit.errors import CommandNotFound, ProcessUnavailable, StorageError
 from memfit.measure import new_run
 from memfit.measure.counters import proc
+from memfit.measure.sampler.orders import (
+    AttachOrder,
+    JobFinished,
+    JobNotStarted,
+    JobStopped,
+    JobWatched,
+    LaunchOrder,
+    SamplerOrders,
+    StatusLine,
+    StatusReader,
+    StorageFailed,
+    encode_orders,
+)
 from memfit.measure.sampler.process_tree import become_subreaper
 from memfit.measure.terminal import Terminal
+from memfit.records.live import LiveState
 from memfit.records.run import Settings
 from memfit.runfolder.writer import RunWriter
 
@@ -44,7 +57,8 @@ STABLE_THRESHOLD_BYTES = 1024 * 1024
 """What --stable pins glibc's mmap threshold to: large blocks come from mmap and go back at once, so repeated runs
 agree."""
 
-Listener = Callable[[dict[str, Any]], None]
+Listener = Callable[[LiveState], None]
+SignalHandler = Callable[[int, FrameType | None], object] | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +90,13 @@ def run_command(
     check_command(command)
     clock_start_ns = time.monotonic_ns()
     new_run.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
-    environment = job_environment(folder, settings)
-    orders = {
-        "command": command,
-        "environment": environment,
-        "limit_bytes": settings.limit_bytes,
-        "grace_seconds": grace_seconds,
-        "live": on_live is not None,
-        **common_orders(folder, settings, clock_start_ns),
-    }
-    return _Supervisor(orders, on_live, output_file).run()
+    launch = LaunchOrder(
+        command=tuple(command),
+        environment=job_environment(folder, settings),
+        limit_bytes=settings.limit_bytes,
+        grace_seconds=grace_seconds,
+    )
+    return _Supervisor(orders_for(folder, settings, clock_start_ns), launch, on_live, output_file).run()
 
 
 def check_command(command: list[str]) -> None:
@@ -106,16 +117,18 @@ def check_command(command: list[str]) -> None:
         raise CommandNotFound(what, hint=hint)
 
 
-def common_orders(folder: Path, settings: Settings, clock_start_ns: int) -> dict[str, Any]:
-    """What the sampler must know in every mode."""
-    return {
-        "folder": str(folder.resolve()),
-        "clock_start_ns": clock_start_ns,
-        "interval_seconds": settings.interval_seconds,
-        "eased_interval_seconds": settings.eased_interval_seconds,
-        "ledger": settings.ledger_every is not None,
-        "assume_watts": settings.assume_watts,
-    }
+def orders_for(folder: Path, settings: Settings, clock_start_ns: int) -> SamplerOrders:
+    """What the sampler must know in every mode; the job and the pipe are added where they are known."""
+    return SamplerOrders(
+        folder=str(folder.resolve()),
+        clock_start_ns=clock_start_ns,
+        interval_seconds=settings.interval_seconds,
+        eased_interval_seconds=settings.eased_interval_seconds,
+        ledger=settings.ledger_every is not None,
+        assume_watts=settings.assume_watts,
+        status_fd=-1,
+        live=False,
+    )
 
 
 def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
@@ -136,7 +149,7 @@ def job_environment(folder: Path, settings: Settings) -> dict[str, str | None]:
 
 
 def start_sampler(
-    orders: dict[str, Any], pass_fds: tuple[int, ...], output_file: Path | None = None
+    orders: SamplerOrders, pass_fds: tuple[int, ...], output_file: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start the sampler; with `output_file` it and the job print there."""
     with sampler_command(orders) as (arguments, orders_fd):
@@ -148,7 +161,7 @@ def start_sampler(
 
 
 @contextlib.contextmanager
-def sampler_command(orders: dict[str, Any]) -> Iterator[tuple[list[str], int]]:
+def sampler_command(orders: SamplerOrders) -> Iterator[tuple[list[str], int]]:
     """The command of a sampler, and the open file with its orders, which it must inherit.
 
     A bare interpreter: no site-packages, no environment, memfit found by its place. The orders are no argument: they
@@ -158,7 +171,7 @@ def sampler_command(orders: dict[str, Any]) -> Iterator[tuple[list[str], int]]:
         f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); from memfit.measure.sampler.process import main; main()"
     )
     with os.fdopen(os.memfd_create("memfit-orders"), "wb") as stream:
-        stream.write(json.dumps(orders).encode())
+        stream.write(encode_orders(orders))
         stream.seek(0)
         yield [sys.executable, "-I", "-S", "-c", code, str(stream.fileno())], stream.fileno()
 
@@ -166,30 +179,33 @@ def sampler_command(orders: dict[str, Any]) -> Iterator[tuple[list[str], int]]:
 class _Supervisor:
     """Lives while the job runs: hears the sampler, forwards signals, handles the terminal."""
 
-    def __init__(self, orders: dict[str, Any], on_live: Listener | None, output_file: Path | None = None) -> None:
+    def __init__(
+        self, orders: SamplerOrders, launch: LaunchOrder, on_live: Listener | None, output_file: Path | None = None
+    ) -> None:
         self.orders = orders
+        self.launch = launch
         self.on_live = on_live
         self.output_file = output_file
         self.interrupted_by: int | None = None
         self.job_pid: int | None = None
-        self.end: dict[str, Any] | None = None
-        self.error: dict[str, Any] | None = None
+        self.end: JobFinished | None = None
+        self.error: JobNotStarted | None = None
         self.storage_problem = ""
         self.terminal = Terminal.of_this_process() if output_file is None else None
         self._early_signals: list[int] = []
-        self._handlers: dict[int, Any] = {}
+        self._handlers: dict[int, SignalHandler] = {}
 
     def run(self) -> JobEnd:
         become_subreaper()
         status_read, status_write = os.pipe()
-        self.orders |= {
-            "status_fd": status_write,
-            "terminal_fd": self.terminal.descriptor if self.terminal else None,
-            "ignored_signals": [int(n) for n in FORWARDED if signal.getsignal(n) is signal.SIG_IGN],
-        }
+        launch = self.launch._replace(
+            terminal_fd=self.terminal.descriptor if self.terminal else None,
+            ignored_signals=tuple(int(n) for n in FORWARDED if signal.getsignal(n) is signal.SIG_IGN),
+        )
+        orders = self.orders._replace(status_fd=status_write, live=self.on_live is not None, launch=launch)
         self._take_signals()
         try:
-            sampler = start_sampler(self.orders, (status_write,), self.output_file)
+            sampler = start_sampler(orders, (status_write,), self.output_file)
             os.close(status_write)
             self._listen(status_read)
             sampler.wait()
@@ -205,40 +221,40 @@ class _Supervisor:
 
     def _listen(self, status_read: int) -> None:
         """Hear the sampler until it closes its end."""
-        rest = b""
+        reader = StatusReader(status_read)
         while True:
             select.select([status_read], [], [])
-            chunk = os.read(status_read, 65536)
-            if not chunk:
+            lines = reader.read()
+            if lines is None:
                 return
-            *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                self._hear(json.loads(line))
+                self._hear(line)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        if "live" in message and self.on_live:
-            self.on_live(message["live"])
-        elif "job_pid" in message:
-            self.job_pid = message["job_pid"]
-            for number in self._early_signals:
-                self._forward(number)
-        elif "stopped" in message:
-            self._stop_with_the_job()
-        elif "storage" in message:
-            self.storage_problem = f"{message['storage']} after {message['seconds']:.1f} s"
-        elif "error" in message:
-            self.error = message
-        elif "ended" in message:
-            self.end = message["ended"]
+    def _hear(self, line: StatusLine) -> None:
+        match line:
+            case LiveState():
+                if self.on_live:
+                    self.on_live(line)
+            case JobWatched():
+                self.job_pid = line.pid
+                for number in self._early_signals:
+                    self._forward(number)
+            case JobStopped():
+                self._stop_with_the_job()
+            case StorageFailed():
+                self.storage_problem = _storage_problem(line)
+            case JobNotStarted():
+                self.error = line
+            case JobFinished():
+                self.end = line
 
     def _after_the_sampler(self, code: int) -> None:
         """The sampler is gone: normally after the job; otherwise the job is ours now and we wait for it."""
         if self.error is not None:
-            command = self.orders["command"]
-            shutil.rmtree(self.orders["folder"], ignore_errors=True)
+            shutil.rmtree(self.orders.folder, ignore_errors=True)
             raise CommandNotFound(
-                f"{command[0]!r} could not be started",
-                found=self.error["error"],
+                f"{self.launch.command[0]!r} could not be started",
+                found=self.error.error,
                 hint="check that it is a program for this machine",
             )
         if self.end is not None:
@@ -250,36 +266,36 @@ class _Supervisor:
         self.end = self._wait_for_the_job()
         self._write_end_ourselves(code)
 
-    def _wait_for_the_job(self) -> dict[str, Any]:
+    def _wait_for_the_job(self) -> JobFinished:
         assert self.job_pid is not None
         while True:
             try:
                 _, status = os.waitpid(self.job_pid, os.WUNTRACED)
             except ChildProcessError:
-                return {"exit_code": None, "signal": None}
+                return JobFinished()
             if os.WIFSTOPPED(status):
                 self._stop_with_the_job()
                 continue
             code = os.waitstatus_to_exitcode(status)
-            return {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+            return JobFinished(exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
 
     def _write_end_ourselves(self, sampler_code: int) -> None:
-        now_us = (time.monotonic_ns() - self.orders["clock_start_ns"]) // 1000
-        writer = RunWriter(self.orders["folder"])
+        now_us = (time.monotonic_ns() - self.orders.clock_start_ns) // 1000
+        writer = RunWriter(self.orders.folder)
         how = f"signal {-sampler_code}" if sampler_code < 0 else f"exit code {sampler_code}"
         writer.event(
             "note",
             now_us,
             message=f"the sampler process died ({how}) while the job ran; samples end there, the job was not disturbed",
         )
-        writer.event("job_ended", now_us, **(self.end or {}))
+        writer.event("job_ended", now_us, **(self.end or JobFinished())._asdict())
         writer.close()
 
     def _job_end(self) -> JobEnd:
-        end = self.end or {}
+        end = self.end or JobFinished()
         return JobEnd(
-            exit_code=end.get("exit_code"),
-            signal=end.get("signal"),
+            exit_code=end.exit_code,
+            signal=end.signal,
             storage_problem=self.storage_problem,
             interrupted_by=self.interrupted_by,
         )
@@ -319,6 +335,10 @@ class _Supervisor:
             os.killpg(self.job_pid, signal.SIGCONT)
 
 
+def _storage_problem(line: StorageFailed) -> str:
+    return f"{line.error} after {line.seconds:.1f} s"
+
+
 # ---- a program that is already running ---------------------------------------------------------------------------
 
 
@@ -330,28 +350,25 @@ class Attachment:
         self.folder = folder
         self._clock_start_ns = clock_start_ns = time.monotonic_ns()
         new_run.create(folder, command, settings, clock_start_ns, overwrite=overwrite)
-        self._status_read, status_write = os.pipe()
+        status_read, status_write = os.pipe()
+        self._status = StatusReader(status_read)
         control_read, self._control_write = os.pipe()
-        orders = common_orders(folder, settings, clock_start_ns)
-        orders |= {"pid": pid, "status_fd": status_write, "control_fd": control_read, "live": live}
+        orders = orders_for(folder, settings, clock_start_ns)._replace(
+            status_fd=status_write, live=live, attach=AttachOrder(pid=pid, control_fd=control_read)
+        )
         self._sampler = start_sampler(orders, (status_write, control_read))
         os.close(status_write)
         os.close(control_read)
-        self._rest = b""
         self.storage_problem = ""
 
-    def messages(self, timeout_seconds: float | None = None) -> list[dict[str, Any]] | None:
+    def messages(self, timeout_seconds: float | None = None) -> list[StatusLine] | None:
         """What the sampler has said meanwhile; None when it is gone."""
-        if not select.select([self._status_read], [], [], timeout_seconds)[0]:
+        if not select.select([self._status.descriptor], [], [], timeout_seconds)[0]:
             return []
-        chunk = os.read(self._status_read, 65536)
-        if not chunk:
-            return None
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        heard = [json.loads(line) for line in lines]
-        for message in heard:
-            if "storage" in message:
-                self.storage_problem = f"{message['storage']} after {message['seconds']:.1f} s"
+        heard = self._status.read()
+        for line in heard or ():
+            if isinstance(line, StorageFailed):
+                self.storage_problem = _storage_problem(line)
         return heard
 
     def follow(self, duration_seconds: float | None, on_live: Listener | None) -> None:
@@ -359,9 +376,9 @@ class Attachment:
         deadline = time.monotonic() + duration_seconds if duration_seconds is not None else None
         try:
             while (heard := self.messages(_seconds_left(deadline))) is not None:
-                for message in heard:
-                    if "live" in message and on_live:
-                        on_live(message["live"])
+                for line in heard:
+                    if isinstance(line, LiveState) and on_live:
+                        on_live(line)
                 if deadline is not None and time.monotonic() >= deadline:
                     break
         except KeyboardInterrupt:
@@ -387,7 +404,7 @@ class Attachment:
         while self.messages(10.0):
             continue
         self._sampler.wait()
-        os.close(self._status_read)
+        os.close(self._status.descriptor)
 
 
 def _seconds_left(deadline: float | None) -> float:

@@ -31,7 +31,7 @@ def main() -> None:
             _write({"type": name, "kind": kind, "answer": answer, "seconds": time.perf_counter() - started})
 
 
-def _attempt(product: Callable[[Any], tuple[torch.Tensor, float]], dtype: Any) -> str:
+def _attempt(product: Callable[[object], tuple[torch.Tensor, float]], dtype: object) -> str:
     """'right', 'wrong', or what torch said when it refused."""
     try:
         result, expected = product(dtype)
@@ -67,7 +67,7 @@ def attention(dtype: Any) -> tuple[torch.Tensor, float]:
     return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).round(decimals=2), 1
 
 
-def _write(line: dict[str, Any]) -> None:
+def _write(line: dict[str, object]) -> None:
     print(json.dumps(line), flush=True)
 
 

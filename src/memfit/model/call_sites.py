@@ -33,7 +33,7 @@ class CallSite:
         return self._entry(*args, **kwargs)
 
     @property
-    def _own(self) -> Callable[..., Any]:
+    def _own(self) -> Callable[..., object]:
         return self.module._call_impl if self.compiled is None else self.compiled
 
     def put(self, layers: list[Layer]) -> None:
@@ -42,14 +42,14 @@ class CallSite:
         for layer in layers:
             self._entry = partial(_through, layer, self._entry)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
 
-def _through(layer: Layer, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _through(layer: Layer, proceed: Callable[..., object], *args: object, **kwargs: object) -> object:
     return layer(proceed, args, kwargs)
 
 
@@ -104,7 +104,7 @@ def watching(places: list[tuple[torch.nn.Module, Before | None, After | None]]) 
 def watcher(before: Before | None, after: After | None) -> Layer:
     """A layer that only looks."""
 
-    def layer(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def layer(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if before is not None:
             before(args, kwargs)
         output = proceed(*args, **kwargs)

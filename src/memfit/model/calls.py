@@ -125,13 +125,13 @@ class _Watch(TorchDispatchMode):
         self.numbers = Numbers()
         self.is_open = True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
             self._note(tree_leaves((args, kwargs)), tensors_of(result))
         return result
 
-    def _note(self, given: list[Any], made: list[torch.Tensor]) -> None:
+    def _note(self, given: list[object], made: list[torch.Tensor]) -> None:
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
         for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
@@ -187,10 +187,10 @@ def _hooks(
         yield
 
 
-def _begun(watch: _Watch, name: str, module: torch.nn.Module, given: Any) -> Call:
+def _begun(watch: _Watch, name: str, module: torch.nn.Module, given: object) -> Call:
     shape: list[str] = []
 
-    def kept(leaf: Any) -> Any:
+    def kept(leaf: object) -> object:
         shape.append("tensor" if isinstance(leaf, torch.Tensor) else "value")
         return watch.numbers.seen(leaf)
 

@@ -63,7 +63,7 @@ def _lay(container: Any, content: Any) -> None:
         (container.extend if isinstance(container, deque) else container.update)(content)
 
 
-def _is_container(value: Any) -> bool:
+def _is_container(value: object) -> bool:
     return isinstance(value, (list, dict, set, deque)) and not isinstance(value, torch.Size)
 
 
@@ -99,7 +99,7 @@ class Noted:
         return Noted(self.places, tensors, [(each, each.get_state()) for each, _ in self.generators])
 
 
-def note(roots: Iterable[Any], shelves: Iterable[MutableMapping[str, Any]] = ()) -> Noted:
+def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]] = ()) -> Noted:
     """Note the containers and objects that can be reached from some values, and these dictionaries."""
     noted, seen = Noted(), set[int]()
     waiting: list[tuple[Any, int]] = [(value, 0) for value in roots]
@@ -117,7 +117,7 @@ def note(roots: Iterable[Any], shelves: Iterable[MutableMapping[str, Any]] = ())
     return noted
 
 
-def _open(value: Any, noted: Noted) -> Iterable[Any]:
+def _open(value: Any, noted: Noted) -> Iterable[object]:
     """Note a value, and say what lies in it."""
     if isinstance(value, torch.Tensor):
         noted.tensors.append((value, value._version))
@@ -140,7 +140,7 @@ def _open(value: Any, noted: Noted) -> Iterable[Any]:
     return below
 
 
-def closed_over(function: Any) -> list[Any]:
+def closed_over(function: object) -> list[object]:
     """What a function carries with it: cells, bound arguments, the object of a method."""
     found: list[Any] = []
     for cell in getattr(function, "__closure__", None) or ():
@@ -176,7 +176,7 @@ class HookTables:
             _installed_by_models.update(filter(None, (_code_of(table[key]) for key in table if key not in content)))
 
 
-def _code_of(hook: Any) -> types.CodeType | None:
+def _code_of(hook: object) -> types.CodeType | None:
     return getattr(hook, "__code__", None)
 
 
@@ -211,7 +211,7 @@ class Watch:
         self._shelves = [*shelves, *(module.__dict__ for module in modules)]
         self._noted: Noted | None = None
 
-    def _carried(self) -> tuple[list[Any], list[torch.nn.Module]]:
+    def _carried(self) -> tuple[list[object], list[torch.nn.Module]]:
         """What hooks below and replaced forwards have closed over: values, and modules from elsewhere."""
         functions = [m.__dict__["forward"] for m in self.modules if "forward" in m.__dict__]
         functions += [hook for hooks, _ in self._hooks for hook in hooks.values()]
@@ -266,7 +266,7 @@ class State:
     given: Noted | None = None
 
     @classmethod
-    def now(cls, watch: Watch, given: Sequence[Any] = ()) -> State:
+    def now(cls, watch: Watch, given: Sequence[object] = ()) -> State:
         """Note the state of modules, and of objects among the arguments of a call."""
         objects = [value for value in given if not isinstance(value, (torch.Tensor, *_PLAIN))]
         attributes = watch.attributes()
@@ -299,7 +299,7 @@ class State:
 
 
 @contextlib.contextmanager
-def laid_back(watch: Watch, state: State, given: Sequence[Any]) -> Iterator[None]:
+def laid_back(watch: Watch, state: State, given: Sequence[object]) -> Iterator[None]:
     """Run with the state of an earlier moment, and leave the present one."""
     now = State.now(watch, given)
     state.lay()

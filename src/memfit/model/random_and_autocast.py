@@ -25,7 +25,7 @@ class Drawing:
         """Whether the next call has to be looked at."""
         return self.draws or self.num_calls < _LEARNING_CALLS
 
-    def before(self) -> Any:
+    def before(self) -> object:
         """The state before a call; None when it is not watched."""
         return _other_generators() if self.is_watched else None
 
@@ -38,7 +38,7 @@ class Drawing:
         return before
 
 
-def _other_generators() -> tuple[Any, Any]:
+def _other_generators() -> tuple[object, object]:
     from numpy import random as numpy_random
 
     return random.getstate(), numpy_random.get_state()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -213,7 +212,7 @@ def _called_alike(this: Call, following: Call) -> bool:
     return True
 
 
-def same_argument(mine: Any, other: Any) -> bool:
+def same_argument(mine: object, other: object) -> bool:
     """The same object, or an equal plain value."""
     if mine is other:
         return True

@@ -63,7 +63,7 @@ class Job:
         return torch.device("cpu") if first is None else first.device
 
 
-def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: Any, name: str = "") -> Job:
+def job_of(model: Any, batch: Any, loss: Callable[..., object] | None, optimizer: Any, name: str = "") -> Job:
     """A job from the four things everybody has."""
     if not isinstance(model, torch.nn.Module):
         raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
@@ -75,7 +75,7 @@ def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: A
         )
     job = Job(model=model, run=lambda: None, optimizer=optimizer, batch=batch, name=name)
 
-    def run() -> Any:
+    def run() -> object:
         value = _loss_of(model, batch, loss)
         job.seen["loss"] = value.detach()
         value.backward()
@@ -85,7 +85,7 @@ def job_of(model: Any, batch: Any, loss: Callable[..., Any] | None, optimizer: A
     return job
 
 
-def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., Any] | None) -> torch.Tensor:
+def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., object] | None) -> torch.Tensor:
     if isinstance(batch, dict) or hasattr(batch, "keys"):
         outputs = model(**batch)
         value = outputs.loss if loss is None else loss(outputs, batch)

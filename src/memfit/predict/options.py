@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -68,7 +68,7 @@ def flag_of(name: str) -> str:
     return FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
-def given_options(options: PredictOptions) -> dict[str, Any]:
+def given_options(options: PredictOptions) -> dict[str, object]:
     """The options that differ from their defaults."""
     values = {name: getattr(options, name) for name in options.__struct_fields__}
     return {name: value for name, value in values.items() if value != getattr(DEFAULTS, name)}

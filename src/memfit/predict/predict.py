@@ -52,7 +52,8 @@ def predict(
     engine = choose_engine(question)
     if question.options.lengths and not question.options.choose_batches:
         return predict_lengths(question.options.lengths, question, predict_by(engine))
-    prediction = predict_once(engine, question)
+    started = time.perf_counter()
+    prediction = assemble(question, engine.run(question), started)
     if _would_be_nearer_on_phantom(engine, question):
         said = other_engine(question)
         prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))

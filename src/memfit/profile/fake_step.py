@@ -18,7 +18,7 @@ from memfit.model.step import Job, build_job, leaving_no_trace, storage_bytes, t
 from memfit.records.plan import Stage
 
 
-def draft_of(build: Callable[[], Any], name: str) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
+def draft_of(build: Callable[[], object], name: str) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
     """Build a training on fake tensors, watch one step, and name its stages; with notes."""
     try:
         with _replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
@@ -152,7 +152,7 @@ class _Kept:
             self.maker.setdefault(key, self.stage)
         return tensor
 
-    def ended(self, stage: int, output: Any) -> None:
+    def ended(self, stage: int, output: object) -> None:
         """Note what a stage returned."""
         tensors = tensors_of(output)
         self.held += tensors
@@ -185,7 +185,7 @@ def _watch_kept(job: Job, layout: Layout) -> _Kept:
     places: list[tuple[torch.nn.Module, Before | None, After | None]] = []
 
     def starting(index: int) -> Before:
-        def before(*_: Any) -> None:
+        def before(*_: object) -> None:
             kept.stage = index
 
         return before

@@ -102,7 +102,7 @@ class _Watch(TorchDispatchMode):
         known = self._storages.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
         return None if known is None or known[0].expired() else known[1]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
         kwargs, number = kwargs or {}, len(self.operators)
         given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         shapes_only = name_of(func) in SHAPES_ONLY
@@ -143,7 +143,7 @@ class _Watch(TorchDispatchMode):
             seen.makes.append(len(self.tensors))
             self.tensors.append(_Tensor(storage.nbytes(), number, output, storage.data_ptr(), [number]))
 
-    def pack(self, tensor: torch.Tensor) -> Any:
+    def pack(self, tensor: torch.Tensor) -> object:
         """Note what autograd saves."""
         number = self.number_of(tensor)
         if number is None:
@@ -211,7 +211,7 @@ def _run(job: Job, *, keeps: bool) -> tuple[_Watch, Record]:
 def _watched(model: torch.nn.Module, watch: _Watch) -> Iterator[None]:
     """Let a watch see the outermost forward of a model."""
 
-    def around(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def around(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not may_record():
             return proceed(*args, **kwargs)
         watch.num_forwards += 1

@@ -23,7 +23,9 @@ FUSED = " + "
 class Counter(Protocol):
     """Counts the work of operators."""
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made_bytes: int) -> None: ...
+    def note(
+        self, func: object, args: tuple[object, ...], kwargs: dict[str, object], result: object, made_bytes: int
+    ) -> None: ...
 
 
 class HasModel(Protocol):
@@ -69,7 +71,7 @@ class _Watch(TorchDispatchMode, Generic[C]):
         super().__init__()
         self.counters, self.stage = counters, 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         known = {_storage(value) for value in args if isinstance(value, torch.Tensor)}
         result = func(*args, **kwargs)
@@ -97,7 +99,7 @@ def _follow(model: torch.nn.Module, draft: Sequence[Stage], watch: _Watch[Any]) 
 
 
 def _set(watch: _Watch[Any], stage: int) -> Callable[..., None]:
-    def hook(*_: Any) -> None:
+    def hook(*_: object) -> None:
         watch.stage = stage
 
     return hook

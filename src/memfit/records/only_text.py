@@ -22,7 +22,7 @@ def only_text(value: Any) -> Any:
     return value
 
 
-def decode_lenient(raw: bytes | str) -> Any:
+def decode_lenient(raw: bytes | str) -> object:
     """JSON with lone surrogates, as Python's `json` writes them; raises ValueError or RecursionError."""
     return only_text(json.loads(raw, parse_constant=_refuse))
 

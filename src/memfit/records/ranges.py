@@ -7,7 +7,7 @@ reader meets a size of 2^64 bytes or a negative time.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -35,7 +35,7 @@ Number = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-def is_plausible(value: Any, name: str = "") -> bool:
+def is_plausible(value: object, name: str = "") -> bool:
     """Whether every number in a record read from disk is one that a computer can have: sizes, counts and times."""
     if isinstance(value, msgspec.Struct):
         return all(is_plausible(getattr(value, field), field) for field in value.__struct_fields__)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from memfit.records.figure import Figure, unknown
+from memfit.records.live import LiveState
 
 STUDY_FORMAT = "memfit-study"
 STUDY_VERSION = 1
@@ -307,7 +308,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str = ""
 
 
-def flatten_parameters(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_parameters(parameters: dict[str, object], prefix: str = "") -> dict[str, object]:
     """One value per path; a dict with `_name` is a branch, every other value stands for itself."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -321,7 +322,7 @@ def flatten_parameters(parameters: dict[str, Any], prefix: str = "") -> dict[str
     return flat
 
 
-def finite_or_reason(value: Any) -> tuple[float | None, str]:
+def finite_or_reason(value: object) -> tuple[float | None, str]:
     """A reported value as a finite number, or None and what it was instead."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None, f"{value!r} is not a number"
@@ -337,6 +338,16 @@ def finite_or_reason(value: Any) -> tuple[float | None, str]:
 # How far is a running study?
 
 
+class LiveTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a trial that runs."""
+
+    number: int
+    seconds: float | None = None
+    """Since this session knows of it; None for a trial on another machine."""
+    state: LiveState | None = None
+    """None where nobody asked the sampler, or it has said nothing yet."""
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """A study while it runs, for the eye."""
 
@@ -348,6 +359,5 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Since this session began."""
     seconds_left: float | None
     """None when there is nothing to estimate from."""
-    live: tuple[dict[str, Any], ...] = ()
-    """What is known of each running trial."""
+    live: tuple[LiveTrial, ...] = ()
     is_ending: bool = False

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -67,7 +66,7 @@ def rerun_settings(
     )
 
 
-def _drawn(settings: StudySettings, count: int, seed: int) -> list[dict[str, Any]]:
+def _drawn(settings: StudySettings, count: int, seed: int) -> list[dict[str, object]]:
     from memfit.study.space.sampling import generator_for, random_draws
 
     space = settings.space
@@ -113,7 +112,7 @@ def rerun_of(study: Study) -> Rerun:
     )
 
 
-def _row(row: int, point: dict[str, Any], published: Figure, new: list[TrialRecord]) -> RerunRow:
+def _row(row: int, point: dict[str, object], published: Figure, new: list[TrialRecord]) -> RerunRow:
     done = [trial for trial in new if trial.kind == "done"]
     systems = [
         trial.average.value + trial.background.value

@@ -100,12 +100,12 @@ def parse_marks(text: MarksText, *, process: int, clock_start_ns: int) -> MarksF
     return _Reader(process, clock_start_ns).read(pid if isinstance(pid, int) else 0, _rank(head), lines[1:])
 
 
-def _rank(head: dict[str, Any]) -> int | None:
+def _rank(head: dict[str, object]) -> int | None:
     rank, size = head.get("rank"), head.get("world_size")
     return rank if isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size < 1 << 31 and size > 1 else None
 
 
-def _json(text: str) -> dict[str, Any]:
+def _json(text: str) -> dict[str, object]:
     try:
         value = decode_lenient(text)
     except (ValueError, RecursionError):

@@ -8,7 +8,6 @@ folder that is not a run, a newer format or a header that cannot be parsed is an
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -74,7 +73,7 @@ def read_header(folder: Path) -> RunHeader:
         raise DamagedRecord(f"{path} does not hold a run header", found=str(error), hint="measure again") from None
 
 
-def _decode(raw: bytes) -> Any:
+def _decode(raw: bytes) -> object:
     """A JSON document; also one of an older memfit, which wrote bytes that are no text as they were."""
     try:
         return msgspec.json.decode(raw)
@@ -84,7 +83,7 @@ def _decode(raw: bytes) -> Any:
         return decode_lenient(raw)
 
 
-def _check_version(folder: Path, version: Any) -> None:
+def _check_version(folder: Path, version: object) -> None:
     if not isinstance(version, int) or version < 1:
         raise DamagedRecord(f"{folder} has no format version", found=repr(version), hint="measure again")
     if version > layout.FORMAT_VERSION:

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memfit.records import layout
 from memfit.records.only_text import only_text
+
+if TYPE_CHECKING:
+    from pathlib import Path  # not loaded: the sampler's own size is the floor of what a job's high-water mark can show
 
 
 class RunWriter:
     """Appends to a run folder; a full disk stops the writing, never the caller."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
         self.failure: OSError | None = None
         """The first error of the disk; after it nothing more is written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._samples = os.open(self.folder / layout.SAMPLES_FILE, flags, 0o644)
-        self._events = os.open(self.folder / layout.EVENTS_FILE, flags, 0o644)
+        self._samples = os.open(os.path.join(folder, layout.SAMPLES_FILE), flags, 0o644)
+        self._events = os.open(os.path.join(folder, layout.EVENTS_FILE), flags, 0o644)
         self._pending = bytearray()
 
     def sample(
@@ -64,10 +65,10 @@ class RunWriter:
             self.failure = error
 
 
-def write_header(folder: str | Path, header: dict[str, Any]) -> None:
+def write_header(folder: str | Path, header: dict[str, object]) -> None:
     """Write run.json whole or not at all; bytes of a command or a path that are no text stand there as U+FFFD."""
-    target = Path(folder) / layout.HEADER_FILE
-    draft = target.with_suffix(".json.part")
+    target = os.path.join(folder, layout.HEADER_FILE)
+    draft = f"{target}.part"
     with open(draft, "w", encoding="utf-8") as stream:
         facts = {"format": layout.FORMAT_NAME, "format_version": layout.FORMAT_VERSION, **header}
         json.dump(only_text(facts), stream, indent=1)

@@ -15,7 +15,7 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=_array)
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """Encode; nan and infinity become null and bytes that are no text U+FFFD, so that every JSON reader takes it."""
     try:
         return msgspec.json.encode(value, enc_hook=_array)
@@ -23,7 +23,7 @@ def to_json(value: Any) -> bytes:
         return msgspec.json.encode(only_text(plain(value)))
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> object:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

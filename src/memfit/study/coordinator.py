@@ -26,6 +26,7 @@ from memfit.job.network_size import known_size
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.engine.engine import SearchEngine
 from memfit.study.folder import new_id
+from memfit.study.options import StudyOptions
 from memfit.study.storage.facts import Proposed, Started, StudyExtent, now_text, study_of
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.files import Report, final_of, intermediates_of
@@ -45,19 +46,12 @@ WAIT_SECONDS = 0.5
 class StudyWatcher(Protocol):
     """Receives the progress."""
 
+    has_line: bool
+    """Whether `tick` shows anything; then the memory of running trials is sampled for it."""
+
     def ended(self, trial: TrialRecord, standing: Standing) -> None: ...
     def note(self, sentence: str) -> None: ...
     def tick(self, standing: Standing) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What is asked of this session and is no part of the study."""
-
-    profile: bool = False
-    predict: bool = True
-    live: bool = False
-    interval_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +64,7 @@ class Coordinator:
     runner: Runner
     gpus: GpuPool
     watcher: StudyWatcher
-    options: RunOptions
+    options: StudyOptions
     engine: SearchEngine = field(init=False)
     predictor: TrialPredictor = field(init=False)
     orders: dict[int, TrialOrder] = field(default_factory=dict)
@@ -200,12 +194,11 @@ class Coordinator:
             metric=settings.goal.metric,
             limit_bytes=settings.memory.limit_bytes,
             max_seconds=settings.max_trial_seconds,
-            interval_seconds=self.options.interval_seconds,
             gpu_indices=self.gpus.take(trial.number),
             num_gpus=settings.gpus.num_gpus,
             route=settings.nni,
             profile=self.options.profile,
-            live=self.options.live,
+            live=self.watcher.has_line,
             predicted_peak=trial.predicted_peak,
             run_folder=f"{name}/run",
         )
@@ -333,7 +326,7 @@ class Coordinator:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _interrupt(self, number: int, _: Any) -> None:
+    def _interrupt(self, number: int, _: object) -> None:
         """Only count: what is to be done is done between two rounds, where nothing is half done."""
         self._num_interrupts += 2 if number == signal.SIGTERM else 1
 

@@ -11,8 +11,9 @@ import msgspec
 from memfit.errors import MissingExtra, StorageError, UsageError
 from memfit.records.study import GpuWish, Standing, Study, StudySettings
 from memfit.study import folder as study_folder
-from memfit.study.coordinator import Coordinator, RunOptions, StudyWatcher, extent_of
+from memfit.study.coordinator import Coordinator, StudyWatcher, extent_of
 from memfit.study.json_file import write_study_json
+from memfit.study.options import StudyOptions
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.gpus import GpuPool, make_pool
@@ -32,11 +33,11 @@ class Session:
         self.why_stopped = ""
         self.was_interrupted = False
 
-    def run(self, watcher: StudyWatcher, options: RunOptions, cluster: str = "") -> Study:
+    def run(self, watcher: StudyWatcher, options: StudyOptions) -> Study:
         """Run until nothing is left to do, and leave the whole study in study.json as well."""
-        runner = self._runner(cluster)
+        runner = self._runner(options.on)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
-        gpus = GpuPool(GpuWish(), ()) if cluster else make_pool(self.settings.gpus)
+        gpus = GpuPool(GpuWish(), ()) if options.on else make_pool(self.settings.gpus)
         coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options)
         try:
             coordinator.run()
@@ -63,37 +64,36 @@ class Session:
         self.log.storage.close()
 
 
-def open_session(
-    settings: StudySettings | None,
-    folder: str | Path | None,
-    watcher: StudyWatcher,
-    *,
-    storage: str = "",
-    overwrite: bool = False,
-    max_trials: int | None = None,
-    concurrency: int | None = None,
-) -> Session:
+def open_session(settings: StudySettings | None, options: StudyOptions, watcher: StudyWatcher) -> Session:
     """Begin a study, or go on with the one in the folder; `settings` None means: as it is stored."""
-    if settings is None and folder is None:
-        raise UsageError("there is nothing to run", hint="memfit study FILE, or memfit study resume FOLDER")
-    path = Path(folder) if folder is not None else study_folder.default_folder(settings)  # pyright: ignore[reportArgumentType]
-    if overwrite:
+    path = _folder_of(settings, options)
+    if options.overwrite:
         study_folder.remove(path)
     where = study_folder.find(path)
     is_new = where is None
     if where is None:
         if settings is None:
             raise UsageError(f"{path} is not a study", hint="give the folder that `memfit study` wrote")
-        where = study_folder.create(path, storage)
-    log = StudyLog(study_folder.storage_of(path, where, storage), where.study_id, path, watcher.note)
+        where = study_folder.create(path, options.storage)
+    log = StudyLog(study_folder.storage_of(path, where, options.storage), where.study_id, path, watcher.note)
     try:
         _hold(log, path)
-        settings = _begin(log, settings) if is_new and settings else _go_on(log, settings, path)
-        settings = _extended(log, settings, max_trials, concurrency)
+        if settings is None:
+            settings = _extended(log, _go_on(log, None, path), options)
+        else:
+            settings = _begin(log, settings) if is_new else _go_on(log, settings, path)
     except BaseException:
         log.storage.close()
         raise
     return Session(path, log, settings, is_new=is_new)
+
+
+def _folder_of(settings: StudySettings | None, options: StudyOptions) -> Path:
+    if options.output is not None:
+        return Path(options.output)
+    if settings is None:
+        raise UsageError("there is nothing to run", hint="memfit study FILE, or memfit study resume FOLDER")
+    return study_folder.default_folder(settings)
 
 
 def _require_distributed() -> None:
@@ -129,11 +129,12 @@ def _go_on(log: StudyLog, asked: StudySettings | None, path: Path) -> StudySetti
     return _stored_extent(log, stored, wanted)
 
 
-def _extended(log: StudyLog, settings: StudySettings, max_trials: int | None, concurrency: int | None) -> StudySettings:
+def _extended(log: StudyLog, settings: StudySettings, options: StudyOptions) -> StudySettings:
+    """The stored settings, with as many trials and as wide as this session asks for."""
     wanted = msgspec.structs.replace(
         settings,
-        max_trials=settings.max_trials if max_trials is None else max_trials,
-        concurrency=settings.concurrency if concurrency is None else concurrency,
+        max_trials=settings.max_trials if options.trials is None else options.trials,
+        concurrency=settings.concurrency if options.concurrency is None else options.concurrency,
     )
     return _stored_extent(log, settings, wanted)
 
@@ -146,6 +147,8 @@ def _stored_extent(log: StudyLog, stored: StudySettings, wanted: StudySettings) 
 
 class SilentStudy:
     """A watcher that keeps the notes and says nothing."""
+
+    has_line = False
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memfit.job.description import JobDescription
 from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import DeviceSpec
@@ -17,7 +15,7 @@ from memfit.records.prediction import Prediction
 USUAL_STEPS = 2
 
 
-def on_phantom(job: JobDescription, device: DeviceSpec, *, snapshot_path: str = "", **options: Any) -> Prediction:
+def on_phantom(job: JobDescription, device: DeviceSpec, *, snapshot_path: str = "", **options: object) -> Prediction:
     """Predict a job on the phantom GPU; options are those of `PredictOptions`."""
     return predict_once(PhantomEngine(snapshot_path), _question(job, device, options))
 
@@ -28,13 +26,13 @@ def on_fake_tensors(
     *,
     fork_server: ForkServer | None = None,
     with_smallest: bool = True,
-    **options: Any,
+    **options: object,
 ) -> Prediction:
     """Predict a job on fake tensors; options are those of `PredictOptions`."""
     return predict_once(FakeEngine(), _question(job, device, options, fork_server, with_smallest))
 
 
-def question_about(job: JobDescription, device: DeviceSpec, **options: Any) -> Question:
+def question_about(job: JobDescription, device: DeviceSpec, **options: object) -> Question:
     """A question as either engine is asked it."""
     return _question(job, device, options)
 
@@ -42,7 +40,7 @@ def question_about(job: JobDescription, device: DeviceSpec, **options: Any) -> Q
 def _question(
     job: JobDescription,
     device: DeviceSpec,
-    options: dict[str, Any],
+    options: dict[str, object],
     fork_server: ForkServer | None = None,
     with_smallest: bool = True,
 ) -> Question:

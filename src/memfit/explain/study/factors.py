@@ -40,7 +40,7 @@ class Factor:
     num_distinct: int = 0
 
 
-def factors_of(values: tuple[dict[str, Any], ...]) -> tuple[list[list[Factor]], list[str]]:
+def factors_of(values: tuple[dict[str, object], ...]) -> tuple[list[list[Factor]], list[str]]:
     """For every hyperparameter that varied, its possible encodings; and the names of those that did not."""
     expanded = [_expand(row) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
@@ -54,11 +54,11 @@ def factors_of(values: tuple[dict[str, Any], ...]) -> tuple[list[list[Factor]], 
     return factors, constant
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     return (type(value).__name__ if isinstance(value, bool) else "", repr(value))
 
 
-def widths_in(value: Any) -> list[int] | None:
+def widths_in(value: object) -> list[int] | None:
     """The layer widths that a value lists; None when it lists none."""
     if isinstance(value, str) and _WIDTHS.fullmatch(value.strip()):
         return [int(width) for width in value.strip().split("-")]
@@ -67,7 +67,7 @@ def widths_in(value: Any) -> list[int] | None:
     return None
 
 
-def _expand(row: dict[str, Any]) -> dict[str, Any]:
+def _expand(row: dict[str, object]) -> dict[str, object]:
     """Lists of widths become two numbers."""
     expanded: dict[str, Any] = {}
     for name, value in row.items():
@@ -111,7 +111,7 @@ def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[[A
     )
 
 
-def _choice(name: str, column: list[Any]) -> Factor:
+def _choice(name: str, column: list[object]) -> Factor:
     keys = [_key(value) for value in column]
     ranked = [key for key, _ in Counter(keys).most_common()]
     shown = dict(zip(keys, column, strict=True))

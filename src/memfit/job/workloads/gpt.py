@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
@@ -70,7 +68,7 @@ def build_gpt(
     data: str | None = None,
     device: str = "cpu",
     dtype: str = "float32",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """Predict the next token; `dtype` is the type of the parameters, `precision` that of autocast.
 

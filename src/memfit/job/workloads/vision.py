@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -84,7 +83,7 @@ def build_resnet18(
     checkpoint: bool = False,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """ResNet-18; `data` is an image set, resized to `size`."""
     model = ResNet((2, 2, 2, 2), False, classes or _classes_of(data), checkpoint).to(device)
@@ -99,7 +98,7 @@ def build_resnet50(
     checkpoint: bool = False,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """ResNet-50; `data` is an image set, resized to `size`."""
     model = ResNet((3, 4, 6, 3), True, classes or _classes_of(data), checkpoint).to(device)
@@ -111,7 +110,7 @@ def _classes_of(data: str | None) -> int:
 
 
 def _train(
-    model: ResNet, batch_size: int, size: int, data: str | None, device: str, recipe: dict[str, Any]
+    model: ResNet, batch_size: int, size: int, data: str | None, device: str, recipe: dict[str, object]
 ) -> Training:
     images = torch.randn(batch_size, 3, size, size, device=device)
     labels = torch.randint(0, model.head.out_features, (batch_size,), device=device)
@@ -217,7 +216,7 @@ def build_densenet121(
     classes: int | None = None,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """DenseNet-121; `data` is an image set, resized to `size`."""
     model = DenseNet(DEPTHS, growth, classes or (1000 if data is None else NUM_CLASSES)).to(device)
@@ -260,7 +259,7 @@ def build_vgg16(
     classes: int | None = None,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """VGG-16; `width` is that of its fully connected layers, `data` is an image set, resized to `size`."""
     num_classes = classes or (1000 if data is None else NUM_CLASSES)

@@ -10,7 +10,6 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from memfit.measure.counters.cgroup import memory_limit_bytes
 from memfit.version import VERSION
@@ -40,7 +39,7 @@ ALLOCATION_PREFIXES = ("MALLOC_", "JEMALLOC_", "TCMALLOC_", "MIMALLOC_")
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def describe_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def describe_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """The machine and the software in the field names of `records.run.Environment`."""
     total_bytes = memory_total_bytes()
     return {

@@ -104,7 +104,7 @@ class NvmlReader:
         entries = (_PROCESS.unpack_from(raw, index * stride_bytes) for index in range(count))
         return _by_pid((pid, None if used == _VALUE_NOT_AVAILABLE else used) for pid, used, _, _ in entries)
 
-    def _process_entries(self, handle: Any) -> tuple[bytes, int, int]:
+    def _process_entries(self, handle: object) -> tuple[bytes, int, int]:
         """The raw list, the bytes of one entry and their number; grows the buffer until the list fits."""
         stem = "nvmlDeviceGetComputeRunningProcesses"
         function = f"{stem}_v3" if self._library.has(f"{stem}_v3") else f"{stem}_v2"
@@ -169,7 +169,7 @@ class NvmlReader:
         name = self._library.text("nvmlDeviceGetName", handle) or f"GPU {index}"
         return Device(index=index, handle=handle, name=name, mig=self._has_mig(handle))
 
-    def _has_mig(self, handle: Any) -> bool:
+    def _has_mig(self, handle: object) -> bool:
         current, pending = self._c.c_uint(), self._c.c_uint()
         try:
             self._library.call("nvmlDeviceGetMigMode", handle, self._c.byref(current), self._c.byref(pending))
@@ -177,7 +177,7 @@ class NvmlReader:
             return False  # cards and drivers from before MIG
         return current.value == 1
 
-    def _handle(self, device: Device) -> Any:
+    def _handle(self, device: Device) -> object:
         if device.handle is None:
             raise Refused(device.reason, 0)
         return device.handle

@@ -53,7 +53,7 @@ class NvmlLibrary:
         """Whether the library knows a function."""
         return hasattr(self._library, function)
 
-    def call(self, function: str, *arguments: Any) -> None:
+    def call(self, function: str, *arguments: object) -> None:
         """Call a function."""
         if not self.has(function):
             raise refusal(function, FUNCTION_NOT_FOUND)
@@ -61,13 +61,13 @@ class NvmlLibrary:
         if code:
             raise refusal(function, code)
 
-    def uint(self, function: str, *arguments: Any) -> int:
+    def uint(self, function: str, *arguments: object) -> int:
         """Call a function that fills one unsigned int."""
         number = self.c.c_uint()
         self.call(function, *arguments, self.c.byref(number))
         return number.value
 
-    def ulonglong(self, function: str, *arguments: Any) -> int:
+    def ulonglong(self, function: str, *arguments: object) -> int:
         """Call a function that fills one unsigned long long."""
         number = self.c.c_ulonglong()
         self.call(function, *arguments, self.c.byref(number))

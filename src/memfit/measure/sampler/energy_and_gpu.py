@@ -6,7 +6,6 @@ The readers are imported late: what is loaded before the job starts raises the f
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 
 class EnergyAndGpu:
@@ -31,11 +30,11 @@ class EnergyAndGpu:
             self._next_us = now_us + self._every_us
             self._energy.read_meters(self._meters)
 
-    def gpu_events(self, pids: Collection[int]) -> list[dict[str, Any]]:
+    def gpu_events(self, pids: Collection[int]) -> list[dict[str, object]]:
         """Memory of every GPU now; nothing where there is none."""
         return self._gpu_events(self._gpu, pids) if self._gpu is not None else []
 
-    def finish(self) -> list[dict[str, Any]]:
+    def finish(self) -> list[dict[str, object]]:
         """The energy of the whole run as events, and the counters closed."""
         events = self._energy.energy_events(self._start, self._energy.read_meters(self._meters), self._assume_watts)
         self._energy.close_meters(self._meters)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 
 
 def start_job(
-    command: list[str], environment: dict[str, str], terminal_fd: int | None, ignored_signals: list[int]
+    command: Sequence[str], environment: dict[str, str], terminal_fd: int | None, ignored_signals: Sequence[int]
 ) -> tuple[int, int]:
     """Start a command; returns (its pid, 0), or (its pid, the error number) when it could not be executed.
 
@@ -32,7 +33,11 @@ def start_job(
 
 
 def _become(
-    command: list[str], environment: dict[str, str], terminal_fd: int | None, ignored: frozenset[int], error_write: int
+    command: Sequence[str],
+    environment: dict[str, str],
+    terminal_fd: int | None,
+    ignored: frozenset[int],
+    error_write: int,
 ) -> None:
     """In the child: become the command, or say why not. Never returns."""
     try:
@@ -42,7 +47,7 @@ def _become(
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             if signal.getsignal(number) is not None:
                 signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
-        os.execvpe(command[0], command, environment)
+        os.execvpe(command[0], tuple(command), environment)
     except OSError as error:
         os.write(error_write, str(error.errno or 1).encode())
     finally:

@@ -8,33 +8,44 @@ It is the job's parent, so that it hears of the job's end at once and the kernel
 When it dies, the job goes on: it becomes a child of the memfit command (a subreaper too), which waits for it and
 passes its exit code on.
 
-    read_proc      what the kernel says            process_tree   who belongs to the job
-    watch_marks    what the job says of its steps  launch         how the job begins
-    tree_walks     when proportional size is read  guard          when the job is ended
-    ticks          the steady beat, and the sleep in between
-    pace           how often that is
+    orders         what it is told, and what it tells  process_tree   who belongs to the job
+    counters/proc  what the kernel says                launch         how the job begins
+    watch_marks    what the job says of its steps      guard          when the job is ended
+    shared_pages   when proportional size is read      ticks          the steady beat, and how often that is
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from memfit.measure.counters import proc
 from memfit.measure.sampler.energy_and_gpu import EnergyAndGpu
 from memfit.measure.sampler.guard import Guard
 from memfit.measure.sampler.launch import start_job
+from memfit.measure.sampler.orders import (
+    JobFinished,
+    JobNotStarted,
+    JobStopped,
+    JobWatched,
+    LaunchOrder,
+    SamplerOrders,
+    StatusLine,
+    StorageFailed,
+    decode_orders,
+    encode_status,
+)
 from memfit.measure.sampler.process_tree import LiveProcess, ProcessTree, become_subreaper, has_ended
 from memfit.measure.sampler.shared_pages import TreeWalks
 from memfit.measure.sampler.ticks import Pace, Reading, Ticks, step_aside
 from memfit.measure.sampler.watch_marks import MarksWatcher
 from memfit.records import layout
+from memfit.records.live import LiveState
 from memfit.runfolder.writer import RunWriter
 
 HOUSEKEEPING_US = 100_000
@@ -47,24 +58,44 @@ LOOK_COST_SHARE, LOOK_PAUSE_US = 1 / 1000, 200_000
 """Looking for new processes may take this share of the time, but is never put off for longer than this."""
 
 
+class ChildEnd(NamedTuple):
+    """The end of a job that the sampler started, as the kernel told it; written as the event "job_ended"."""
+
+    exit_code: int | None
+    signal: int | None
+    max_resident_bytes: int
+    floor_bytes: int
+    user_seconds: float
+    system_seconds: float
+    num_oom_kills: int | None
+
+
+class AttachedEnd(NamedTuple):
+    """The end of watching a process that the sampler did not start."""
+
+    detached: bool
+    """The process goes on."""
+
+
 class Sampler:
     """The loop and its state; lives as long as the job."""
 
-    def __init__(self, orders: dict[str, Any]) -> None:
+    def __init__(self, orders: SamplerOrders) -> None:
         self.orders = orders
-        self.ticks = Ticks(max(1, round(orders["interval_seconds"] * 1e9)))
-        eased_seconds = None if orders.get("limit_bytes") else orders.get("eased_interval_seconds")
+        self.ticks = Ticks(max(1, round(orders.interval_seconds * 1e9)))
+        launch = orders.launch
+        self.guard = Guard(launch.limit_bytes, launch.grace_seconds) if launch and launch.limit_bytes else None
+        eased_seconds = None if self.guard else orders.eased_interval_seconds
         self.pace = Pace(self.ticks.interval_ns, round(eased_seconds * 1e9) if eased_seconds else None)
-        self.start_ns: int = orders["clock_start_ns"]
-        self.writer = RunWriter(orders["folder"])
-        self.launched = "command" in orders
-        self.marks = MarksWatcher(orders["folder"])
+        self.start_ns = orders.clock_start_ns
+        self.writer = RunWriter(orders.folder)
+        self.launched = launch is not None
+        self.marks = MarksWatcher(orders.folder)
         self.counters: EnergyAndGpu | None = None
-        self.walks = TreeWalks(self.writer, full=bool(orders.get("ledger")))
-        self.guard = Guard(orders["limit_bytes"], orders["grace_seconds"]) if orders.get("limit_bytes") else None
+        self.walks = TreeWalks(self.writer, full=orders.ledger)
         self.pid = 0
         self.tree: ProcessTree
-        self.end: dict[str, Any] | None = None
+        self.end: ChildEnd | AttachedEnd | None = None
         self.peak_bytes = 0
         self.tree_bytes = 0
         self.num_failed = 0
@@ -79,13 +110,14 @@ class Sampler:
     def run(self) -> None:
         """Start or find the job, watch it to its end, write the last lines."""
         self._listen_to_signals()
-        if self.launched:
-            self.pid = self._launch()
-        else:
-            self.pid = self.orders["pid"]
+        launch, attach = self.orders.launch, self.orders.attach
+        if launch is not None:
+            self.pid = self._launch(launch)
+        elif attach is not None:
+            self.pid = attach.pid
         self.tree = ProcessTree(self.pid, adopts_orphans=self.launched)
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
-        self._tell({"job_pid": self.pid})
+        self._tell(JobWatched(self.pid))
         if self.launched:
             self._announce(self.tree.enter_root(self.now_us()))
         self._loop()
@@ -103,22 +135,19 @@ class Sampler:
             signal.signal(number, signal.SIG_IGN)
         self.ticks.wake_on(signal.SIGCHLD, signal.SIGUSR1)
 
-    def _launch(self) -> int:
+    def _launch(self, launch: LaunchOrder) -> int:
         """Start the job in a process group of its own; tell the command and leave when that is not possible."""
         become_subreaper()
-        os.set_inheritable(self.orders["status_fd"], False)  # else whatever the job leaves behind would keep it open
+        os.set_inheritable(self.orders.status_fd, False)  # else whatever the job leaves behind would keep it open
         environment = dict(os.environ)
-        for name, value in self.orders.get("environment", {}).items():
+        for name, value in launch.environment.items():
             environment.pop(name, None)
             environment |= {name: value} if value is not None else {}
         status = proc.read_status(os.getpid())
         self._floor_bytes = status.high_water_bytes if status else 0
-        orders = self.orders
-        pid, error_number = start_job(
-            orders["command"], environment, orders.get("terminal_fd"), orders.get("ignored_signals", [])
-        )
+        pid, error_number = start_job(launch.command, environment, launch.terminal_fd, launch.ignored_signals)
         if error_number:
-            self._tell({"error": os.strerror(error_number)})
+            self._tell(JobNotStarted(os.strerror(error_number)))
             sys.exit(0)
         return pid
 
@@ -131,7 +160,7 @@ class Sampler:
         if not self.launched:
             self._set_aside_earlier_peaks()
         self._watch(0)
-        self.counters = EnergyAndGpu(self.orders.get("assume_watts"))
+        self.counters = EnergyAndGpu(self.orders.assume_watts)
         while self.end is None:
             self._watch(0 if self.guard is not None else HOUSEKEEPING_US)
             self._reap()
@@ -215,7 +244,7 @@ class Sampler:
         if self._due_now("flush", now_us, FLUSH_SECONDS):
             self.writer.flush()
             self._mention_storage()
-        if self.orders.get("live") and self._due_now("live", now_us, LIVE_SECONDS):
+        if self.orders.live and self._due_now("live", now_us, LIVE_SECONDS):
             self._tell_live(now_us)
 
     def _write_all(self, events: list[dict[str, Any]], now_us: int) -> None:
@@ -297,7 +326,7 @@ class Sampler:
                 return
             if heard.si_pid == self.pid and heard.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
                 os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
-                self._tell({"stopped": heard.si_status})
+                self._tell(JobStopped(heard.si_status))
             elif heard.si_pid == self.pid:
                 self._take_end()
             else:
@@ -308,33 +337,32 @@ class Sampler:
         _, status, usage = os.wait4(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         kills = proc.count_oom_kills()
-        self.end = {
-            "exit_code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
-            "max_resident_bytes": usage.ru_maxrss * 1024,
-            "floor_bytes": self._floor_bytes,
-            "user_seconds": usage.ru_utime,
-            "system_seconds": usage.ru_stime,
-            "num_oom_kills": None
-            if kills is None or self._oom_kills_before is None
-            else kills - self._oom_kills_before,
-        }
+        before = self._oom_kills_before
+        self.end = ChildEnd(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            max_resident_bytes=usage.ru_maxrss * 1024,
+            floor_bytes=self._floor_bytes,
+            user_seconds=usage.ru_utime,
+            system_seconds=usage.ru_stime,
+            num_oom_kills=None if kills is None or before is None else kills - before,
+        )
 
     def _look_at_the_attached(self) -> None:
         """A program that is not our child: has it ended, or does the command detach from it (or die)?"""
-        control_fd = self.orders["control_fd"]
+        control_fd = self.orders.attach.control_fd if self.orders.attach else None
         ready, _, _ = select.select([fd for fd in (control_fd, self._pidfd) if fd is not None], [], [], 0)
         if self._pidfd in ready or (self._pidfd is None and has_ended(self.pid)):
-            self.end = {}
+            self.end = AttachedEnd(detached=False)
         elif control_fd in ready:
             self.walks.walk(self.tree, self.now_us(), "end")
-            self.end = {"detached": True}
+            self.end = AttachedEnd(detached=True)
 
     def _finish(self) -> None:
         """The last lines of the record."""
         now_us = self.now_us()
         root = self.tree.processes.get(self.pid)
-        if root is not None and not (self.end or {}).get("detached"):
+        if root is not None and not self._is_detached:
             self._lose(root, now_us)
         self._mention_survivors(now_us)
         self._mention_left_out(now_us)
@@ -353,15 +381,21 @@ class Sampler:
             late_high_us=self.ticks.late_high_ns // 1000,
             num_failed_reads=self.num_failed,
         )
-        self.writer.event("job_ended", now_us, **(self.end or {}))
+        child = self.end if isinstance(self.end, ChildEnd) else None
+        facts = child._asdict() if child else {"detached": True} if self._is_detached else {}
+        self.writer.event("job_ended", now_us, **facts)
         self.writer.close()
         self._mention_storage()
-        self._tell({"ended": self.end})
+        self._tell(JobFinished(child.exit_code, child.signal) if child else JobFinished())
+
+    @property
+    def _is_detached(self) -> bool:
+        return isinstance(self.end, AttachedEnd) and self.end.detached
 
     def _mention_survivors(self, now_us: int) -> None:
         """Processes that the job left behind go on, no longer measured: say so."""
         living = [process for process in self.tree.processes.values() if not has_ended(process.pid)]
-        if living and not (self.end or {}).get("detached"):
+        if living and not self._is_detached:
             names = ", ".join(f"{process.command[:60]} (pid {process.pid})" for process in living[:3])
             message = f"{len(living)} of the job's processes were still running when it ended: {names}"
             self.writer.event("note", now_us, message=message)
@@ -375,30 +409,30 @@ class Sampler:
 
     # ---- talking to the command -----------------------------------------------------------------------------------
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, line: StatusLine) -> None:
         """One line to the memfit command; it may be gone, which is no reason to stop."""
         with contextlib.suppress(OSError):
-            os.write(self.orders["status_fd"], json.dumps(message).encode() + b"\n")
+            os.write(self.orders.status_fd, encode_status(line))
 
     def _tell_live(self, now_us: int) -> None:
         step, phase = self.marks.where(now_us)
-        live = {
-            "seconds": now_us / 1e6,
-            "tree_bytes": self.tree_bytes,
-            "peak_bytes": max(self.peak_bytes, self.marks.peak_bytes),
-            "num_ticks": self.ticks.num_ticks,
-            "num_processes": len(self.tree.processes),
-            "step": step,
-            "phase": phase,
-            "steps_per_second": self.marks.steps_per_second,
-        }
-        self._tell({"live": live})
+        live = LiveState(
+            seconds=now_us / 1e6,
+            tree_bytes=self.tree_bytes,
+            peak_bytes=max(self.peak_bytes, self.marks.peak_bytes),
+            num_ticks=self.ticks.num_ticks,
+            num_processes=len(self.tree.processes),
+            step=step,
+            phase=phase,
+            steps_per_second=self.marks.steps_per_second,
+        )
+        self._tell(live)
 
     def _mention_storage(self) -> None:
         """A full disk ends the writing, not the job: say so once."""
         if self.writer.failure is not None and not self._storage_reported:
             self._storage_reported = True
-            self._tell({"storage": str(self.writer.failure.strerror), "seconds": self.now_us() / 1e6})
+            self._tell(StorageFailed(str(self.writer.failure.strerror), self.now_us() / 1e6))
 
 
 def _of_this_run(counters: proc.StatusCounters, earlier_bytes: int) -> proc.StatusCounters:
@@ -418,5 +452,5 @@ def _is_news(old: proc.StatusCounters | None, new: proc.StatusCounters) -> bool:
 def main() -> None:
     """Entry point: the argument is the number of an open file with the orders, which the job must not inherit."""
     with open(int(sys.argv[1]), "rb") as stream:
-        orders = json.load(stream)
+        orders = decode_orders(stream.read())
     Sampler(orders).run()

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, TypedDict
 
 import msgspec
 
@@ -21,8 +21,17 @@ from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import DEFAULT_SECONDS, Teller, last_report
 
+
+class _Alone(TypedDict):
+    stdin: int
+    start_new_session: bool
+    preexec_fn: Callable[[], None]
+
+
 OUTPUT_TAIL_CHARACTERS = 1500
 CHILD = [sys.executable, "-m", "memfit.predict.fake.trace_main"]
+ALONE: _Alone = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die_with_the_parent}
+"""How a child is started: in a process group of its own, without input, and it ends when we do."""
 FORK_SERVER = [sys.executable, "-m", "memfit.predict.fake.child_main"]
 
 
@@ -35,7 +44,8 @@ def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None 
         with open(folder / "output.txt", "w+b") as output, saying_where_it_was(folder):
             command, shown = [*CHILD, request_path, reply_path], None if options.show_output else output
             variables = {**os.environ, **bytecode_environment(), **request.environment}
-            code = run_to_the_end(command, shown, limit, variables, teller)
+            process = subprocess.Popen(command, stdout=shown or 2, stderr=shown or 2, env=variables, **ALONE)
+            code = wait_to_the_end(process, limit, teller)
         return _read_reply(folder, code)
 
 
@@ -140,15 +150,12 @@ def run_to_the_end(
     teller: Teller | None = None,
 ) -> int:
     """Run in a process group of its own and return the exit code; nothing of it survives us."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output or 2,
-        stderr=output or 2,
-        start_new_session=True,
-        preexec_fn=die_with_the_parent,
-        env=environment,
-    )
+    process = subprocess.Popen(command, stdout=output or 2, stderr=output or 2, env=environment, **ALONE)
+    return wait_to_the_end(process, most_seconds, teller)
+
+
+def wait_to_the_end(process: subprocess.Popen[bytes], most_seconds: float | None, teller: Teller | None) -> int:
+    """The exit code of a child; whatever happens here, nothing of it survives."""
     try:
         return process.wait(most_seconds) if teller is None else teller.wait(process, most_seconds)
     except subprocess.TimeoutExpired:

@@ -17,7 +17,6 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -156,6 +155,6 @@ def read_gpu_file(path: Path, device: DeviceSpec) -> tuple[DeviceSpec, GpuProper
     return spec, properties
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, object]:
     with open(path, "rb") as file:
         return tomllib.load(file)

@@ -33,7 +33,7 @@ from memfit.predict.sandbox.processes import guarded
 KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
+def trace_forked(function: Callable[..., object], request: TraceRequest) -> Reply:
     """Trace in a forked copy of this process."""
     with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as folder:
         request = msgspec.structs.replace(request, scratch_folder=folder, writable_folder=os.path.realpath(folder))
@@ -54,7 +54,7 @@ def trace_forked(function: Callable[..., Any], request: TraceRequest) -> Reply:
     return msgspec.msgpack.decode(data, type=Reply)
 
 
-def _in_the_copy(function: Callable[..., Any], request: TraceRequest, writer: int) -> None:
+def _in_the_copy(function: Callable[..., object], request: TraceRequest, writer: int) -> None:
     """Never returns: the copy must not run the caller's code."""
     code = 1
     die_with_the_parent()
@@ -72,7 +72,7 @@ def _in_the_copy(function: Callable[..., Any], request: TraceRequest, writer: in
         os._exit(code)
 
 
-def _guarded(function: Callable[..., Any], request: TraceRequest, recording: Recording) -> Trace:
+def _guarded(function: Callable[..., object], request: TraceRequest, recording: Recording) -> Trace:
     """What Python itself writes goes to the scratch folder, as in a script."""
     with guarded(request.scratch_folder, recording.shadow.note):
         return trace_callable(function, request, recording)

@@ -109,7 +109,7 @@ def _only_python_guarded(reason: str) -> Assumption:
 
 def answer(request: TraceRequest, probe: ProbeProcess | None = None) -> Reply:
     """Trace the job of a request, or say why not; `probe` is a process that was started for it."""
-    return answer_with(request, lambda recording: _trace(request, recording), probe)
+    return answer_with(request, partial(_trace, request), probe)
 
 
 def answer_with(

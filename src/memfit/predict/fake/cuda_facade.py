@@ -32,10 +32,10 @@ class GhostStream:
     def __enter__(self) -> GhostStream:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
 
-    def elapsed_time(self, other: Any) -> float:
+    def elapsed_time(self, other: object) -> float:
         """Some milliseconds."""
         return 1.0
 
@@ -47,12 +47,12 @@ class GhostStream:
         """No graph is recorded."""
         return False
 
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+    def _nothing(self, *args: object, **kwargs: object) -> None:
         return None
 
     synchronize = record = wait = wait_stream = wait_event = _nothing
 
-    def record_event(self, *args: Any) -> GhostStream:
+    def record_event(self, *args: object) -> GhostStream:
         """An event."""
         return GhostStream()
 
@@ -150,5 +150,5 @@ def _scattered(tensor: Any, devices: list[int], sizes: Any = None, dim: int = 0,
     return [part.to(f"cuda:{device}") for part, device in zip(parts, devices, strict=False)]
 
 
-def _unpinned(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+def _unpinned(tensor: object, *args: object, **kwargs: object) -> object:
     return tensor

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
 
 import msgspec
 
@@ -48,8 +50,13 @@ class FakeEngine:
         return self.size(question, self.trace(question))
 
     def trace(self, question: Question) -> TraceReply:
-        """The timeline of the job, before anything is known of the device's allocator."""
-        return _trace_with_working_sets(question)
+        """The timeline of the job, before anything is known of the device's allocator.
+
+        Where one of its processes died by an instruction, it is traced once more under lower instruction sets.
+        """
+        run = partial(trace_by_some_route, question)
+        reply, said = run_with_working_sets(run, attrgetter("probe_signal"), question.ask_processor)
+        return msgspec.structs.replace(reply, assumptions=(*said, *reply.assumptions))
 
     def size(self, question: Question, reply: TraceReply) -> Traced:
         """What a timeline takes on the device."""
@@ -59,12 +66,13 @@ class FakeEngine:
         return _traced(question, reply, sharding)
 
 
-def request_for(question: Question) -> TraceRequest:
+def request_for(question: Question, environment: Mapping[str, str]) -> TraceRequest:
     """What the child is asked."""
     device, options = question.device, question.options
     gpu = properties_of(device)
     return TraceRequest(
         job=question.job,
+        environment=dict(environment),
         device=device.kind,
         options=msgspec.structs.replace(options, allow_real=operator_names(options.allow_real)),
         answers=parse_answers(",".join(options.answer)),
@@ -78,29 +86,9 @@ def request_for(question: Question) -> TraceRequest:
     )
 
 
-def _trace_with_working_sets(question: Question) -> TraceReply:
-    """Trace, and once more under lower instruction sets where one of its processes died by an instruction."""
-    request = request_for(question)
-
-    def trace(environment: Mapping[str, str]) -> TraceReply:
-        return trace_by_some_route(msgspec.structs.replace(request, environment=dict(environment)), question)
-
-    reply, said = run_with_working_sets(trace, lambda reply: reply.probe_signal, question.ask_processor)
-    return msgspec.structs.replace(reply, assumptions=(*said, *reply.assumptions))
-
-
-def trace_by_some_route(request: TraceRequest, question: Question) -> TraceReply:
+def trace_by_some_route(question: Question, environment: Mapping[str, str]) -> TraceReply:
     """Trace; when fake CUDA tensors do not work in this build, trace on fake CPU tensors and move the timeline."""
-
-    def trace(asked: TraceRequest) -> TraceReply:
-        if question.function is not None:
-            from memfit.predict.fake.callable import trace_forked
-
-            return reply_or_raise(trace_forked(question.function, asked))
-        if question.fork_server is not None:
-            return question.fork_server.trace(asked)
-        return trace_in_child(asked, tell=question.tell)
-
+    request, trace = request_for(question, environment), _child_for(question)
     try:
         return trace(request)
     except PredictionFailed as error:
@@ -111,6 +99,18 @@ def trace_by_some_route(request: TraceRequest, question: Question) -> TraceReply
     num_bytes = workspace_bytes(request.gemm_workspace_bytes, os.environ)
     stays = workspace_stays(reply.torch_version, os.environ)
     return msgspec.structs.replace(reply, timeline=moved_to_cuda(reply.timeline, num_bytes, 2 if stays else 1))
+
+
+def _child_for(question: Question) -> Callable[[TraceRequest], TraceReply]:
+    """The process that traces: a copy of this one for a callable, a copy of the fork server, or a new one."""
+    function = question.function
+    if function is not None:
+        from memfit.predict.fake.callable import trace_forked
+
+        return lambda request: reply_or_raise(trace_forked(function, request))
+    if question.fork_server is not None:
+        return question.fork_server.trace
+    return partial(trace_in_child, tell=question.tell)
 
 
 def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:

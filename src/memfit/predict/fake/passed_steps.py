@@ -177,7 +177,7 @@ class _StandIn(torch.autograd.Function):
             return None, None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
 
 
-def _results_of(value: Any) -> tuple[Any, ...] | None:
+def _results_of(value: object) -> tuple[object, ...] | None:
     """A result by the geometry of its tensors, and which of them need gradients; None where it cannot be made again."""
     shown = geometry_of(value)
     if shown is None:

@@ -167,7 +167,7 @@ class Recording:
         self._claim_gradients(optimizer)
         self.places.forced = "update"
 
-    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._optimizer = self._optimizer or type(optimizer).__name__
         for parameter, state in optimizer.state.items():
             self.tracker.claim_all(state, "optimizer state", beside=parameter)
@@ -184,7 +184,7 @@ class Recording:
                 if parameter.grad is not None:
                     self.tracker.see(parameter.grad, "given", "gradient")
 
-    def _enter_root(self, module: torch.nn.Module, inputs: Any) -> None:
+    def _enter_root(self, module: torch.nn.Module, inputs: object) -> None:
         """An outermost module is called: its parameters, buffers and inputs say what they are."""
         if self.on_root is not None and self.places.forced != "data" and next(module.parameters(), None) is not None:
             self.on_root(inputs)  # neither a transform of the data nor a loss or a metric is an evaluation
@@ -204,7 +204,7 @@ class Recording:
 
 
 def trace_training(
-    build: Callable[[], Any], *, num_steps: int = 2, recording: Recording, origin: str = "the job"
+    build: Callable[[], object], *, num_steps: int = 2, recording: Recording, origin: str = "the job"
 ) -> Trace:
     """Build a job and run some steps of it, all on fake tensors."""
     started = time.perf_counter()

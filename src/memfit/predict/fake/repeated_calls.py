@@ -64,7 +64,7 @@ class RepeatedCalls:
             seen[key] = SeenCall(1, live_bytes, shown)
         return result
 
-    def _keeps_only(self, result: Any, num_births: int) -> bool:
+    def _keeps_only(self, result: object, num_births: int) -> bool:
         """Whether all that was made since then and is alive is this result, each tensor with a storage of its own."""
         tensors = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         uids = [self._tracker.uid_of(tensor) for tensor in tensors]

@@ -118,10 +118,10 @@ def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_step
 def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
     shadow = recording.shadow
 
-    def unsaved(*args: Any, **kwargs: Any) -> None:
+    def unsaved(*args: object, **kwargs: object) -> None:
         shadow.note("script", "a checkpoint was not written")
 
-    def uncompiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def uncompiled(model: object = None, *args: object, **kwargs: object) -> object:
         shadow.note(UNSEEN, COMPILED)
         return model if model is not None else lambda function: function
 
@@ -148,14 +148,14 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         yield
 
 
-def _known_to_torchscript(original: Any, replacement: Any) -> None:
+def _known_to_torchscript(original: object, replacement: object) -> None:
     """TorchScript knows the functions of torch by their identity (torch 2.13): it compiles the original one."""
     table = torch.jit._builtins._get_builtin_table()
     if id(original) in table:
         table[id(replacement)] = table[id(original)]
 
 
-def _savers() -> Iterator[tuple[Any, str]]:
+def _savers() -> Iterator[tuple[object, str]]:
     """Functions of other libraries that write checkpoints in compiled code, where no `open` of Python is seen."""
     for library, names in {
         "safetensors.torch": ("save_file", "save_model"),
@@ -166,7 +166,7 @@ def _savers() -> Iterator[tuple[Any, str]]:
             yield from ((module, name) for name in names)
 
 
-def _openers(outside: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
+def _openers(outside: Callable[[], object]) -> Iterator[tuple[object, object]]:
     """Where Hugging Face's file format is opened, and what opens it with fake tensors."""
     for library in ("safetensors", "safetensors.torch"):
         if importlib.util.find_spec("safetensors") is not None:

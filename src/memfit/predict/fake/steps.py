@@ -90,7 +90,7 @@ class StepCounter:
         recording.on_update, recording.on_root = self.stepped, self.called
         repeated = RepeatedCalls(recording.tracker, recording.shadow.note)
 
-        def run_root(module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+        def run_root(module: object, inputs: object, call: Callable[[], object]) -> object:
             return (self._passed if torch.is_grad_enabled() else repeated).run(module, inputs, call)
 
         recording.places.run_root = run_root
@@ -117,7 +117,7 @@ class StepCounter:
         ):
             yield
 
-    def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(self, original: Callable[..., object]) -> Callable[..., object]:
         torch_grad = torch.autograd.grad
 
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +196,7 @@ class StepCounter:
             self._note_cut([live for _, live in self._evaluated], None)
             self._end_if(True)
 
-    def end_early(self, batches: Any) -> None:
+    def end_early(self, batches: object) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
         if torch.is_grad_enabled():
@@ -209,7 +209,7 @@ class StepCounter:
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
 
-    def _has_shown_enough(self, batches: Any, shown: list[Any]) -> bool:
+    def _has_shown_enough(self, batches: object, shown: list[object]) -> bool:
         """Whether the batches of an evaluation repeat and leave nothing behind, or it has taken too long."""
         live = batches.__dict__.setdefault("_memfit_live", [])
         live.append(self._recording.tracker.live_bytes())

@@ -134,7 +134,7 @@ class Places:
         self._names.append(names)
         return len(self._roots) - 1
 
-    def knows_root(self, module: Any) -> bool:
+    def knows_root(self, module: object) -> bool:
         """Whether this module was an outermost one before."""
         return any(known() is module for known, _, _ in self._roots)
 
@@ -143,7 +143,7 @@ class Places:
         is_alone = sum(has_parameters for _, _, has_parameters in self._roots) == 1
         return [f"({name})" if is_alone and has_parameters else name for _, name, has_parameters in self._roots]
 
-    def _label(self, values: Any, place: tuple[int, str]) -> None:
+    def _label(self, values: object, place: tuple[int, str]) -> None:
         """Name the autograd nodes behind these values that have no name yet."""
         waiting = [tensor.grad_fn for tensor in tensors_anywhere(values) if tensor.grad_fn is not None]
         while waiting:
@@ -206,7 +206,7 @@ def kind_of_file(filename: str) -> int:
     return 2 if filename.startswith(_LIBRARY_FOLDERS) else 0
 
 
-def tensors_anywhere(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def tensors_anywhere(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
     """Tensors in containers and in the fields of plain objects, a few levels down."""
     if isinstance(value, torch.Tensor):
         yield value

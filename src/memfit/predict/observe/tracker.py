@@ -87,7 +87,7 @@ def _is_inferred(args: tuple[Any, ...]) -> bool:
     return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_in(args))
 
 
-def _changes_in_place(func: Any) -> bool:
+def _changes_in_place(func: object) -> bool:
     """Whether this step of a backward is taken in place where there are no fake tensors."""
     if not any(func in steps for steps in CHANGED_IN_PLACE.values()):
         return False
@@ -275,7 +275,7 @@ class Tracker(LeanMode):
 
     def claim_all(
         self,
-        tensors: Any,
+        tensors: object,
         category: Category,
         *,
         place: tuple[int, str] | None = None,
@@ -303,7 +303,7 @@ class Tracker(LeanMode):
         """The numbers of storages made after so many births that are still alive."""
         return {uid for uid in self._uid_of.values() if uid >= num_births}
 
-    def _die(self, key: int, _reference: Any) -> None:
+    def _die(self, key: int, _reference: object) -> None:
         uid = self._uid_of.pop(key, None)
         self._keep.pop(key, None)
         if uid is None:

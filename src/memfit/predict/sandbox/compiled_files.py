@@ -76,7 +76,7 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         loader: Any = spec.loader
         execute = loader.exec_module
 
-        def executed(module: Any) -> None:
+        def executed(module: object) -> None:
             execute(module)
             self.change(module)
 
@@ -97,7 +97,7 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         return InProcessPool(*args, **kwargs)
 
     def _sent(self, original: Callable[..., Any], how: str) -> Callable[..., Any]:
-        def opened(path: Any, *args: Any, **kwargs: Any) -> Any:
+        def opened(path: object, *args: object, **kwargs: object) -> object:
             mode = next((value for value in (kwargs.get("mode"), *args) if isinstance(value, str)), "r")
             writes = how == WRITE or any(letter in mode for letter in "wax+")
             with contextlib.suppress(TypeError):

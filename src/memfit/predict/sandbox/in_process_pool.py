@@ -75,7 +75,7 @@ class InProcessPool:
         """A call for each tuple of arguments."""
         return [func(*items) for items in iterable]
 
-    def imap(self, func: Call, iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap(self, func: Call, iterable: Iterable[object], chunksize: int = 1) -> Iterator[object]:
         """A call for each item, when it is asked for."""
         return map(func, iterable)
 
@@ -89,14 +89,14 @@ class InProcessPool:
         return Result(lambda: func(*args, **(kwds or {})), callback, error_callback)
 
     def map_async(
-        self, func: Call, iterable: Iterable[Any], chunksize: int | None = None, callback: Call | None = None,
+        self, func: Call, iterable: Iterable[object], chunksize: int | None = None, callback: Call | None = None,
         error_callback: Call | None = None,
     ) -> Result:  # fmt: skip
         """A call for each item, done when this returns."""
         return Result(lambda: self.map(func, iterable), callback, error_callback)
 
     def starmap_async(
-        self, func: Call, iterable: Iterable[Any], chunksize: int | None = None, callback: Call | None = None,
+        self, func: Call, iterable: Iterable[object], chunksize: int | None = None, callback: Call | None = None,
         error_callback: Call | None = None,
     ) -> Result:  # fmt: skip
         """A call for each tuple of arguments, done when this returns."""
@@ -110,7 +110,7 @@ class InProcessPool:
     def __enter__(self) -> InProcessPool:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self.terminate()
 
 
@@ -147,7 +147,7 @@ class InProcessManager:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Addresses and serializers are not needed."""
 
-    def Value(self, typecode: Any, value: Any, *args: Any) -> Any:
+    def Value(self, typecode: object, value: object, *args: object) -> object:
         """One value."""
         return SimpleNamespace(value=value, get=lambda: value)
 
@@ -159,5 +159,5 @@ class InProcessManager:
     def __enter__(self) -> InProcessManager:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 
 class Entry(os.PathLike[str]):
@@ -60,7 +59,7 @@ class Listing:
     def __enter__(self) -> Listing:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

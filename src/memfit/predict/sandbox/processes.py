@@ -165,7 +165,7 @@ class Processes:
 
         return type(base.__name__, (base,), {"__init__": begin})
 
-    def manager(self, *args: Any, **kwargs: Any) -> InProcessManager:
+    def manager(self, *args: object, **kwargs: object) -> InProcessManager:
         """Shared objects that are not shared."""
         return InProcessManager()
 
@@ -198,7 +198,7 @@ class Finished:
 
     pid, returncode, sentinel = 0, 0, -1
 
-    def poll(self, *args: Any) -> int:
+    def poll(self, *args: object) -> int:
         """The exit code."""
         return 0
 

@@ -81,7 +81,7 @@ class ScratchFiles:
             finally:
                 self._active = False
 
-    def _replacements(self) -> list[tuple[Any, str, Any]]:
+    def _replacements(self) -> list[tuple[object, str, object]]:
         ours = {
             "open": self.os_open, "mkdir": self.mkdir, "remove": self.unlink, "unlink": self.unlink,
             "rmdir": self.rmdir, "rename": self.rename, "replace": self.rename, "link": self.link,
@@ -113,7 +113,7 @@ class ScratchFiles:
             self._needed(file)
         return self._open(self.for_writing(file, keep="w" not in mode), mode, *args, **kwargs)
 
-    def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def os_open(self, path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """os.open(), likewise."""
         if dir_fd is not None:
             return self._os["open"](path, flags, mode, dir_fd=dir_fd)
@@ -126,7 +126,7 @@ class ScratchFiles:
         self._refuse_folder(path)
         return self._os["open"](self.for_writing(path, keep=not flags & os.O_TRUNC), flags, mode)
 
-    def truncate(self, path: Any, length: int) -> None:
+    def truncate(self, path: object, length: int) -> None:
         """os.truncate()."""
         if isinstance(path, int):
             self._os["truncate"](path, length)
@@ -135,7 +135,7 @@ class ScratchFiles:
         self._refuse_folder(path)
         self._os["truncate"](self.for_writing(path, keep=True), length)
 
-    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+    def unlink(self, path: object, *, dir_fd: int | None = None) -> None:
         """os.remove(): what was there before is only remembered as removed."""
         if dir_fd is not None:
             self._os["unlink"](path, dir_fd=dir_fd)
@@ -145,7 +145,7 @@ class ScratchFiles:
             raise _error(IsADirectoryError, errno.EISDIR, path)
         self._take_away(path, place)
 
-    def rename(self, source: Any, target: Any, **folders: Any) -> None:
+    def rename(self, source: object, target: object, **folders: object) -> None:
         """os.rename() and os.replace()."""
         if any(value is not None for value in folders.values()):
             self._os["rename"](source, target, **folders)
@@ -176,7 +176,7 @@ class ScratchFiles:
     def _is_folder(self, name: Any) -> bool:
         return stat.S_ISDIR(self._os["stat"](self.seen(name)).st_mode)
 
-    def _make_way(self, is_folder: bool, target: Any) -> None:
+    def _make_way(self, is_folder: bool, target: object) -> None:
         """What a rename does to its target: an empty folder gives way to a folder, a file to a file."""
         if is_folder and not self._is_folder(target):
             raise _error(NotADirectoryError, errno.ENOTDIR, target)
@@ -185,7 +185,7 @@ class ScratchFiles:
         if is_folder:
             self.rmdir(target)
 
-    def link(self, source: Any, target: Any, **options: Any) -> None:
+    def link(self, source: object, target: object, **options: object) -> None:
         """os.link(): a copy, for the two names are on different sides."""
         if self.exists(target):
             raise _error(FileExistsError, errno.EEXIST, target)
@@ -206,7 +206,7 @@ class ScratchFiles:
 
     # ---- folders ---------------------------------------------------------------------------------------------------
 
-    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    def mkdir(self, path: object, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """os.mkdir()."""
         if dir_fd is not None:
             self._os["mkdir"](path, mode, dir_fd=dir_fd)
@@ -216,7 +216,7 @@ class ScratchFiles:
         self._os["mkdir"](self.for_writing(path, keep=False))
         self.redirected.pop(self.virtual(path), None)
 
-    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+    def rmdir(self, path: object, *, dir_fd: int | None = None) -> None:
         """os.rmdir(): only an empty folder goes."""
         if dir_fd is not None:
             self._os["rmdir"](path, dir_fd=dir_fd)
@@ -228,7 +228,7 @@ class ScratchFiles:
             raise _error(OSError, errno.ENOTEMPTY, path)
         self._take_away(path, place)
 
-    def rmtree(self, path: Any, ignore_errors: bool = False, *args: Any, **kwargs: Any) -> None:
+    def rmtree(self, path: object, ignore_errors: bool = False, *args: object, **kwargs: object) -> None:
         """shutil.rmtree()."""
         if not _is_folder(self._os["lstat"], self.seen(path)):
             if ignore_errors:
@@ -242,7 +242,7 @@ class ScratchFiles:
             return self._os["listdir"](path)
         return [entry.name for entry in self._entries(path)]
 
-    def scandir(self, path: Any = ".") -> Any:
+    def scandir(self, path: object = ".") -> object:
         """os.scandir(), likewise."""
         return self._os["scandir"](path) if isinstance(path, int) else Listing(self._entries(path))
 
@@ -337,7 +337,7 @@ class ScratchFiles:
         self.redirected[virtual] = upper
         return upper
 
-    def _need_folder(self, parent: str, path: Any) -> None:
+    def _need_folder(self, parent: str, path: object) -> None:
         if _is_folder(self._os["stat"], self.seen(parent)):
             return
         if _is_there(self._os["stat"], self.seen(parent)):

@@ -55,7 +55,7 @@ def unpack(path: Path, max_bytes: int) -> bytes:
         raise RecordError("the snapshot cannot be opened", found=f"{path}: {found}", hint="check the path") from None
 
 
-def _unpacker(head: bytes) -> Any:
+def _unpacker(head: bytes) -> object:
     if head.startswith(b"\xfd7zXZ\x00"):
         return lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
     if head.startswith(b"\x1f\x8b"):

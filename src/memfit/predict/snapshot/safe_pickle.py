@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from typing import Any
 
 from memfit.errors import DamagedRecord, RecordError
 from memfit.units import GIB, format_bytes
@@ -51,18 +50,18 @@ _DEFAULT_WEIGHT = 40
 class _PlainUnpickler(pickle.Unpickler):
     """Reads data and nothing else."""
 
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
+    def find_class(self, module_name: str, global_name: str, /) -> object:
         raise RecordError(
             "the snapshot names something to run and was not read",
             found=f"{module_name}.{global_name}",
             hint="a memory snapshot holds only numbers and texts; do not open this file with pickle",
         )
 
-    def persistent_load(self, pid: object, /) -> Any:
+    def persistent_load(self, pid: object, /) -> object:
         raise RecordError("the snapshot refers to something outside of it", found=repr(pid)[:80], hint=_HINT)
 
 
-def read_plain_pickle(data: bytes, *, max_object_bytes: int = MAX_OBJECT_BYTES) -> Any:
+def read_plain_pickle(data: bytes, *, max_object_bytes: int = MAX_OBJECT_BYTES) -> object:
     """The object in a pickle made of plain data; anything else is one clear error."""
     scan_pickle(data, max_object_bytes=max_object_bytes)
     try:

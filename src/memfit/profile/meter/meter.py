@@ -26,7 +26,7 @@ def put_mark(name: str) -> None:
         pass
 
 
-def record_events(run: Callable[[], Any], device: torch.device) -> Record:
+def record_events(run: Callable[[], object], device: torch.device) -> Record:
     """Run something and keep the allocator's events on one device."""
     with _quiet():
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

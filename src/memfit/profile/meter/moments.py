@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ def stage_hooks(
             reported.add(name)
             tell(name)
 
-    def ended(index: int, output: Any) -> None:
+    def ended(index: int, output: object) -> None:
         if index in outputs:
             return
         tensors = tensors_of(output)
@@ -39,7 +38,7 @@ def stage_hooks(
             if tensor.requires_grad:
                 tensor.register_hook(lambda _: tell(f"gradient {index}"))
 
-    def started(index: int, given: Any) -> None:
+    def started(index: int, given: object) -> None:
         once(f"start {index}")
         if index and live[index - 1].is_glue:  # what glue makes is what the next stage is given
             ended(index - 1, tensors_of(given)[:1])

@@ -81,7 +81,7 @@ TABLES: dict[str, Callable[[RunRecord], Table]] = {
 }  # fmt: skip
 
 
-def _columns(columns: list[np.ndarray], chunk: int = 50_000) -> Iterator[tuple[Any, ...]]:
+def _columns(columns: list[np.ndarray], chunk: int = 50_000) -> Iterator[tuple[object, ...]]:
     """Rows of plain numbers, nan as None, some at a time so that a long run needs no second copy in memory."""
     for begin in range(0, len(columns[0]), chunk):
         parts = [column[begin : begin + chunk].tolist() for column in columns]

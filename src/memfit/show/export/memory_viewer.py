@@ -26,7 +26,7 @@ def memory_viewer_pickle(run: RunRecord) -> bytes:
     return pickle.dumps(snapshot_of(run), protocol=4)
 
 
-def snapshot_of(run: RunRecord) -> dict[str, Any]:
+def snapshot_of(run: RunRecord) -> dict[str, object]:
     """The snapshot as plain containers; one device after the other."""
     chosen: dict[str, LedgerFacts] = {}
     for facts in run.ledger_facts:
@@ -42,7 +42,7 @@ def snapshot_of(run: RunRecord) -> dict[str, Any]:
     return snapshot_of_timelines({name: facts.timeline for name, facts in chosen.items() if facts.timeline})
 
 
-def snapshot_of_timelines(timelines: dict[str, Timeline]) -> dict[str, Any]:
+def snapshot_of_timelines(timelines: dict[str, Timeline]) -> dict[str, object]:
     """Lay out every device's spans and write down what happened to them."""
     segments, traces = [], []
     for number, timeline in enumerate(timelines.values()):
@@ -70,7 +70,7 @@ class _Layout:
         self.trace: list[dict[str, Any]] = []
         self.top = self.base
 
-    def play(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def play(self) -> tuple[dict[str, object], list[dict[str, object]]]:
         events = [(span.start, 1, row) for row, span in enumerate(self.timeline.spans)]
         events += [(span.end, 0, row) for row, span in enumerate(self.timeline.spans) if span.end is not None]
         for event, is_start, row in sorted(events):
@@ -113,7 +113,7 @@ class _Layout:
         seconds = self.timeline.event_seconds
         return round(seconds[min(event, len(seconds) - 1)] * 1e6) if seconds else event
 
-    def _opening(self) -> list[dict[str, Any]]:
+    def _opening(self) -> list[dict[str, object]]:
         size = self._total_bytes()
         entry = {"action": "segment_alloc", "addr": self.base, "size": size, "stream": 0, "time_us": 0, "frames": []}
         return [entry]
@@ -122,7 +122,7 @@ class _Layout:
         used = max(self.top - self.base, 1)
         return -(-used // SEGMENT_BYTES) * SEGMENT_BYTES
 
-    def _segment(self) -> dict[str, Any]:
+    def _segment(self) -> dict[str, object]:
         blocks, cursor = [], self.base
         for address, span in sorted(self.living.values(), key=lambda item: item[0]):
             if address > cursor:
@@ -157,11 +157,11 @@ def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _block(address: int, size: int, state: str, requested: int, frames: list[dict[str, Any]]) -> dict[str, Any]:
+def _block(address: int, size: int, state: str, requested: int, frames: list[dict[str, object]]) -> dict[str, object]:
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}
 
 
-def _frames(span: LiveSpan) -> list[dict[str, Any]]:
+def _frames(span: LiveSpan) -> list[dict[str, object]]:
     """What the viewer shows as a stack: operator, module, then category and phase."""
     file, _, line = span.line.rpartition(":")
     number = int(line) if line.isdigit() else 0

@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from memfit.errors import StorageError
 from memfit.records.reproduction import EdgeTables, HyperparameterTrials, OffloadingExperiment, OptimizerResult
@@ -33,7 +32,7 @@ def offloading_csv(experiment: OffloadingExperiment) -> str:
     return text.getvalue()
 
 
-def _rows(experiment: OffloadingExperiment) -> Iterator[list[Any]]:
+def _rows(experiment: OffloadingExperiment) -> Iterator[list[object]]:
     for panel in experiment.panels:
         network = experiment.network(panel.network)
         for cell in panel.cells:

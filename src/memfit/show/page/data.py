@@ -47,12 +47,12 @@ def _view_data(view: RunView) -> dict[str, Any]:
     return data
 
 
-def _curve_data(curve: Curve) -> dict[str, Any]:
+def _curve_data(curve: Curve) -> dict[str, object]:
     levels = [_level_data(level) for level in curve.levels]
     return {"name": curve.name, "role": curve.role, "index": curve.index, "source": curve.source, "levels": levels}
 
 
-def _level_data(level: DecimationLevel) -> dict[str, Any]:
+def _level_data(level: DecimationLevel) -> dict[str, object]:
     data = {
         "samples_per_row": level.samples_per_row,
         "time_us": pack(level.time_seconds * 1e6),
@@ -63,7 +63,7 @@ def _level_data(level: DecimationLevel) -> dict[str, Any]:
     return data
 
 
-def _steps_data(steps: StepsView) -> dict[str, Any]:
+def _steps_data(steps: StepsView) -> dict[str, object]:
     data: dict[str, Any] = {}
     for name in steps.__slots__:
         value = getattr(steps, name)

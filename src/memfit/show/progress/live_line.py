@@ -10,27 +10,27 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
+from memfit.records.live import LiveState
 from memfit.units import format_bytes, format_seconds
 
 SAVE, RESTORE = "\x1b7", "\x1b8"
 
 
-def live_text(live: dict[str, Any], width: int) -> str:
+def live_text(live: LiveState, width: int) -> str:
     """'memfit 12.4 s | 461.2 MiB now | 480.0 MiB peak | step 120 forward, 41.2/s | 100 samples/s'."""
-    seconds = live["seconds"]
     parts = [
-        f"memfit {format_seconds(seconds)}",
-        f"{format_bytes(live['tree_bytes'])} now",
-        f"{format_bytes(live['peak_bytes'])} peak",
+        f"memfit {format_seconds(live.seconds)}",
+        f"{format_bytes(live.tree_bytes)} now",
+        f"{format_bytes(live.peak_bytes)} peak",
     ]
-    if live.get("step") is not None:
-        rate = live.get("steps_per_second")
-        parts.append(f"step {live['step']} {live.get('phase') or ''}".rstrip() + (f", {rate:.1f}/s" if rate else ""))
-    if live.get("num_processes", 1) > 1:
-        parts.append(f"{live['num_processes']} processes")
-    parts.append(f"{live['num_ticks'] / max(seconds, 1e-9):.0f} samples/s")
+    if live.step is not None:
+        rate = live.steps_per_second
+        parts.append(f"step {live.step} {live.phase or ''}".rstrip() + (f", {rate:.1f}/s" if rate else ""))
+    if live.num_processes > 1:
+        parts.append(f"{live.num_processes} processes")
+    parts.append(f"{live.num_ticks / max(live.seconds, 1e-9):.0f} samples/s")
     return " | ".join(parts)[: max(0, width - 1)]
 
 
@@ -42,7 +42,7 @@ class LiveLine:
         self._rows = 0
         self.enabled = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def update(self, live: dict[str, Any]) -> None:
+    def update(self, live: LiveState) -> None:
         """Draw the newest state."""
         if not self.enabled:
             return

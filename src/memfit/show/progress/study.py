@@ -33,7 +33,7 @@ def _short(value: object) -> str:
 def standing_line(standing: Standing) -> str:
     """'8 of 40 trials | 2 running, 912.0 MiB | 12.3 s | about 45 s left'."""
     wanted = "" if standing.num_wanted is None else f" of {standing.num_wanted}"
-    held_bytes = sum(live.get("tree_bytes", 0) for live in standing.live)
+    held_bytes = sum(trial.state.tree_bytes for trial in standing.live if trial.state is not None)
     running = f"{standing.num_running} running" + (f", {format_bytes(held_bytes)}" if held_bytes else "")
     parts = [f"{standing.num_finished}{wanted} trials", running, format_seconds(standing.seconds)]
     if standing.is_ending:

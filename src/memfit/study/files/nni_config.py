@@ -26,7 +26,7 @@ _NO_EFFECT = ("debug", "logLevel", "nniManagerIp", "tunerGpuIndices")
 _SERVICE_NO_EFFECT = ("reuseMode", "debug", "nniManagerIp", "logCollection")
 
 
-def looks_like_nni(written: Any) -> bool:
+def looks_like_nni(written: object) -> bool:
     """Whether this is an experiment config of NNI."""
     names = {plain(str(name)) for name in written} if isinstance(written, dict) else set()
     return is_v1(written) or any(plain(mark) in names for mark in MARKS)

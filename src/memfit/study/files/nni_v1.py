@@ -89,14 +89,14 @@ def tool_spelling(kind: str) -> dict[str, str]:
     return {"name": f"builtin{kind.title()}Name", "codeDirectory": "codeDir"}
 
 
-def _move(fields: Fields, v2: dict[str, Any], renamed: dict[str, str]) -> None:
+def _move(fields: Fields, v2: dict[str, object], renamed: dict[str, str]) -> None:
     for old, new in renamed.items():
         value = fields.take(old)
         if value is not None:
             v2[new] = value
 
 
-def _tool(kind: str, fields: Fields, notes: list[str]) -> dict[str, Any]:
+def _tool(kind: str, fields: Fields, notes: list[str]) -> dict[str, object]:
     built_in = fields.take_text(f"builtin{kind.title()}Name")
     own = {name: fields.take_text(name) for name in ("codeDir", "classFileName", "className")}
     tool: dict[str, Any] = {"name": built_in} if built_in else {}

@@ -10,7 +10,6 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from memfit.errors import MissingExtra
 from memfit.regular_file import describe_error, read_regular
@@ -23,7 +22,7 @@ _TOKEN = re.compile(
 _EXPONENT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"
 
 
-def read_text_file(path: Path, shown_name: str = "") -> Any:
+def read_text_file(path: Path, shown_name: str = "") -> object:
     """Read one file into plain lists, dicts and values."""
     place = FieldPlace(shown_name or str(path))
     try:
@@ -39,7 +38,7 @@ def read_text_file(path: Path, shown_name: str = "") -> Any:
     return parse_toml(text, place) if path.suffix == ".toml" else parse_text(text, place)
 
 
-def parse_toml(text: str, place: FieldPlace) -> Any:
+def parse_toml(text: str, place: FieldPlace) -> object:
     """Parse TOML."""
     try:
         return tomllib.loads(text)
@@ -47,7 +46,7 @@ def parse_toml(text: str, place: FieldPlace) -> Any:
         place.refuse("this is not TOML", saw=f"a mistake: {error}")
 
 
-def parse_text(text: str, place: FieldPlace) -> Any:
+def parse_text(text: str, place: FieldPlace) -> object:
     """Parse JSON, JSON with comments, or YAML."""
     for candidate in (text, without_comments(text)):
         try:
@@ -67,7 +66,7 @@ def without_comments(text: str) -> str:
     return _TOKEN.sub(keep, text)
 
 
-def _parse_yaml(text: str, place: FieldPlace) -> Any:
+def _parse_yaml(text: str, place: FieldPlace) -> object:
     try:
         import yaml
     except ImportError:

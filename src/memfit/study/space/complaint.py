@@ -32,7 +32,7 @@ class FieldPlace:
         raise UsageError(f"{self}: {problem}", found=saw or ("" if found is None else _shown(found)), hint=hint)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value for a message, cut short."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

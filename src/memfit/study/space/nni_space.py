@@ -114,11 +114,11 @@ def write_space(space: SearchSpace) -> dict[str, Any]:
     return _write_parameters(space.parameters)
 
 
-def _write_parameters(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+def _write_parameters(parameters: tuple[Parameter, ...]) -> dict[str, object]:
     return {parameter.name: _write_parameter(parameter) for parameter in parameters}
 
 
-def _write_parameter(parameter: Parameter) -> dict[str, Any]:
+def _write_parameter(parameter: Parameter) -> dict[str, object]:
     match parameter:
         case Opaque():
             return parameter.written
@@ -135,7 +135,7 @@ def _write_parameter(parameter: Parameter) -> dict[str, Any]:
             return _write_numbers("normal", parameter, [parameter.mean, parameter.deviation])
 
 
-def _write_numbers(word: str, parameter: Span | Bell, values: list[float]) -> dict[str, Any]:
+def _write_numbers(word: str, parameter: Span | Bell, values: list[float]) -> dict[str, object]:
     quantized = parameter.step is not None
     kind = f"{'q' if quantized else ''}{'log' if parameter.log else ''}{word}"
     return {"_type": kind, "_value": [*values, parameter.step] if quantized else values}

@@ -139,7 +139,7 @@ def parameters_of(space: SearchSpace, draws: Mapping[str, float]) -> dict[str, A
     return _parameters_of(space.parameters, "", draws)
 
 
-def _parameters_of(parameters: tuple[Parameter, ...], prefix: str, draws: Mapping[str, float]) -> dict[str, Any]:
+def _parameters_of(parameters: tuple[Parameter, ...], prefix: str, draws: Mapping[str, float]) -> dict[str, object]:
     values: dict[str, Any] = {}
     for parameter in parameters:
         path = prefix + parameter.name
@@ -151,7 +151,7 @@ def _parameters_of(parameters: tuple[Parameter, ...], prefix: str, draws: Mappin
     return values
 
 
-def fingerprint(parameters: Mapping[str, Any]) -> str:
+def fingerprint(parameters: Mapping[str, object]) -> str:
     """One text for every parameter set, equal exactly when the sets are equal."""
     return json.dumps(parameters, sort_keys=True, ensure_ascii=False)
 

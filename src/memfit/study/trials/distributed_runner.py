@@ -21,7 +21,7 @@ import msgspec
 from distributed import Client, Event, Future
 
 from memfit.errors import UsageError
-from memfit.records.study import StudySettings, TrialOutcome
+from memfit.records.study import LiveTrial, StudySettings, TrialOutcome
 from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.result import TrialEnd
@@ -92,8 +92,8 @@ class DaskRunner:
         if ending.kind == "cancelled":
             self._futures[number].cancel()
 
-    def live(self) -> list[dict[str, Any]]:
-        return [{"number": number} for number in self.orders]
+    def live(self) -> list[LiveTrial]:
+        return [LiveTrial(number=number) for number in self.orders]
 
     def close(self) -> None:
         for number in list(self.orders):

@@ -130,7 +130,7 @@ class ReportReader:
         )
 
 
-def read_metric(value: Any, key: str = "default") -> tuple[float | None, str, dict[str, Any]]:
+def read_metric(value: object, key: str = "default") -> tuple[float | None, str, dict[str, object]]:
     """The number in a report, or why there is none, and the other keys of a dict with what JSON can keep."""
     if not isinstance(value, dict):
         return (*finite_or_reason(value), {})
@@ -140,7 +140,7 @@ def read_metric(value: Any, key: str = "default") -> tuple[float | None, str, di
     return (*finite_or_reason(value[key]), others)
 
 
-def _keepable(value: Any) -> Any:
+def _keepable(value: object) -> object:
     """NaN and infinity as text, since a record holds none."""
     return str(value) if isinstance(value, float) and value - value != 0 else value
 

@@ -75,7 +75,7 @@ def trial_folder_name(number: int, attempt: int) -> str:
     return f"trials/{number:05d}" + (f".{attempt}" if attempt > 1 else "")
 
 
-def parameters_for_workload(settings: StudySettings, parameters: dict[str, Any]) -> dict[str, Any]:
+def parameters_for_workload(settings: StudySettings, parameters: dict[str, object]) -> dict[str, object]:
     """The settings a workload is built with at one point, without what only says how long it trains."""
     own = ("epochs", "steps", "seed", "device", "TRIAL_BUDGET", "load_checkpoint_dir", "save_checkpoint_dir")
     return {name: value for name, value in {**settings.fixed, **parameters}.items() if name not in own}

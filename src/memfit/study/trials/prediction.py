@@ -37,7 +37,7 @@ class TrialPredictor:
         return self._known[key]
 
 
-def _predict(workload: str, built_with: dict[str, Any]) -> Figure:
+def _predict(workload: str, built_with: dict[str, object]) -> Figure:
     from memfit.measure.instruction_sets import ask_processor
     from memfit.predict.options import PredictOptions
     from memfit.predict.predict import predict

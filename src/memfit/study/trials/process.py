@@ -11,19 +11,19 @@ coordinator that is killed: the trial goes on, its end is recorded, and the next
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from memfit.errors import MemfitError, StorageError
 from memfit.measure import new_run
-from memfit.measure.session import INSIDE_START, common_orders, job_environment, sampler_command
+from memfit.measure.sampler.orders import JobNotStarted, LaunchOrder, SamplerOrders, StatusReader
+from memfit.measure.session import INSIDE_START, job_environment, orders_for, sampler_command
+from memfit.records.live import LiveState
 from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.regular_file import open_regular, read_regular
@@ -55,15 +55,15 @@ class TrialProcess:
         self.folder = Path(order.folder)
         self.reports: list[Report] = []
         self.ending: TrialEnd | None = None
-        self.live: dict[str, Any] = {}
+        self.live: LiveState | None = None
+        """What the sampler last said of the job, where it was asked to."""
         self.sampler_pid: int | None = None
         self.began = time.monotonic()
         self._reader = ReportReader(self.folder, order.metric)
         self._process: subprocess.Popen[bytes] | None = None
         self._descriptor = -1
         """Of the sampler's process: readable when it has ended. The pipe tells less: the job inherits its other end."""
-        self._pipe = -1
-        self._rest = b""
+        self._status: StatusReader | None = None
         self._kill_at: float | None = None
         self._error = ""
 
@@ -84,21 +84,18 @@ class TrialProcess:
         settings = settings_for(order.interval_seconds, limit_bytes=order.limit_bytes)
         clock_start_ns = time.monotonic_ns()
         new_run.create(run, list(order.command), settings, clock_start_ns, overwrite=True)
-        self._pipe, status_write = os.pipe()
-        os.set_blocking(self._pipe, False)
-        orders = {
-            "command": list(order.command),
-            "environment": self._environment(run, settings),
-            "limit_bytes": order.limit_bytes,
-            "grace_seconds": order.grace_seconds,
-            "live": order.live,
-            "status_fd": status_write,
-            "terminal_fd": None,
-            "ignored_signals": [],
-            **common_orders(run, settings, clock_start_ns),
-        }
+        status_read, status_write = os.pipe()
+        os.set_blocking(status_read, False)
+        self._status = StatusReader(status_read)
+        launch = LaunchOrder(
+            command=tuple(order.command),
+            environment=self._environment(run, settings),
+            limit_bytes=order.limit_bytes,
+            grace_seconds=order.grace_seconds,
+        )
+        orders = orders_for(run, settings, clock_start_ns)
         try:
-            self._process = self._spawn(orders, status_write)
+            self._process = self._spawn(orders._replace(status_fd=status_write, live=order.live, launch=launch))
         finally:
             os.close(status_write)
         self.sampler_pid = self._process.pid
@@ -106,7 +103,7 @@ class TrialProcess:
         name = SamplerName(pid=self.sampler_pid, start_ticks=start_ticks(self.sampler_pid) or 0)
         (self.folder / PROCESS_FILE).write_bytes(msgspec.json.encode(name))
 
-    def _spawn(self, orders: dict[str, Any], status_write: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, orders: SamplerOrders) -> subprocess.Popen[bytes]:
         with (
             open(self.folder / "stdout.txt", "wb") as out,
             open(self.folder / "stderr.txt", "wb") as err,
@@ -114,7 +111,7 @@ class TrialProcess:
         ):
             return subprocess.Popen(
                 arguments,
-                pass_fds=(status_write, orders_fd),
+                pass_fds=(orders.status_fd, orders_fd),
                 cwd=self.order.code_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -167,15 +164,13 @@ class TrialProcess:
 
     def hear(self) -> None:
         """Take in what the sampler has said so far."""
-        chunks = []
         with contextlib.suppress(BlockingIOError):
-            while self._pipe >= 0 and (chunk := os.read(self._pipe, 65536)):
-                chunks.append(chunk)
-        *lines, self._rest = (self._rest + b"".join(chunks)).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            self.live = message.get("live", self.live)
-            self._error = message.get("error", self._error)
+            while self._status is not None and (lines := self._status.read()) is not None:
+                for line in lines:
+                    if isinstance(line, LiveState):
+                        self.live = line
+                    elif isinstance(line, JobNotStarted):
+                        self._error = line.error
 
     def read_reports(self) -> bool:
         """Read what the trial has reported since the last time; whether there is anything new."""
@@ -227,10 +222,10 @@ class TrialProcess:
         self._close()
 
     def _close(self) -> None:
-        for descriptor in (self._descriptor, self._pipe):
+        for descriptor in (self._descriptor, -1 if self._status is None else self._status.descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._descriptor = self._pipe = -1
+        self._descriptor, self._status = -1, None
 
     def conclude(self) -> TrialRecord | None:
         """The record of the trial, with every process of it ended; None when it is to be run again."""

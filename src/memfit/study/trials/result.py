@@ -71,7 +71,7 @@ def outcome_of(run: RunRecord, ending: TrialEnd | None, last_words: str) -> Tria
     return TrialOutcome(kind="failed", message=outcome.message, **facts)
 
 
-def metric_of(outcome: TrialOutcome, reports: Sequence[Report]) -> dict[str, Any]:
+def metric_of(outcome: TrialOutcome, reports: Sequence[Report]) -> dict[str, object]:
     """The fields of a record that hold the final result."""
     final = final_of(list(reports))
     if outcome.kind != "done":

@@ -6,10 +6,10 @@ import selectors
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from memfit.measure.sampler.process_tree import become_subreaper
-from memfit.records.study import TrialRecord
+from memfit.records.study import LiveTrial, TrialRecord
 from memfit.study.trials.files import Report
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import INTERRUPTED, TrialProcess
@@ -46,7 +46,7 @@ class Runner(Protocol):
 
     def wait(self, timeout_seconds: float) -> list[News]: ...
     def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None: ...
-    def live(self) -> list[dict[str, Any]]:
+    def live(self) -> list[LiveTrial]:
         """How the running trials stand, for the eye."""
         ...
 
@@ -99,8 +99,10 @@ class LocalRunner:
         if number in self.trials:
             self.trials[number].end(ending, at_once=at_once)
 
-    def live(self) -> list[dict[str, Any]]:
-        return [trial.live | {"number": number, "seconds": trial.seconds} for number, trial in self.trials.items()]
+    def live(self) -> list[LiveTrial]:
+        return [
+            LiveTrial(number=number, seconds=trial.seconds, state=trial.live) for number, trial in self.trials.items()
+        ]
 
     def close(self) -> None:
         """End what still runs, with everything it has started."""

@@ -85,7 +85,7 @@ def _sampler(space: SearchSpace, model: str, arguments: dict[str, Any]) -> Any:
     return tpe_factory(space, tpe_arguments(arguments))
 
 
-def tpe_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+def tpe_arguments(arguments: dict[str, object]) -> dict[str, object]:
     """What of NNI's `tpe_args` has a counterpart."""
     written = arguments.get("tpe_args") or {}
     if not isinstance(written, dict) or not set(written) <= _TPE_ARGUMENTS:

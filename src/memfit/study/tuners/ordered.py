@@ -42,7 +42,7 @@ class OrderedTuner:
         return Proposal(number=number, parameters=dict(self.points[row]), memo=memo)
 
 
-def ordered_tool(points: list[dict[str, Any]], replicates: int) -> Tool:
+def ordered_tool(points: list[dict[str, object]], replicates: int) -> Tool:
     """The tuner's description, as it is stored with the study."""
     return Tool(name=NAME, arguments={"points": points, "replicates": replicates})
 

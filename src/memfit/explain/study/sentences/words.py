@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memfit.records.figure import Figure
 from memfit.units import format_bytes, format_ratio
 
@@ -32,7 +30,7 @@ def change_figure(change: Interval, method: str) -> Figure:
     return Figure(value=middle, unit="bytes", source="measured", method=method, low=low, high=high)
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value of a hyperparameter, short."""
     if isinstance(value, float):
         return f"{value:.6g}"

@@ -97,7 +97,7 @@ def _keep_whole(library: Any) -> None:
             library.impl(name.removeprefix("aten::"), _never_run, "CUDA")
 
 
-def _never_run(*args: Any, **kwargs: Any) -> Any:
+def _never_run(*args: object, **kwargs: object) -> object:
     raise RuntimeError("a CUDA kernel was called for real, without CUDA")
 
 

@@ -48,7 +48,7 @@ def _padded(mode: memory.Mode) -> Callable[..., Any]:
     return run
 
 
-def _packed(mode: memory.Mode) -> Callable[..., Any]:
+def _packed(mode: memory.Mode) -> Callable[..., object]:
     """The layer over a packed batch, which has a row for every place of every text."""
 
     def run(
@@ -123,12 +123,12 @@ def course_of(func: Any, args: tuple[Any, ...]) -> list[int | None]:
     return _backward_course(args, workspace)
 
 
-def library_workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
+def library_workspace_bytes(func: object, args: tuple[object, ...]) -> int:
     """What the library itself takes for the length of a call, by rule."""
     return memory.workspace_bytes(_call(args, backward=func is BACKWARD), torch.cuda.get_device_capability())
 
 
-def draws_dropout(func: Any, args: tuple[Any, ...]) -> bool:
+def draws_dropout(func: object, args: tuple[object, ...]) -> bool:
     """Whether this call needs the generators of dropout."""
     return func is FORWARD and bool(args[11]) and bool(args[12])
 

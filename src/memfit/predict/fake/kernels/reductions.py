@@ -56,7 +56,7 @@ class Inside:
 Rule = Callable[[Sequence[Any], Any, Card], "list[Inside]"]
 
 
-def scratch_of(func: Any, args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+def scratch_of(func: object, args: Sequence[object], result: object, card: Card) -> list[Inside]:
     """What this call allocates beside its results."""
     rule = RULES.get(func)
     if rule is None:
@@ -253,7 +253,7 @@ def _flash_backward(args: Sequence[Any], result: Any, card: Card) -> list[Inside
     return [Inside(3, tuple(flash_backward_scratch(_call(args[1:], args[10]))))]
 
 
-def _efficient_forward(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+def _efficient_forward(args: Sequence[object], result: object, card: Card) -> list[Inside]:
     size = efficient_forward_scratch(_call(args, 0.0))
     return [Inside(4, (size,))] if size else []
 

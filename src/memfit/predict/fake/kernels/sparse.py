@@ -41,7 +41,7 @@ Most = Callable[[torch.Tensor, str], int]
 def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[..., Any]]:
     """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known."""
 
-    def noted(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(answer: Callable[..., object]) -> Callable[..., object]:
         def call(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
             result = answer(func, args, kwargs, real)
             if any(each.layout is torch.sparse_coo for each in (result, *args) if isinstance(each, torch.Tensor)):

@@ -130,7 +130,7 @@ def _note_course(
     log.entries[start:] = [*written, *coming]
 
 
-def _course_of_layers(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...]) -> Sequence[int | None]:
+def _course_of_layers(card: Card, tracker: Tracker, func: object, args: tuple[object, ...]) -> Sequence[int | None]:
     """A recurrent call; the first that drops values also makes the generators' state, which stays."""
     course = course_of(func, args)
     if not draws_dropout(func, args) or "dropout state" in tracker.made_once:

@@ -64,7 +64,7 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """`Module.to(...)` swaps tensors and refuses those with weak references: the mode's own memo holds some."""
     original = torch.utils.swap_tensors
 
-    def swap(left: Any, right: Any) -> None:
+    def swap(left: object, right: object) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
         original(left, right)
 
@@ -200,5 +200,5 @@ def blind_libraries(until: contextlib.ExitStack) -> None:
                 until.enter_context(patch.object(module, function, _nothing_to_see))
 
 
-def _nothing_to_see(*args: Any, **kwargs: Any) -> bool:
+def _nothing_to_see(*args: object, **kwargs: object) -> bool:
     return False

@@ -36,7 +36,7 @@ class Checkpoints:
         self._load = torch.load
         self._saved: list[bytes] = []
 
-    def save(self, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+    def save(self, value: object, file: object, *args: object, **kwargs: object) -> None:
         """Remember geometry, and leave a line in the file."""
         self._note("script", "a checkpoint was not written")
         self._saved.append(pickled(value))
@@ -50,7 +50,7 @@ class Checkpoints:
         with read_to(map_location), self._outside() if kwargs.get("mmap") else contextlib.nullcontext():
             return pickle.loads(self._saved[number])
 
-    def _load_file(self, file: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
+    def _load_file(self, file: object, map_location: object, *args: object, **kwargs: object) -> object:
         """A checkpoint that was there before, as fake tensors."""
         locations: dict[int, str] = {}
 
@@ -91,21 +91,21 @@ class SafeOpened:
         self._file.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error: object) -> object:
         return self._file.__exit__(*error)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
 
-    def get_tensor(self, name: str) -> Any:
+    def get_tensor(self, name: str) -> object:
         """One tensor of the file."""
         return self._made(lambda: self._file.get_tensor(name))
 
-    def get_tensors(self) -> Any:
+    def get_tensors(self) -> object:
         """All of them, by their names."""
         return self._made(lambda: self._file.get_tensors())
 
-    def get_slice(self, name: str) -> Any:
+    def get_slice(self, name: str) -> object:
         """One tensor of which parts can be asked for."""
         return _Slice(self._file.get_slice(name), self._made)
 
@@ -125,14 +125,14 @@ class _Slice:
     def __init__(self, part: Any, made: Callable[[Callable[[], Any]], Any]) -> None:
         self._part, self._made = part, made
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._part, name)
 
     def __getitem__(self, index: Any) -> Any:
         return self._made(lambda: self._part[index])
 
 
-def _as_fakes(value: Any, locations: dict[int, str], map_location: Any) -> Any:
+def _as_fakes(value: object, locations: dict[int, str], map_location: object) -> object:
     """Real tensors anywhere in a value, as fake ones with the values of small ones."""
     with _disable_current_modes():
         stream = io.BytesIO()

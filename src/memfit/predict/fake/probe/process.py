@@ -72,12 +72,12 @@ def seconds_of_probe(text: str, flops_per_second: float) -> float:
     return slower * flops_of_signature(text) / flops_per_second
 
 
-def _write(replies: TextIO, reply: dict[str, Any]) -> None:
+def _write(replies: TextIO, reply: dict[str, object]) -> None:
     replies.write(json.dumps(reply) + "\n")
     replies.flush()
 
 
-def attempt(text: str) -> dict[str, Any]:
+def attempt(text: str) -> dict[str, object]:
     """Probe one call, or say why it could not be."""
     try:
         return probe(text)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from memfit.job.training import as_training, plain_step
 
 
-def real_tensor_peak(build: Callable[[], Any], num_steps: int = 2) -> int:
+def real_tensor_peak(build: Callable[[], object], num_steps: int = 2) -> int:
     """Peak bytes of the CPU allocator over building the job and some steps."""
     gc.collect()  # garbage from before would be freed in the middle, and its bytes subtracted from this job's
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -56,7 +56,7 @@ def real_script_peak(path: str, arguments: tuple[str, ...], num_steps: int) -> i
     """Peak bytes of the CPU allocator while a script runs for real, until its n-th optimizer step."""
     steps = itertools.count(1)
 
-    def stop(*_: Any) -> None:
+    def stop(*_: object) -> None:
         if next(steps) >= num_steps:
             raise _Enough
 

@@ -89,22 +89,22 @@ class Signatures:
         return self.texts.setdefault(text, len(self.texts))
 
 
-def _has_sparse(args: tuple[Any, ...]) -> bool:
+def _has_sparse(args: tuple[object, ...]) -> bool:
     """Whether a tensor is not strided: what a probe would make up for it is another call."""
     return any(isinstance(a, torch.Tensor) and a.layout is not torch.strided for a in args)
 
 
-def _has_half(args: tuple[Any, ...]) -> bool:
+def _has_half(args: tuple[object, ...]) -> bool:
     return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bfloat16, torch.float16) for a in args)
 
 
-def _is_expanded(args: tuple[Any, ...]) -> bool:
+def _is_expanded(args: tuple[object, ...]) -> bool:
     """Whether one value stands for many in some matrix: a product copies that matrix out first."""
     matrices = [a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2]
     return any(stride == 0 and size > 1 for a in matrices for size, stride in zip(a.shape, a.stride(), strict=True))
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> object:
     """Arguments as plain data; a tensor becomes its shape, strides and type."""
     if isinstance(value, torch.Tensor):
         strides = list(value.stride()) if value.layout is torch.strided else []
@@ -151,7 +151,7 @@ def bytes_of_signature(text: str) -> int:
     return _bytes_in(json.loads(text)[1])
 
 
-def _bytes_in(value: Any) -> int:
+def _bytes_in(value: object) -> int:
     if isinstance(value, dict) and "tensor" in value:
         shape, strides, dtype_name, _ = value["tensor"]
         elements = (

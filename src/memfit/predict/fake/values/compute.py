@@ -128,7 +128,7 @@ def _is_read(tensor: torch.Tensor, given: list[torch.Tensor], overwritten: list[
     return not any(tensor is w for w in overwritten) or sum(tensor is other for other in given) > 1
 
 
-def _swap(value: Any) -> Any:
+def _swap(value: object) -> object:
     """The known values in the place of tensors; where only the shape counts, memory of that shape."""
     if isinstance(value, torch.Tensor):
         known = shadow_of(value)

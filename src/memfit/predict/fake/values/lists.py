@@ -38,7 +38,7 @@ def _number(fake: Any) -> Any:
         return known.detach().item()
 
 
-def _type_of(leaves: list[Any]) -> torch.dtype:
+def _type_of(leaves: list[object]) -> torch.dtype:
     """The type that torch takes for numbers beside tensors."""
     kinds = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
     kinds += [torch.get_default_dtype() for leaf in leaves if isinstance(leaf, float)]

@@ -64,7 +64,7 @@ def pack(source: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
     return source.new_empty((num_rows, *source.shape[2:])), fake_sizes
 
 
-def _with_real_sizes(func: Any, place: int) -> Callable[..., Any]:
+def _with_real_sizes(func: object, place: int) -> Callable[..., object]:
     """torch's own recipe, with the real numbers of texts at this place of its arguments."""
 
     def run(*args: Any) -> Any:
@@ -116,7 +116,7 @@ RECIPES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def answer_recipe(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def answer_recipe(func: object, args: tuple[object, ...], kwargs: object, real: object) -> object:
     """The same, where autograd does not take operators apart (inference mode)."""
     return RECIPES[func](*args)
 

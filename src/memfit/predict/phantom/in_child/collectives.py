@@ -105,7 +105,7 @@ def _is_followed(tensor: torch.Tensor) -> bool:
 # ---- rules: the methods of a process group, by their first arguments -------------------------------------------------
 
 
-def _reduced(op: Any, size: int) -> Callable[[Known], torch.Tensor]:
+def _reduced(op: object, size: int) -> Callable[[Known], torch.Tensor]:
     """The reduction of the same values over all ranks."""
     name = str(op).rsplit(".", 1)[-1].upper()
 
@@ -133,12 +133,16 @@ def _listed(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
-def _all_reduce(size: int, rank: int, tensors: Any, options: Any = None, *rest: Any, **_: Any) -> Iterator[Result]:
+def _all_reduce(
+    size: int, rank: int, tensors: object, options: object = None, *rest: object, **_: object
+) -> Iterator[Result]:
     for tensor in _listed(tensors):
         yield tensor, [tensor], _reduced(_op_of(options, rest), size)
 
 
-def _broadcast(size: int, rank: int, tensors: Any, options: Any = None, *_: Any, **__: Any) -> Iterator[Result]:
+def _broadcast(
+    size: int, rank: int, tensors: object, options: object = None, *_: object, **__: object
+) -> Iterator[Result]:
     """Nothing changes for the rank that sends."""
     root = getattr(options, "rootRank", options if isinstance(options, int) else 0)
     for tensor in _listed(tensors) if root != rank else ():
@@ -152,7 +156,9 @@ def _all_gather(size: int, rank: int, outputs: Any, inputs: Any, *_: Any, **__: 
             yield part, [source], lambda known: known[0].clone()
 
 
-def _all_gather_base(size: int, rank: int, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Iterator[Result]:
+def _all_gather_base(
+    size: int, rank: int, outputs: object, inputs: object, *_: object, **__: object
+) -> Iterator[Result]:
     for output, source in zip(_listed(outputs), _listed(inputs), strict=True):
         yield output, [source], lambda known: known[0].reshape(-1).repeat(size)
 
@@ -170,7 +176,7 @@ def _reduce_scatter(
 
 
 def _reduce_scatter_base(
-    size: int, rank: int, outputs: Any, inputs: Any, options: Any = None, *rest: Any, **_: Any
+    size: int, rank: int, outputs: object, inputs: object, options: object = None, *rest: object, **_: object
 ) -> Iterator[Result]:
     for output, source in zip(_listed(outputs), _listed(inputs), strict=True):
         reduce = _reduced(_op_of(options, rest), size)
@@ -204,7 +210,7 @@ def _rows(part: torch.Tensor, count: int) -> torch.Tensor:
     return part[torch.arange(count) % part.shape[0]]
 
 
-def _received(size: int, rank: int, tensors: Any, *_: Any, **__: Any) -> Iterator[Result]:
+def _received(size: int, rank: int, tensors: object, *_: object, **__: object) -> Iterator[Result]:
     """What another rank sends to this one alone is unknown."""
     for tensor in _listed(tensors):
         if tensor.is_cuda:
@@ -246,12 +252,12 @@ def _functional_reduce(result: Any, source: Any, op: str, group: str) -> tuple[i
     return size, [(result, [source], _reduced(op, size))]
 
 
-def _functional_gather(result: Any, source: Any, size: int, group: str) -> tuple[int, list[Result]]:
+def _functional_gather(result: object, source: object, size: int, group: str) -> tuple[int, list[Result]]:
     return size, list(_all_gather_base(size, 0, result, source))
 
 
 def _functional_exchange(
-    result: Any, source: Any, out_splits: Any, in_splits: Any, group: str
+    result: object, source: object, out_splits: object, in_splits: object, group: str
 ) -> tuple[int, list[Result]]:
     size, rank = _group(group)
     return size, list(_all_to_all_base(size, rank, result, source, out_splits, in_splits))

@@ -66,7 +66,7 @@ def _lifted(mode: TorchFunctionMode) -> Iterator[None]:
         _replace(modes_now(), before)
 
 
-def _replace(old: list[Any], new: list[Any]) -> None:
+def _replace(old: list[object], new: list[object]) -> None:
     for _ in old:
         _pop_mode()
     for each in new:

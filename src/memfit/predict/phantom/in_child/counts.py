@@ -51,7 +51,7 @@ def _unique(values: Any, *args: Any, **kwargs: Any) -> Numbers:
     yield found.shape[dim or 0]
 
 
-def _unique_consecutive(values: Any, *args: Any, **kwargs: Any) -> Numbers:
+def _unique_consecutive(values: object, *args: object, **kwargs: object) -> Numbers:
     found = torch.unique_consecutive(values, dim=kwargs.get("dim"))
     yield found.shape[kwargs.get("dim") or 0]
 
@@ -61,7 +61,7 @@ def _one_hot(values: Any, num_classes: int = -1) -> Numbers:
         yield int(values.max())
 
 
-def _repeat_interleave(values: Any, repeats: Any = None, *args: Any, **kwargs: Any) -> Numbers:
+def _repeat_interleave(values: object, repeats: object = None, *args: object, **kwargs: object) -> Numbers:
     counts = values if repeats is None else repeats
     if isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None:
         yield int(counts.sum())

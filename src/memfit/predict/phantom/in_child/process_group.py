@@ -66,7 +66,7 @@ def one_of_ranks(num_ranks: int, values: Values, note: Note) -> Iterator[None]:
             distributed.destroy_process_group()
 
 
-def _agreed(*args: Any, **kwargs: Any) -> None:
+def _agreed(*args: object, **kwargs: object) -> None:
     """All ranks have the same model."""
 
 

@@ -47,7 +47,7 @@ class PhantomCheckpoints:
         with patch.object(torch, "save", self.save), patch.object(torch, "load", self.load):
             yield
 
-    def save(self, value: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+    def save(self, value: object, file: object, *args: object, **kwargs: object) -> None:
         """Remember it, and leave a line in the file."""
         self._note("script", "a checkpoint was not written")
         with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -99,7 +99,7 @@ class _Writer(pickle.Pickler):
         self._numbers: dict[int, int] = {}
         self._alive: list[Any] = []
 
-    def persistent_id(self, obj: Any) -> Any:
+    def persistent_id(self, obj: object) -> object:
         """('storage', its number, its type) for a storage; nothing for anything else."""
         if isinstance(obj, torch.storage.TypedStorage):
             return "storage", self._number(obj._untyped_storage), obj.dtype

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -87,6 +86,6 @@ def _note_end(counter: PhantomSteps, num_steps: int, note: Note) -> None:
         note("script", f"the script ended by itself after {counter.num_made} of {num_steps} steps")
 
 
-def _claim_inputs(watch: RunWatch, batch: Any) -> None:
+def _claim_inputs(watch: RunWatch, batch: object) -> None:
     for tensor in tensors_anywhere(batch):
         watch.claim(tensor, "input")

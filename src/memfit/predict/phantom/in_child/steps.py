@@ -87,7 +87,7 @@ class PhantomSteps:
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: object) -> None:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
         counts = self._watch.num_updates
@@ -127,7 +127,7 @@ class PhantomSteps:
         self._end_if(alike and not grows([live for _, live in self._evaluated], 1))
         self._cut_if_over()
 
-    def end_early(self, batches: Any) -> None:
+    def end_early(self, batches: object) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
         if torch.is_grad_enabled():

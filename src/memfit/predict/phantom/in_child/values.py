@@ -114,7 +114,7 @@ class Values(TorchFunctionMode):
             return True
         return 0 < result.numel() <= MOST_FLOATS and not result.requires_grad and self._has_known(args)
 
-    def _has_known(self, args: Any) -> bool:
+    def _has_known(self, args: object) -> bool:
         return any(tensor.is_cuda and self.twins.find(tensor) is not None for tensor in _tensors(args))
 
     def _keep(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
@@ -262,7 +262,7 @@ class Values(TorchFunctionMode):
             return
         self._unknown(None if call is None else _tensors_first(call[1]), to, num_bytes)
 
-    def _from_twin(self, args: Any, kwargs: Any, to: int, source: int, num_bytes: int) -> bool:
+    def _from_twin(self, args: object, kwargs: object, to: int, source: int, num_bytes: int) -> bool:
         for tensor in _tensors((args, kwargs)):
             twin = self.twins.find(tensor) if tensor.is_cuda else None
             if twin is None:

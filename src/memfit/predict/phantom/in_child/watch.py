@@ -245,7 +245,7 @@ class RunWatch:
             self._unfollowed = torch._C.DisableTorchFunction()
             self._unfollowed.__enter__()
 
-    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if self._unfollowed is not None:
             self._unfollowed.__exit__(None, None, None)
             self._unfollowed = None

@@ -1,0 +1,77 @@
+"""Options of a study: one record from the command line to the session that obeys it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from memfit.errors import UsageError
+from memfit.records.study import Direction
+
+
+class StudyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a study differs from its file, and how this session runs it. Names are those of `memfit.run_study`."""
+
+    space: str | None = None
+    """A search-space file of NNI; then the words are a command or a workload."""
+    tuner: str | None = None
+    trials: int | None = None
+    """Trials to start; None here and below is: as the file, or the default, says."""
+    concurrency: int | None = None
+    limit_bytes: int | None = None
+    """Memory that a trial may take."""
+    memory_objective: bool = False
+    """Memory is an objective beside the metric."""
+    metric: str | None = None
+    """The key to optimise, where trials report dicts."""
+    direction: Direction | None = None
+    seed: int | None = None
+    max_seconds: float | None = None
+    """Start no trial after this long."""
+    max_trial_seconds: float | None = None
+    """End a trial that takes longer."""
+    fixed: tuple[str, ...] = ()
+    """Settings of a workload, 'NAME=VALUE'."""
+    steps: int | None = None
+    """The most optimizer steps of a workload's trials."""
+    name: str | None = None
+    output: str | None = None
+    """The folder of the study; None for memfit-studies/NAME."""
+    overwrite: bool = False
+    """Remove a study that is there."""
+    storage: str = ""
+    """'postgresql://...' in place of a file."""
+    on: str = ""
+    """The address of a Dask scheduler, whose workers run the trials."""
+    profile: bool = False
+    """Keep a torch.profiler trace of each trial."""
+    predict: bool = True
+    """Reject points that are predicted not to fit."""
+
+
+OF_THE_SESSION = ("output", "overwrite", "storage", "on", "profile", "predict")
+"""Options that are no part of the study: the next session may choose others."""
+EXTENT = ("trials", "concurrency")
+"""What may change when a study goes on."""
+
+
+def refuse_changes(options: StudyOptions) -> None:
+    """A study that goes on has its settings, and is not removed; only how long and how wide it runs may change."""
+    kept = [name for name in (*OF_THE_SESSION, *EXTENT) if name != "overwrite"]
+    given = _changes(options, kept)
+    if given:
+        hint = "only trials and concurrency (--trials, --concurrency) may change; start another study in another folder"
+        raise UsageError("a study goes on with the settings it has", found=", ".join(given), hint=hint)
+
+
+def refuse_settings(options: StudyOptions) -> None:
+    """Whole settings were given: an option that would change them is refused."""
+    given = _changes(options, kept=OF_THE_SESSION)
+    if given:
+        found = ", ".join(given)
+        raise UsageError("these options are part of the settings", found=found, hint="change the StudySettings")
+
+
+def _changes(options: StudyOptions, kept: Sequence[str]) -> list[str]:
+    return [name for name in options.__struct_fields__ if name not in kept and getattr(options, name)]
