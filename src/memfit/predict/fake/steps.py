@@ -155,7 +155,7 @@ class StepCounter:
         if not self.by_backwards or torch._C._current_graph_task_id() != -1:
             return
         for module in self._recording.places.living_roots():
-            self._passed.note_trained(module.parameters())
+            self._passed.note_trained(module, module.parameters())
         if self._until is not None:
             self._goes_on()
         elif self.num_backwards >= self._num_steps or (self.num_backwards and self._is_late()):
