@@ -125,3 +125,23 @@ for _ in range(3):
     optimizer.step()
 """)
     assert ("for this number of threads" in memfit.predict_peak(str(script)).error_band) == depends
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:a100-40gb"])
+def test_a_compiled_job_has_the_band_of_one_without_the_compiler_and_says_so(tmp_path: Path, device: str):
+    pytest.importorskip("torch")
+    import memfit
+
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import torch
+model = torch.compile(torch.nn.Linear(32, 32).to("{device.partition(":")[0]}"))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.rand(16, 32, device=model.weight.device)).sum().backward()
+    optimizer.step()
+""")
+    said = memfit.predict_peak(str(script), device=device, engine="fake").error_band
+    assert "equal to the byte" not in said
+    assert "without torch.compile" in said or "torch.compile was left out" in said

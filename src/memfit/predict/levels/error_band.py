@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memfit.predict.child.messages import TRANSLATED, UNSEEN, TraceReply
+from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, UNSEEN, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
@@ -26,6 +26,14 @@ CPU_BAND = (
     "tensor level: equal to the byte with the CPU allocator's own events in nearly all checked jobs, below 0.1 % off "
     "in the rest (docs/accuracy.md)"
 )
+COMPILED_CPU_BAND = (
+    "tensor level: of the job as it runs without torch.compile; compiled, its first steps included, three checked jobs "
+    "took 0 to 16 % less, and the compiler up to 90 MiB of the process (docs/accuracy.md)"
+)
+COMPILED_BAND = (
+    "allocated: not known, since torch.compile was left out; a compiled job keeps other tensors, and its first steps "
+    "may try kernels out"
+)
 NEGLIGIBLE_SHARE = 1e-3
 """What the band of the CPU allows anyway."""
 CUDA_BAND = (
@@ -40,8 +48,8 @@ UNMEASURED_CUDNN_BAND = (
     "3060 and an RTX 4060 alone (there 2 % in the median, 19 % at most; docs/accuracy.md)"
 )
 RECURRENT_BAND = (
-    "allocated: within 1 % but for the workspaces of recurrent layers, which are by rule and were 12 % too small to "
-    "28 % too large in four jobs (docs/accuracy.md)"
+    "allocated: within 1 % but for the workspaces of recurrent layers, which are by rule: 12 % too small to 28 % too "
+    "large in four jobs that trained, 73 % too small in an evaluation of a large batch (docs/accuracy.md)"
 )
 TRANSLATED_BAND = (
     "allocated: not known, since this route (fake CPU tensors, translated) was not compared with a GPU; attention and "
@@ -76,7 +84,7 @@ def earned(base: str, assumptions: Sequence[Assumption]) -> str:
     guessed = [item for item in guessed if not item.text.endswith(AS_SET)]
     if guessed:
         return f"not known, since a guess may have decided a shape or a branch: {_said(guessed[0])}"
-    unseen = [item for item in assumptions if item.kind == UNSEEN]
+    unseen = [item for item in assumptions if item.kind == UNSEEN and not item.text.startswith(COMPILER_LEFT_OUT)]
     if unseen:
         return f"not known for the whole job: {_said(unseen[0])}. For what was seen: {base}"
     whole = [item for item in assumptions if _asks(item, MAY_DECIDE) or _reads_whole(item)]
@@ -108,6 +116,8 @@ def _asks(item: Assumption, questions: tuple[str, ...]) -> bool:
 
 
 def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> str:
+    if any(item.text.startswith(COMPILER_LEFT_OUT) for item in reply.assumptions):
+        return COMPILED_CPU_BAND if device.kind == "cpu" else COMPILED_BAND
     if device.kind == "cpu":
         return _of_cpu(reply) if with_probes and not reply.num_unprobed else _without_probes(reply, with_probes)
     if reply.route.startswith(TRANSLATED):
