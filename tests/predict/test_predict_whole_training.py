@@ -132,6 +132,15 @@ assert head.weight.shape == (10, 10), "a column of the array that numpy gave"
 for step in range(4):
     train(rows[16 * step:16 * step + 16])
 """
+MOVES_HELD_PARAMETERS = """
+import warnings
+warnings.simplefilter("ignore")
+normed = torch.nn.utils.weight_norm(torch.nn.Linear(64, 512))
+model = torch.nn.Sequential(normed, torch.nn.ReLU(), torch.nn.Linear(512, 10)).double()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    train(torch.randn(16, 64, dtype=torch.double))
+"""
 LENGTHS_DIFFER = """
 def padded(rows):
     return {"x": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
@@ -292,6 +301,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         ),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
         pytest.param(OLD_TYPES_OF_ARRAYS, id="torch.FloatTensor(array)"),
+        pytest.param(MOVES_HELD_PARAMETERS, id="parameters that a graph holds are cast"),
     ],
 )
 def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, text: str, no_collector: None):
