@@ -385,7 +385,7 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
 
 @pytest.mark.parametrize(("count", "is_said"), [(80, True), (6, False)], ids=["40 batches", "all 3 are seen"])
 def test_batches_of_different_lengths_say_that_larger_ones_may_follow(tmp_path: Path, count: int, is_said: bool):
-    reply = foreseen(tmp_path, LENGTHS_DIFFER.replace("COUNT", str(count)))
+    reply = predicted(tmp_path, LENGTHS_DIFFER.replace("COUNT", str(count)))
     assert (LARGER_MAY_FOLLOW in said(reply, UNSEEN)) == is_said, reply.assumptions
 
 

@@ -36,7 +36,7 @@ def go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
 
 
 def larger_may_follow(batches: Any, shapes: list[Any]) -> bool:
-    """Whether the batches that a loader gave differ, others were not seen, and nobody chose which to see."""
+    """Whether the batches that a loader gave differ, others were not seen, and which to see was not chosen."""
     if getattr(batches, "memfit_chosen", False) or batches.__dict__.get("_memfit_at_last"):
         return False
     return len(shapes) < num_batches(batches) and any(shape != shapes[0] for shape in shapes)
