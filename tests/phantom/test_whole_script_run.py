@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from memfit.errors import UsageError
 from memfit.job.description import describe_job
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.devices.parse import parse_device
@@ -57,6 +58,15 @@ for epoch in range(3):
         for (x,) in test:
             model(x.cuda())
 """
+ON_THE_CPU = """
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.rand(2, 8)).sum().backward()
+    optimizer.step()
+"""
 EVALUATION_BYTES = 2 * 4 * 4096 * 1024
 """What goes in and out of the activation of one batch of the evaluation."""
 
@@ -84,3 +94,8 @@ def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., s
     assert peak is not None
     assert peak > EVALUATION_BYTES
     assert not any(item.kind == UNSEEN for item in said.assumptions), texts(said)
+
+
+def test_a_script_that_never_asks_for_the_gpu_is_told_so(script: Callable[..., str]):
+    with pytest.raises(UsageError, match="put nothing on the GPU"):
+        predict(script(ON_THE_CPU))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memfit.predict.levels.error_band import earned
+from memfit.predict.levels.error_band import earned, scratch_share
 from memfit.records.prediction import Assumption
+from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, Timeline
 
 BASE = "within 1 %"
 
@@ -91,3 +92,56 @@ raise ValueError("mine")
 )
 def test_reads_on_the_phantom_gpu_that_sizes_follow_from_leave_no_band(text: str, begins: str):
     assert earned("the band", [Assumption(kind="value read", text=text)]).startswith(begins)
+
+
+def span(start: int, end: int, num_bytes: int, operator: str = "aten.mm") -> LiveSpan:
+    return LiveSpan(start=start, end=end, num_bytes=num_bytes, category="temporary", phase="forward", operator=operator)
+
+
+def test_the_share_of_scratch_is_what_the_peak_loses_without_it():
+    spans = span(0, 3, 60), span(1, 2, 40, INSIDE_A_KERNEL), span(4, 5, 80)
+    assert scratch_share(Timeline(spans=spans, num_events=6)) == pytest.approx(1 - 80 / 100)
+
+
+def test_scratch_below_the_peak_has_no_share_in_it():
+    spans = span(0, 3, 60), span(1, 2, 10, INSIDE_A_KERNEL), span(4, 5, 80)
+    assert scratch_share(Timeline(spans=spans, num_events=6)) == 0.0
+    assert scratch_share(Timeline(spans=(), num_events=0)) == 0.0
+
+
+@pytest.mark.parametrize(("layer", "depends"), [("Conv2d(3, 8, 3)", True), ("Linear(32, 32)", False)])
+def test_the_band_of_a_convolution_stands_for_its_number_of_threads(tmp_path: Path, layer: str, depends: bool):
+    pytest.importorskip("torch")
+    import memfit
+
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import torch
+model = torch.nn.{layer}
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.rand(16, 3, 32, 32)).sum().backward()
+    optimizer.step()
+""")
+    assert ("for this number of threads" in memfit.predict_peak(str(script)).error_band) == depends
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:a100-40gb"])
+def test_a_compiled_job_has_the_band_of_one_without_the_compiler_and_says_so(tmp_path: Path, device: str):
+    pytest.importorskip("torch")
+    import memfit
+
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import torch
+model = torch.compile(torch.nn.Linear(32, 32).to("{device.partition(":")[0]}"))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.rand(16, 32, device=model.weight.device)).sum().backward()
+    optimizer.step()
+""")
+    said = memfit.predict_peak(str(script), device=device, engine="fake").error_band
+    assert "equal to the byte" not in said
+    assert "without torch.compile" in said or "torch.compile was left out" in said

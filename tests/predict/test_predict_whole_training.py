@@ -23,6 +23,7 @@ from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
 from memfit.predict.fake.passed_steps import SEARCHES  # noqa: E402
 from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.repeating_batches import LARGER_MAY_FOLLOW  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
 
 START = """
@@ -120,6 +121,32 @@ for x in DataLoader(Samples(100), batch_size=16):
 with torch.no_grad():
     for x in DataLoader(Samples(1100), batch_size=500):
         torch.nn.MSELoss()(model(x), torch.zeros(len(x), 10)).item()
+"""
+OLD_TYPES_OF_ARRAYS = """
+import numpy as np
+rows = torch.FloatTensor(np.ones((4000, 64), dtype=np.float32))
+copied, wider = torch.tensor(np.ones((300, 64))), torch.FloatTensor(np.ones((200, 64)))
+labels = torch.LongTensor(np.nonzero(np.ones((40, 10)))[1])
+head = torch.nn.Linear(10, int(labels.max()) + 1)
+assert head.weight.shape == (10, 10), "a column of the array that numpy gave"
+for step in range(4):
+    train(rows[16 * step:16 * step + 16])
+"""
+MOVES_HELD_PARAMETERS = """
+import warnings
+warnings.simplefilter("ignore")
+normed = torch.nn.utils.weight_norm(torch.nn.Linear(64, 512))
+model = torch.nn.Sequential(normed, torch.nn.ReLU(), torch.nn.Linear(512, 10)).double()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    train(torch.randn(16, 64, dtype=torch.double))
+"""
+LENGTHS_DIFFER = """
+def padded(rows):
+    return {"x": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)}
+rows = [torch.randn(3 + 7 * number % 11, 64) for number in range(COUNT)]
+for batch in DataLoader(rows, batch_size=2, collate_fn=padded):
+    train(batch["x"])
 """
 READS_NUMPY = """
 import numpy as np
@@ -273,6 +300,8 @@ def said(reply: TraceReply, kind: str) -> list[str]:
             SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters", marks=pytest.mark.slow
         ),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
+        pytest.param(OLD_TYPES_OF_ARRAYS, id="torch.FloatTensor(array)"),
+        pytest.param(MOVES_HELD_PARAMETERS, id="parameters that a graph holds are cast"),
     ],
 )
 def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, text: str, no_collector: None):
@@ -352,6 +381,12 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
     reply = predicted(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == counted_peak(script)
     assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
+
+
+@pytest.mark.parametrize(("count", "is_said"), [(80, True), (6, False)], ids=["40 batches", "all 3 are seen"])
+def test_batches_of_different_lengths_say_that_larger_ones_may_follow(tmp_path: Path, count: int, is_said: bool):
+    reply = predicted(tmp_path, LENGTHS_DIFFER.replace("COUNT", str(count)))
+    assert (LARGER_MAY_FOLLOW in said(reply, UNSEEN)) == is_said, reply.assumptions
 
 
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import multiprocessing
 import multiprocessing.pool
+import threading
+from multiprocessing.queues import Queue
 from pathlib import Path
+
+import pytest
 
 from memfit.predict.sandbox.processes import guarded
 
@@ -25,3 +30,26 @@ def test_classes_can_derive_from_pools_that_work_in_this_process(tmp_path: Path)
             assert pool.map(abs, [-3, 4]) == [3, 4]
     assert len(said) == 2
     assert "did its work in this one" in said[0]
+
+
+def fill(queue: Queue[int], stop: threading.Event) -> None:
+    """As samplers do: batches for ever, until the queue is full."""
+    number = 0
+    while not stop.is_set():
+        queue.put(number)
+        number += 1
+
+
+@pytest.mark.timeout(60)
+def test_a_daemon_that_fills_a_queue_for_ever_works_beside_the_script(tmp_path: Path):
+    said: list[str] = []
+    stop, queue = threading.Event(), multiprocessing.Queue(2)
+    with guarded(str(tmp_path), lambda kind, text: said.append(text)):
+        sampler = multiprocessing.Process(target=fill, args=(queue, stop), daemon=True)
+        sampler.start()
+        assert [queue.get() for _ in range(9)] == list(range(9))
+        stop.set()
+        queue.get()
+        sampler.terminate()
+        sampler.join()
+    assert any("beside it" in text for text in said)

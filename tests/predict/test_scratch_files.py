@@ -7,6 +7,8 @@ import os
 import pathlib
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +154,31 @@ def test_a_database_is_written_to_the_scratch_folder(tmp_path: Path, files: Scra
     assert not (tmp_path / "base.db").exists()
 
 
+SAVES_A_TOKENIZER = """
+import os, sys
+from pathlib import Path
+from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+files = ScratchFiles(sys.argv[1])
+with files.guarding(), opening_for_compiled_code(files, lambda kind, text: None):
+    from tokenizers import Tokenizer, models
+    os.mkdir("out")
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save("out/tokenizer.json")
+    assert os.path.getsize("out/tokenizer.json") > 0
+    assert Tokenizer.from_file("out/tokenizer.json").get_vocab_size() == 1
+assert not os.path.exists("out")
+"""
+
+
+def test_a_tokenizer_is_saved_to_the_scratch_folder_and_loaded_from_it(tmp_path: Path):
+    """In a process of its own: the class of the library stays changed."""
+    pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
+    for name in ("work", "scratch"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", SAVES_A_TOKENIZER, str(tmp_path / "scratch")]
+    subprocess.run(command, cwd=tmp_path / "work", check=True)
+
+
 LOADS_A_DATA_SET = """
 import json, os, torch
 from datasets import load_dataset
@@ -171,8 +198,6 @@ for batch in torch.utils.data.DataLoader(data, batch_size=4):
 
 def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("datasets", reason="the package `datasets` is not installed")
-    import subprocess
-    import sys
 
     (tmp_path / "train.py").write_text(LOADS_A_DATA_SET)
     environment = os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}

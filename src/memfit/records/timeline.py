@@ -20,6 +20,8 @@ CATEGORIES: tuple[Category, ...] = (
     "parameter", "buffer", "gradient", "optimizer state", "activation", "temporary", "input", "workspace",
 )  # fmt: skip
 PHASES: tuple[Phase, ...] = ("setup", "data", "forward", "backward", "recompute", "update", "evaluation", "other")
+INSIDE_A_KERNEL = "inside a kernel"
+"""The operator of a span that one call took inside and gave back at its end."""
 
 
 class LiveSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,6 +16,8 @@ from memfit.records.timeline import Timeline
 
 UNSEEN = "not seen"
 """The kind of an assumption that says what of the job has no part in the figures."""
+COMPILER_LEFT_OUT = "torch.compile was left out"
+"""How the assumption begins that says so."""
 TRANSLATED = "fake cpu, translated to cuda"
 """The route of a job that was traced on fake CPU tensors for a GPU."""
 

@@ -38,8 +38,10 @@ class PassedSteps:
     def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
         self._tracker, self._note = tracker, note
         self._seen: weakref.WeakKeyDictionary[Any, dict[Key, list[Any]]] = weakref.WeakKeyDictionary()
-        self._trained: set[int] = set()
-        """Identities of parameters that had a gradient at an update; a tensor with weak references cannot be moved."""
+        self._trained: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        """Identities of parameters that had a gradient at an update, by the optimizer or module that keeps them alive.
+
+        An identity is used again once its parameter is gone; a tensor with weak references cannot be moved."""
         self._followed: weakref.WeakSet[Any] = weakref.WeakSet()
         """Optimizers that made a step."""
         self.is_passing = self._searches = False
@@ -85,8 +87,9 @@ class PassedSteps:
 
     def _give_gradients(self, module: Any) -> None:
         """The backward of a call that was not run: parameters that were trained before have gradients again."""
+        trained = self.trained
         for parameter in module.parameters():
-            if parameter.grad is None and parameter.requires_grad and id(parameter) in self._trained:
+            if parameter.grad is None and parameter.requires_grad and id(parameter) in trained:
                 parameter.grad = torch.empty_like(parameter)
                 self._tracker.see(parameter.grad, "given", "gradient")
 
@@ -95,12 +98,20 @@ class PassedSteps:
     def note_update(self, optimizer: Any) -> None:
         """An optimizer made a step; its gradients are still there."""
         self._followed.add(optimizer)
-        for group in optimizer.param_groups:
-            self.note_trained(group["params"])
+        self.note_trained(optimizer, (parameter for group in optimizer.param_groups for parameter in group["params"]))
+        for module in self._seen:  # a model outlives its optimizer where each epoch makes a new one
+            self.note_trained(module, module.parameters())
 
-    def note_trained(self, parameters: Iterable[Any]) -> None:
-        """Remember which of these have gradients."""
-        self._trained.update(id(parameter) for parameter in parameters if parameter.grad is not None)
+    @property
+    def trained(self) -> set[int]:
+        """Identities of living parameters that had a gradient at an update."""
+        return set[int]().union(*self._trained.values())
+
+    def note_trained(self, keeper: Any, parameters: Iterable[Any]) -> None:
+        """Remember which of these have gradients, for as long as the optimizer or module lives that keeps them."""
+        held = {id(parameter): parameter.grad is not None for parameter in parameters}
+        before = self._trained.get(keeper, set()) & held.keys()
+        self._trained[keeper] = before | {identity for identity, has_gradient in held.items() if has_gradient}
 
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:

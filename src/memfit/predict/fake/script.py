@@ -23,7 +23,7 @@ import torch.jit._builtins
 import torch.utils.data
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memfit.predict.child.messages import UNSEEN, TraceRequest
+from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
 from memfit.predict.child.script_ends import NeverStepped, run_as_main
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
@@ -42,8 +42,8 @@ from memfit.predict.sandbox.scratch_files import ScratchFiles
 from memfit.predict.sandbox.scratch_imports import ScratchFinder
 
 COMPILED = (
-    "torch.compile was left out: the model is predicted as it runs without it, and its first steps, which compile, "
-    "are not predicted; for a GPU, --engine phantom compiles it"
+    f"{COMPILER_LEFT_OUT}: the model is predicted as it runs without it, and neither the steps that compile nor the "
+    "compiler's own memory are in the figures; for a GPU, --engine phantom compiles it"
 )
 SHARE_MEMORY = ("from_numpy", "as_tensor", "frombuffer")
 

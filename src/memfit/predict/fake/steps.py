@@ -24,8 +24,21 @@ from memfit.predict.child.script_ends import EnoughSteps
 from memfit.predict.fake.passed_steps import PassedSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
-from memfit.predict.observe.places import is_called_by_library, is_called_by_study, speaks_of_evaluation
-from memfit.predict.observe.repeating_batches import NEGLIGIBLE, go_to_smaller_last, grows, num_batches, repeats
+from memfit.predict.observe.places import (
+    is_called_by_library,
+    is_called_by_study,
+    speaks_of_evaluation,
+    tensors_anywhere,
+)
+from memfit.predict.observe.repeating_batches import (
+    LARGER_MAY_FOLLOW,
+    NEGLIGIBLE,
+    go_to_smaller_last,
+    grows,
+    larger_may_follow,
+    num_batches,
+    repeats,
+)
 from memfit.predict.observe.tracker import tensors_in
 from memfit.units import format_bytes
 
@@ -45,6 +58,7 @@ RARER = 3
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
+EVALUATION_DIFFERS = "an evaluation was cut whose batches differ in their shapes: larger ones may follow"
 PATIENCE_SECONDS = 180.0
 """After this long, the steps made so far are enough."""
 
@@ -104,7 +118,7 @@ class StepCounter:
         def next_batch(self: Any) -> Any:
             counter.end_early(self)
             batch = following(self)
-            shapes = [tuple(tensor.shape) for tensor in tensors_in(batch)]
+            shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
             self.__dict__.setdefault("_memfit_shapes", []).append(shapes)
             return batch
 
@@ -155,7 +169,7 @@ class StepCounter:
         if not self.by_backwards or torch._C._current_graph_task_id() != -1:
             return
         for module in self._recording.places.living_roots():
-            self._passed.note_trained(module.parameters())
+            self._passed.note_trained(module, module.parameters())
         if self._until is not None:
             self._goes_on()
         elif self.num_backwards >= self._num_steps or (self.num_backwards and self._is_late()):
@@ -205,7 +219,10 @@ class StepCounter:
             enough = self._has_shown_enough(batches, shown)
         if not enough:
             return
-        self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
+        if torch.is_grad_enabled() and larger_may_follow(batches, shown):
+            self._recording.shadow.note(UNSEEN, LARGER_MAY_FOLLOW)
+        else:
+            self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
 
@@ -214,12 +231,14 @@ class StepCounter:
         live = batches.__dict__.setdefault("_memfit_live", [])
         live.append(self._recording.tracker.live_bytes())
         began = batches.__dict__.setdefault("_memfit_began", time.perf_counter())
+        is_long = time.perf_counter() - began > MOST_KEEPING_SECONDS
         if not repeats(shown, BATCHES_ALIKE):
-            return False
+            if is_long:
+                self._recording.shadow.note(UNSEEN, EVALUATION_DIFFERS)
+            return is_long
         left = num_batches(batches) - len(shown)
         if not grows(live, left):
             return True
-        is_long = time.perf_counter() - began > MOST_KEEPING_SECONDS
         if is_long:
             self._note_cut(live, left)
         return is_long

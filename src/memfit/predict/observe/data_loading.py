@@ -46,6 +46,7 @@ def loading_here(
     def started(self: Any, loader: Any) -> None:
         start(self, loader)
         self.memfit_workers = getattr(loader, "memfit_workers", 0)
+        self.memfit_chosen = chooser is not None
 
     def following_batch(self: Any) -> Any:
         with in_data(), in_worker() if self.memfit_workers else nullcontext():

@@ -90,11 +90,11 @@ def is_known(tensor: Any) -> bool:
 
 
 def keep_shadow(fake: Any, values: torch.Tensor | None, assumed: str = "") -> None:
-    """Keep these values beside a fake tensor that covers its storage, or forget what its storage held."""
+    """Keep these values beside a fake tensor that covers its storage or lies as they do, or forget what it held."""
     storage = storage_of(fake)
     if storage is None:
         return
-    if values is None or not covers_storage(fake):
+    if values is None or not (covers_storage(fake) or _lies_as(values, fake, storage.nbytes())):
         _known.pop(id(storage), None)
         return
     with _disable_current_modes(), torch.no_grad():
@@ -105,12 +105,18 @@ def keep_shadow(fake: Any, values: torch.Tensor | None, assumed: str = "") -> No
 
 def _memory_for(fake: torch.Tensor, num_bytes: int, values: torch.Tensor) -> torch.UntypedStorage:
     """The memory of these values themselves where they lie as the fake tensor does, else a copy that does."""
-    same = values.stride() == fake.stride() and not values.storage_offset() and not fake.storage_offset()
-    if same and values.untyped_storage().nbytes() == num_bytes and not values.is_conj() and not values.is_neg():
+    if _lies_as(values, fake, num_bytes):
         return values.untyped_storage()
     memory = torch.zeros(num_bytes, dtype=torch.uint8).untyped_storage()
     _view(fake, memory).copy_(values)
     return memory
+
+
+def _lies_as(values: torch.Tensor, fake: torch.Tensor, num_bytes: int) -> bool:
+    """Whether the memory of these values, as a whole, is what the fake tensor's storage stands for."""
+    same = values.stride() == fake.stride() and not values.storage_offset() and not fake.storage_offset()
+    same = same and values.dtype == fake.dtype and not values.is_conj() and not values.is_neg()
+    return same and values.untyped_storage().nbytes() == num_bytes
 
 
 def assume(tensor: Any, reason: str) -> None:

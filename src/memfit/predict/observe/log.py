@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from memfit.predict.gpu_rules.cudnn import Scratch
-from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
+from memfit.records.timeline import INSIDE_A_KERNEL, Category, LiveSpan, Phase, PhaseMark, Timeline
 
 STRENGTH: tuple[Category, ...] = (
     "parameter", "buffer", "optimizer state", "gradient", "input", "workspace", "activation", "temporary",
@@ -205,7 +205,7 @@ def _workspace(call: ProbedCall, probes: dict[int, ProbeResult], start: int, roo
         category="workspace",
         phase=call.phase,
         module=module_name(call.module, root_names),
-        operator="inside a kernel",
+        operator=INSIDE_A_KERNEL,
         line=call.line,
     )
 

@@ -6,6 +6,10 @@ import itertools
 from typing import Any
 
 NEGLIGIBLE = 1e-3
+LARGER_MAY_FOLLOW = (
+    "batches differ in their shapes, and only the first of an epoch were seen: larger ones may follow, which "
+    "--lengths auto looks for"
+)
 MANY = 10**6
 """Batches of a loader that does not know how many it has."""
 
@@ -29,6 +33,13 @@ def go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
         return False
     batches._sampler_iter, batches._memfit_at_last = iter(rest[-1:]), True
     return True
+
+
+def larger_may_follow(batches: Any, shapes: list[Any]) -> bool:
+    """Whether the batches that a loader gave differ, others were not seen, and which to see was not chosen."""
+    if getattr(batches, "memfit_chosen", False) or batches.__dict__.get("_memfit_at_last"):
+        return False
+    return len(shapes) < num_batches(batches) and any(shape != shapes[0] for shape in shapes)
 
 
 def num_batches(batches: Any) -> int:

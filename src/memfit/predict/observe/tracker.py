@@ -120,6 +120,11 @@ def _lies_in_file(storage: Any) -> bool:
     return False
 
 
+def lies_in_an_array(tensor: torch.Tensor) -> bool:
+    """Whether a real tensor lies in memory that torch did not allocate, as `torch.FloatTensor(array)` does."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not tensor.untyped_storage().resizable()
+
+
 class OutsideMemory:
     """Memory behind tensors that torch's allocator never hands out: numpy arrays, mapped files, batches of workers."""
 
@@ -218,6 +223,9 @@ class Tracker(LeanMode):
             if func in RESIZES:
                 self._note_resize(args[0])
             return []
+        if func in LIFTS and lies_in_an_array(args[0]) and not self.outside.is_here:
+            with self.outside.made_here():
+                return self._note_results(func, args, result)
         old = self._accumulated_into(func, args)
         uids = []
         made = tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result)

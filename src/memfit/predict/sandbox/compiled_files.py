@@ -1,4 +1,4 @@
-"""Files that compiled code opens by name (SQLite, Arrow, safetensors), redirected to the scratch folder.
+"""Files that compiled code opens by name (SQLite, Arrow, safetensors, tokenizers), redirected to the scratch folder.
 
 Python's own functions are replaced by the scratch files; a library that opens a path in C++ or Rust would look for it
 where it is not. Libraries are taken care of when they are imported.
@@ -28,6 +28,8 @@ OPENERS: dict[str, dict[str, str]] = {
     "h5py": {"File": READ},
 }
 """Functions whose first argument is a path; a mode that writes is seen in the other arguments."""
+METHODS: dict[str, dict[str, dict[str, str]]] = {"tokenizers": {"Tokenizer": {"save": WRITE, "from_file": READ}}}
+"""Methods of compiled classes: one that writes takes the path after the object, one that reads makes an object."""
 POOLS = {"multiprocess": ("Pool",), "multiprocess.pool": ("Pool",)}
 Note = Callable[[str, str], None]
 
@@ -56,7 +58,7 @@ def opening_for_compiled_code(files: ScratchFiles, note: Note) -> Iterator[None]
 class _Afterwards(importlib.abc.MetaPathFinder):
     """Changes a module right after it was imported."""
 
-    names = frozenset({*OPENERS, *POOLS})
+    names = frozenset({*OPENERS, *METHODS, *POOLS})
 
     def __init__(self, files: ScratchFiles, note: Note) -> None:
         self._files, self._note = files, note
@@ -89,8 +91,22 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         for name, how in OPENERS.get(module.__name__, {}).items():
             if hasattr(module, name):
                 setattr(module, name, self._sent(getattr(module, name), how))
+        for class_name, methods in METHODS.get(module.__name__, {}).items():
+            for name, how in methods.items():
+                self._change_method(getattr(module, class_name), name, how)
         for name in POOLS.get(module.__name__, ()):
             setattr(module, name, self._pool)
+
+    def _change_method(self, owner: Any, name: str, how: str) -> None:
+        original = getattr(owner, name)
+        if how == READ:
+            setattr(owner, name, staticmethod(self._sent(original, how)))
+            return
+
+        def written(this: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(this, self._files.for_writing(path, keep=False), *args, **kwargs)
+
+        setattr(owner, name, written)
 
     def _pool(self, *args: Any, **kwargs: Any) -> InProcessPool:
         self._note("processes", "a pool of processes did its work in this one")

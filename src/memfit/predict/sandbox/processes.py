@@ -2,7 +2,8 @@
 
 A prediction follows one process. Programs that only tell something (`git rev-parse`, `nvidia-smi`) run without the
 right to write any file; a terminal's size is answered. Pools, executors and workers of `multiprocessing` do their
-work here, one call after the other. Everything else is refused by the audit hook of the scratch files.
+work here, one call after the other; a daemon, which may fill a queue for ever, works in a thread. Everything else is
+refused by the audit hook of the scratch files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
@@ -45,6 +47,8 @@ GIT_TELLS = {
 }
 TERMINAL = {("stty", "size"): "24 80", ("tput", "cols"): "80", ("tput", "lines"): "24"}
 QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
+TRAINERS = ("torch.multiprocessing.spawn",)
+"""Modules whose processes train, daemons or not: they are followed."""
 Note = Callable[[str, str], None]
 
 
@@ -147,10 +151,14 @@ class Processes:
     # ---- workers ---------------------------------------------------------------------------------------------------
 
     def run_here(self, process: Any) -> None:
-        """Process.start(): what it would do is done here, and then it is over."""
-        self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
+        """Process.start(): what it would do is done here, and then it is over; a daemon goes on beside the script."""
         process._popen = Finished()
         process._identity = process._identity or (1,)
+        if process.daemon and getattr(process._target, "__module__", "") not in TRAINERS:
+            self._note("processes", "a process that serves the script was run beside it: its memory is not counted")
+            threading.Thread(target=process.run, name=process.name, daemon=True).start()
+            return
+        self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
         with self._in_another():
             process.run()
         sys.stdout.flush()

@@ -37,7 +37,15 @@ from memfit.predict.fake.values.compute import (
 from memfit.predict.levels.guesses import AS_SET, BOOLEAN, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.places import is_for_order
-from memfit.predict.observe.tracker import LIFTS, PRIM_DEVICE, LeanMode, device_of, is_distributed, tensors_in
+from memfit.predict.observe.tracker import (
+    LIFTS,
+    PRIM_DEVICE,
+    LeanMode,
+    device_of,
+    is_distributed,
+    lies_in_an_array,
+    tensors_in,
+)
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten
@@ -156,6 +164,8 @@ class Shadow(LeanMode):
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A real tensor, made of a list or number, becomes a fake one that knows its values."""
         values = small_copy(args[0])
+        if values is not None and lies_in_an_array(args[0]):
+            values = args[0]  # whoever changes the array changes the tensor, and the other way round
         result = func(*args, **kwargs)
         if values is not None:
             keep_shadow(result, values)

@@ -171,6 +171,7 @@ class PhantomRun:
         )
 
     def _reply(self, text: str) -> PhantomReply:
+        torch.cuda.init()  # a job that never asked for the GPU leaves its figures at zero, not absent
         statistics = torch.cuda.memory_stats()
         made = self.num_made or max(self.watch.num_updates.values(), default=0)
         num_steps = made or (0 if text else self.request.num_steps)

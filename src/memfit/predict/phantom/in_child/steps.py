@@ -21,7 +21,14 @@ from torch.utils.data import dataloader
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.script_ends import EnoughSteps
 from memfit.predict.observe.places import is_called_by_library, speaks_of_evaluation, tensors_anywhere
-from memfit.predict.observe.repeating_batches import go_to_smaller_last, grows, num_batches, repeats
+from memfit.predict.observe.repeating_batches import (
+    LARGER_MAY_FOLLOW,
+    go_to_smaller_last,
+    grows,
+    larger_may_follow,
+    num_batches,
+    repeats,
+)
 from memfit.predict.phantom.in_child.watch import RunWatch
 
 OTHERS_MAY_LAG = 8
@@ -138,7 +145,10 @@ class PhantomSteps:
             enough = repeats(shown, BATCHES_ALIKE) and not grows(live, num_batches(batches) - len(shown))
         if not enough:
             return
-        self._note("script", "a data loader was ended early: its batches repeat")
+        if torch.is_grad_enabled() and larger_may_follow(batches, shown):
+            self._note(UNSEEN, LARGER_MAY_FOLLOW)
+        else:
+            self._note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
 

@@ -1,0 +1,75 @@
+"""Who gets gradients in steps that are passed over: parameters that were trained, and nobody who came after them."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.predict.fake.passed_steps import PassedSteps  # noqa: E402
+
+
+class NoTracker:
+    """Counts nothing: these tests ask only who has a gradient."""
+
+    class log:
+        live_bytes = highest_bytes = 0
+
+    def see(self, *args: Any) -> None:
+        """Forget it."""
+
+
+def passed_steps() -> PassedSteps:
+    return PassedSteps(NoTracker(), lambda kind, text: None)  # type: ignore[arg-type]
+
+
+def trained_model(passed: PassedSteps) -> tuple[Any, Any]:
+    """A layer after one step, its gradient given up."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    inputs = (torch.ones(1, 4),)
+    passed.run(model, inputs, lambda: model(*inputs)).sum().backward()
+    passed.note_update(optimizer)
+    optimizer.zero_grad()
+    return model, optimizer
+
+
+def test_a_trained_parameter_has_its_gradient_again():
+    passed = passed_steps()
+    model, _kept = trained_model(passed)
+    passed._give_gradients(model)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_nothing_is_remembered_of_parameters_that_are_gone():
+    """Their identities are used again by the next model, which was not trained."""
+    passed = passed_steps()
+    model, optimizer = trained_model(passed)
+    identities = {id(parameter) for parameter in model.parameters()}
+    assert identities <= set(passed.trained)
+    del model, optimizer
+    gc.collect()
+    assert not passed.trained
+
+
+def test_a_second_optimizer_of_the_same_model_finds_gradients():
+    passed = passed_steps()
+    model, optimizer = trained_model(passed)
+    del optimizer
+    gc.collect()
+    passed._give_gradients(model)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_parameter_that_was_replaced_in_its_model_is_forgotten_at_the_next_update():
+    passed = passed_steps()
+    model, optimizer = trained_model(passed)
+    identity = id(model.weight)
+    del optimizer
+    gc.collect()
+    model.weight = torch.nn.Parameter(torch.ones(4, 4))
+    passed.note_update(torch.optim.SGD(model.parameters(), 0.1))
+    assert identity not in passed.trained
