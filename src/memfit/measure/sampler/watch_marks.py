@@ -9,7 +9,7 @@ from memfit.records import layout
 _PHASES = {b"F": "forward", b"B": "backward", b"U": "update", b"S": "data", b"V": "evaluation"}
 LOOK_US = 200_000
 _HOLE = bytes(4096)
-"""Zeros that nobody wrote: the file was made larger by something else, and is followed no further."""
+"""Zeros that were never written: the file was made larger by something else, and is followed no further."""
 
 
 class _Follower:
