@@ -11,21 +11,31 @@ import random
 import shutil
 import signal
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from memfit import api
 from memfit.commands import main
 from memfit.errors import MemfitError
+from memfit.measure.sampler.watch_marks import LOOK_US, MarksWatcher
+from memfit.predict.snapshot.reader import read_snapshot
 from memfit.records import layout
 from memfit.records.plan import read_plan
 from memfit.regular_file import open_regular, read_regular
 from memfit.show.as_json import to_json
 from memfit.show.page.data import page_json
 from memfit.show.terminal.run import summary_text
+from memfit.study.json_file import read_study_json
+from memfit.study.storage.facts import fact
+from memfit.study.storage.log import read_unsaved
+from memfit.study.trials.files import ReportReader
 from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.units import MIB
 
 RUN_FILES = (layout.HEADER_FILE, layout.SAMPLES_FILE, layout.EVENTS_FILE, "marks-4711.txt", "ledger-4711.jsonl")
 LONGEST_SECONDS = 20
@@ -106,6 +116,100 @@ def test_a_header_that_claims_a_terabyte_is_refused(made, tmp_path: Path):
     sparse(run / layout.HEADER_FILE)
     with pytest.raises(MemfitError, match="larger than 16 MiB"):
         api.read_run(run)
+
+
+# ---- holes -----------------------------------------------------------------------------------------------------------
+
+MOST_TAKEN_BYTES = 64 << 20
+
+
+@contextlib.contextmanager
+def sparing(most_seconds: float = 2.0) -> Iterator[None]:
+    """What is done inside takes little memory and little of the processor's time."""
+    tracemalloc.start()
+    before = time.thread_time()
+    try:
+        yield
+        assert time.thread_time() - before < most_seconds
+        assert tracemalloc.get_traced_memory()[1] < MOST_TAKEN_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def hollow(path: Path, content: bytes = b"") -> None:
+    """Two terabytes of zeros behind what was written, with a byte in every MiB of the first GiB."""
+    path.write_bytes(content)
+    os.truncate(path, 2 << 40)
+    with path.open("r+b") as stream:
+        for place in range(len(content) // MIB + 1, 1024):
+            stream.seek(place * MIB)
+            stream.write(b"x")
+
+
+@pytest.mark.parametrize("name", RUN_FILES[1:])
+def test_a_hole_behind_a_record_takes_nothing_and_changes_nothing(made, tmp_path: Path, name: str):
+    run = Path(shutil.copytree(made, tmp_path / "run"))
+    whole = api.read_run(run)
+    hollow(run / name, (made / name).read_bytes())
+    with sparing():
+        record = api.read_run(run)
+        show_all(run)
+    assert any(name in note and "never written" in note for note in record.notes)
+    assert (record.peak, record.outcome, record.duration_seconds) == (whole.peak, whole.outcome, whole.duration_seconds)
+    assert (record.ledger_facts, record.samples.num_failed) == (whole.ledger_facts, whole.samples.num_failed)
+    assert len(record.samples) == len(whole.samples)
+    assert np.array_equal(record.tree.tree_bytes, whole.tree.tree_bytes)
+    assert np.array_equal(record.steps.peak_bytes, whole.steps.peak_bytes, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", RUN_FILES[1:])
+def test_a_record_that_is_nothing_but_a_hole_opens_at_no_cost(made, tmp_path: Path, name: str):
+    run = Path(shutil.copytree(made, tmp_path / "run"))
+    hollow(run / name)
+    with sparing():
+        show_all(run)
+
+
+SINGLE_FILES: dict[str, Callable[[Path], object]] = {
+    "plan": read_plan,
+    "prediction": api.read_prediction,
+    "study": read_study_json,
+    "snapshot": read_snapshot,
+}
+
+
+@pytest.mark.parametrize("size_bytes", [60 * MIB, 1000 * MIB, 2 << 40])
+@pytest.mark.parametrize("kind", SINGLE_FILES)
+def test_a_file_of_zeros_is_refused_at_no_cost(tmp_path: Path, kind: str, size_bytes: int):
+    path = tmp_path / "given"
+    path.write_bytes(b"{")
+    os.truncate(path, size_bytes)
+    with sparing(), pytest.raises(MemfitError):
+        SINGLE_FILES[kind](path)
+
+
+def test_reports_in_front_of_a_hole_are_read_and_the_hole_is_not(tmp_path: Path):
+    line = b'{"type": "PERIODICAL", "sequence": 0, "value": 1.5}\n'
+    hollow(tmp_path / "metrics.jsonl", line)
+    reader = ReportReader(tmp_path)
+    with sparing():
+        assert [report.value for report in reader.read_new()] == [1.5]
+        assert reader.read_new() == []
+
+
+def test_facts_in_front_of_a_hole_are_read_and_the_hole_is_not(tmp_path: Path):
+    kept = fact(0, "study", "study", {})
+    hollow(tmp_path / "unsaved.jsonl", msgspec.json.encode(kept) + b"\n")
+    with sparing():
+        assert read_unsaved(tmp_path / "unsaved.jsonl") == [kept]
+
+
+def test_marks_in_front_of_a_hole_are_followed_and_the_hole_is_not(tmp_path: Path):
+    hollow(tmp_path / "marks-1.txt", b"H {}\nF 1 5\nS 2 7 0\n")
+    watcher = MarksWatcher(str(tmp_path))
+    with sparing():
+        assert watcher.where(LOOK_US) == (2, "data")
+    assert watcher.peak_bytes == 7
 
 
 VERBS: dict[str, list[str]] = {

@@ -39,7 +39,7 @@ class Shell:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def expect(self, pattern: str, seconds: float = 20.0) -> str:
+    def expect(self, pattern: str, seconds: float = 60.0) -> str:
         """Read until the pattern turns up behind what was matched before."""
         deadline = time.monotonic() + seconds
         while not (match := re.search(pattern, self.seen)):

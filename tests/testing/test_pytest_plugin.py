@@ -130,3 +130,11 @@ def test_size(size): torch.ones(size)
     pytester.makepyfile(HEAD + body)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
     result.assert_outcomes(passed=2, failed=2)
+
+
+def test_a_budget_that_cannot_be_read_fails_its_test_in_a_worker_and_no_other(pytester: pytest.Pytester):
+    marked = "import pytest\n@pytest.mark.memfit_budget(peak='1MiB')\ndef test_bad(): pass\ndef test_good(): pass\n"
+    pytester.makepyfile(marked)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*test_bad: memfit_budget takes one budget*found: 0 budgets and peak*"])

@@ -34,8 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", text)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a budget that cannot be read before any test has run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a budget that cannot be read before any test has run.
+
+    A worker of pytest-xdist that refuses to collect ends the session without a word about it: there the test fails.
+    """
+    if hasattr(config, "workerinput"):
+        return
     for item in items:
         marker = item.get_closest_marker(MARKER)
         if marker is not None:
@@ -46,11 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Watch the tensors of a test that carries the marker."""
     marker = item.get_closest_marker(MARKER)
+    budget_bytes, device = (0, "") if marker is None else _budget_or_fail(item, marker)
     if marker is None or not ("torch" in sys.modules or find_spec("torch")):
         return (yield)
     from memfit.inside.ledger.torch_tensor_peak import TensorWatch
 
-    budget_bytes, device = read_budget(item, marker)
     with TensorWatch() as watch:
         result = yield
     peak = watch.peak(device)
@@ -72,6 +77,13 @@ def read_budget(item: pytest.Item, marker: pytest.Mark) -> tuple[int, str]:
         return parse_bytes(str(given[0])), str(marker.kwargs.get("device", "cpu"))
     except BadQuantity as error:
         raise pytest.UsageError(f"{item.nodeid}: memfit_budget: {error}") from None
+
+
+def _budget_or_fail(item: pytest.Item, marker: pytest.Mark) -> tuple[int, str]:
+    try:
+        return read_budget(item, marker)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def over_budget(budget_bytes: int, device: str, peak: TensorPeak) -> str:

@@ -36,13 +36,13 @@ def read_run(folder: str | Path) -> RunRecord:
     path = Path(folder)
     header = read_header(path)
     notes: list[str] = []
-    samples = samples_from_bytes(_read_bytes(path / layout.SAMPLES_FILE, MOST_BYTES["samples"], notes))
+    raw = _read_bytes(path / layout.SAMPLES_FILE, MOST_BYTES["samples"], notes, record_bytes=layout.SAMPLE.size)
     events = _read_events(path / layout.EVENTS_FILE, notes)
     return assemble_run(
         RawRun(
             folder=str(path),
             header=header,
-            samples=samples,
+            samples=samples_from_bytes(raw),
             events=events,
             marks=_read_marks(path, notes),
             ledger_facts=_read_ledgers(path, _outer_pids(events), notes),
@@ -94,10 +94,10 @@ def _check_version(folder: Path, version: object) -> None:
         )
 
 
-def _read_bytes(path: Path, most_bytes: int, notes: list[str]) -> bytes:
+def _read_bytes(path: Path, most_bytes: int, notes: list[str], *, record_bytes: int = 1) -> bytes:
     """What a file holds up to a size; what is missing or left out becomes a note."""
     try:
-        content, is_whole = read_beginning(path, most_bytes=most_bytes)
+        read = read_beginning(path, most_bytes=most_bytes)
     except FileNotFoundError:
         notes.append(f"{path.name} is missing: the run ended before anything was read")
         return b""
@@ -105,9 +105,20 @@ def _read_bytes(path: Path, most_bytes: int, notes: list[str]) -> bytes:
         why = describe_error(error) if isinstance(error, OSError) else str(error)
         notes.append(f"{path.name} could not be read ({why})")
         return b""
-    if not is_whole:
+    if read.ended_by == "size":
         notes.append(f"{path.name} is very large: only its first {format_bytes(most_bytes)} were read")
-    return content
+    elif read.ended_by == "zeros":
+        content = _without_zeros(read.content, record_bytes)
+        where = f"zeros from byte {len(content)} on"
+        notes.append(f"{path.name} was read up to a place that was never written ({where})")
+        return content
+    return read.content
+
+
+def _without_zeros(content: bytes, record_bytes: int) -> bytes:
+    """What was written in front of a hole, in whole records: the last one may itself end with zeros."""
+    written_bytes = len(content.rstrip(b"\0"))
+    return content[: -(-written_bytes // record_bytes) * record_bytes]
 
 
 def _read_events(path: Path, notes: list[str]) -> list[Event]:

@@ -15,22 +15,40 @@ from .torch_tracer import MAX_BIRTHS, StepTracer
 
 HOST = "cpu"
 _SAME_SHARE = 1 / 256
-"""Between two looks that differ by less, the one with more in use is the better peak: the heap keeps its pages while
-tensors come and go inside of it."""
+"""Between two looks that differ by less, the one with more in tensors is the better peak: the heap keeps its pages
+while tensors come and go inside of it."""
 _WALK_SHARE = 0.01
-"""The pages of the heap are counted again when the process has changed by this."""
+"""The pages of the heap are counted again when the process or its heap has changed by this share of the process."""
 _LARGE_BYTES = 1024 * 1024
 """Storages of this size may have been made without being written."""
 
 
-_Look = namedtuple("_Look", "index anonymous_bytes shared_bytes used_bytes heaps untouched_heap_bytes")
+_Look = namedtuple("_Look", "index anonymous_bytes shared_bytes tensor_bytes heaps untouched_heap_bytes")
 """The process as a whole after the event of the log at `index`."""
+
+
+class HeapWalks:
+    """The pages of the heap that are not in memory, counted again when the process or its heap has changed."""
+
+    def __init__(self):
+        self._at_bytes = (0, 0)
+        """The resident size, and that of the heap, when they were counted last."""
+        self._untouched_bytes = None
+
+    def untouched(self, resident_bytes, heaps):
+        """Bytes of the heap that take no memory; None when unknown."""
+        heap_bytes = (heaps.malloc_used_bytes or 0) + (heaps.malloc_free_bytes or 0)
+        resident_before_bytes, heap_before_bytes = self._at_bytes
+        changed_bytes = max(abs(resident_bytes - resident_before_bytes), abs(heap_bytes - heap_before_bytes))
+        if changed_bytes > _WALK_SHARE * resident_bytes:
+            self._at_bytes, self._untouched_bytes = (resident_bytes, heap_bytes), untouched_heap_bytes()
+        return self._untouched_bytes
 
 
 class StepTrace:
     """One traced step from its first forward pass to the end of its update."""
 
-    def __init__(self, step, optimizers, read_resident=None, max_births=MAX_BIRTHS):
+    def __init__(self, step, optimizers, read_resident=None, max_births=MAX_BIRTHS, *, walks=None):
         self.step = step
         self.tracer = StepTracer(self._look, max_births)
         self.update_was_traced = False
@@ -44,8 +62,7 @@ class StepTrace:
         self._read_resident = read_resident
         self._moment = None
         self._largest_bytes = 0
-        self._walked = (0, None)
-        """The resident size when the pages of the heap were counted last, and what was found."""
+        self._walks = walks or HeapWalks()
         self._untouched = {}
 
     def open(self, root=None):
@@ -108,13 +125,12 @@ class StepTrace:
         same_bytes = self._largest_bytes * _SAME_SHARE
         if resident_bytes < self._largest_bytes - same_bytes:
             return
+        tensor_bytes = self.tracer.host_bytes
+        if best is not None and tensor_bytes < best.tensor_bytes and resident_bytes <= self.seen_bytes + same_bytes:
+            return
         heaps = Heaps(python=False)
-        used_bytes = heaps.malloc_used_bytes or 0
-        best_bytes = best.anonymous_bytes + best.shared_bytes if best else 0
-        if best is None or resident_bytes > best_bytes + same_bytes or used_bytes >= best.used_bytes:
-            if abs(resident_bytes - self._walked[0]) > _WALK_SHARE * resident_bytes:
-                self._walked = (resident_bytes, untouched_heap_bytes())
-            self._moment = _Look(index, anonymous_bytes, shared_bytes, used_bytes, heaps, self._walked[1])
+        untouched = self._walks.untouched(resident_bytes, heaps)
+        self._moment = _Look(index, anonymous_bytes, shared_bytes, tensor_bytes, heaps, untouched)
 
     def note_untouched(self):
         """Find the pages of large storages that were never written; of those that are gone, all were."""

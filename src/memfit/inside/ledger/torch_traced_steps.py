@@ -18,7 +18,7 @@ import weakref
 import torch
 
 from . import live_set
-from .torch_trace import HOST, StepTrace
+from .torch_trace import HOST, HeapWalks, StepTrace
 from .torch_tracer import is_compiled
 
 MAX_TIMELINES = 8
@@ -61,6 +61,7 @@ class TorchLedger:
         self._largest_input = {}
         """Numbers in the largest traced input, of steps (True) and of evaluation passes (False)."""
         self._num_timelines = 0
+        self._walks = HeapWalks()
         self._trace = None
         self._is_fresh = False
         """Whether the forward pass of the traced step is not marked yet."""
@@ -189,7 +190,8 @@ class TorchLedger:
         elif is_compiled(module):
             self._tell("the model is compiled; compiled code hides its tensors, so no step is traced for the ledger")
         else:
-            self._trace = StepTrace(self._ledger.marks.step, list(self._optimizers), self._ledger.resident.read)
+            step, optimizers = self._ledger.marks.step, list(self._optimizers)
+            self._trace = StepTrace(step, optimizers, self._ledger.resident.read, walks=self._walks)
             self._trace.open(module)
 
     def _give_up(self, error):

@@ -81,6 +81,8 @@ class StepTracer(TorchDispatchMode):
         self._max_births = max_births
         self._look = look
         self._look_at_bytes = sys.maxsize
+        self.host_bytes = 0
+        """Of the storages on the host that are alive."""
         self._alive = {}
         self._modules = []
         self._handles = []
@@ -159,6 +161,8 @@ class StepTracer(TorchDispatchMode):
         self._alive[ref.key] = ref
         backing = _backing(storage) if operator is None else ""
         num_bytes = storage.nbytes()
+        if device is None:
+            self.host_bytes += num_bytes
         self.births.append((num_bytes, operator, where, phase, device, replaced, backing))
         self.log.append((self.num_operators, number))
         if num_bytes >= self._look_at_bytes and operator is not None:  # an argument is noted before what became of it
@@ -168,6 +172,9 @@ class StepTracer(TorchDispatchMode):
     def _died(self, ref):
         if self._alive.get(ref.key) is ref:
             del self._alive[ref.key]
+            birth = self.births[ref.number]
+            if birth[4] is None:
+                self.host_bytes -= birth[0]
             self.log.append((self.num_operators, ~ref.number))
 
     # ---- operators -------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from memfit.records import layout
 
 _PHASES = {b"F": "forward", b"B": "backward", b"U": "update", b"S": "data", b"V": "evaluation"}
 LOOK_US = 200_000
+_HOLE = bytes(4096)
+"""Zeros that were never written: the file was made larger by something else, and is followed no further."""
 
 
 class _Follower:
@@ -16,14 +18,17 @@ class _Follower:
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.rest = b""
+        self.has_hole = False
         self.num_steps = 0
         self.phase = ""
         self.peak_bytes = 0
 
     def catch_up(self) -> None:
         """Read what was added since the last time."""
-        while chunk := os.read(self.descriptor, 1 << 20):
-            lines = (self.rest + chunk).split(b"\n")
+        while not self.has_hole and (chunk := os.read(self.descriptor, 1 << 20)):
+            text, hole, _ = chunk.partition(_HOLE)
+            self.has_hole = bool(hole)
+            lines = (self.rest + text).split(b"\n")
             self.rest = lines.pop()
             for line in lines:
                 self._line(line)

@@ -11,13 +11,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 from memfit.errors import DamagedRecord, RecordError
 from memfit.predict.snapshot.safe_pickle import MAX_OBJECT_BYTES, read_plain_pickle
 from memfit.records.allocator import Block, BlockState, Segment
 from memfit.records.snapshot import Action, DeviceSnapshot, Snapshot, StackFrame, TraceEvent
-from memfit.regular_file import describe_error, open_regular
+from memfit.regular_file import describe_error, find_zeros, open_regular
 from memfit.units import GIB, MIB, format_bytes
 
 MAX_FILE_BYTES = 1 * GIB
@@ -45,6 +45,7 @@ def unpack(path: Path, max_bytes: int) -> bytes:
     """The bytes of a file, unpacked by what its first bytes say, up to a limit."""
     try:
         with open_regular(path) as file:
+            _refuse_hollow(file, max_bytes)
             head = file.read(6)
             file.seek(0)
             return _read_limited(file.read, _unpacker(head), max_bytes)
@@ -53,6 +54,14 @@ def unpack(path: Path, max_bytes: int) -> bytes:
     except OSError as error:
         found = describe_error(error)
         raise RecordError("the snapshot cannot be opened", found=f"{path}: {found}", hint="check the path") from None
+
+
+def _refuse_hollow(file: BinaryIO, max_bytes: int) -> None:
+    """A file that claims a size and holds zeros is refused before memory is taken for it."""
+    zeros_at = find_zeros(file, max_bytes)
+    if zeros_at is not None:
+        found = f"zeros from byte {zeros_at} on"
+        raise DamagedRecord("the snapshot was never written whole", found=found, hint="copy it again")
 
 
 def _unpacker(head: bytes) -> object:

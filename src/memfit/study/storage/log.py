@@ -105,7 +105,7 @@ class StudyLog:
 def read_unsaved(path: Path) -> list[Fact]:
     """What was kept beside the database; a torn last line is left out."""
     try:
-        lines = read_beginning(path, most_bytes=UNSAVED_BYTES)[0].split(b"\n")
+        lines = read_beginning(path, most_bytes=UNSAVED_BYTES).content.split(b"\n")
     except OSError:
         return []
     found = []

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -22,6 +22,8 @@ PARAMETER_FILE = "parameter.json"
 METRICS_FILE = "metrics.jsonl"
 MOST_NEW_BYTES = 256 * 1024**2
 """Read of a metrics file at once; the rest waits for the next reading."""
+_CHUNK_BYTES = 1024**2
+_HOLE = bytes(4096)
 _SHIM = Path(__file__).parents[1] / "nni_shim"
 
 NniRoute = Literal["shim", "installed"]
@@ -103,7 +105,7 @@ class ReportReader:
         try:
             with open_regular(self.path) as file:
                 file.seek(self._offset)
-                data = file.read(MOST_NEW_BYTES)
+                data = _until_zeros(file)
         except OSError:
             return []
         whole = data[: data.rfind(b"\n") + 1]
@@ -128,6 +130,18 @@ class ReportReader:
             others=others,
             time_unix_seconds=moment if isinstance(moment, (int, float)) else None,
         )
+
+
+def _until_zeros(file: BinaryIO) -> bytes:
+    """What follows in a file, up to a size or to zeros that were never written (a hole of any length costs nothing)."""
+    parts: list[bytes] = []
+    for _ in range(MOST_NEW_BYTES // _CHUNK_BYTES):
+        chunk = file.read(_CHUNK_BYTES)
+        text, zeros, _ = chunk.partition(_HOLE)
+        parts.append(text)
+        if zeros or not chunk:
+            break
+    return b"".join(parts)
 
 
 def read_metric(value: object, key: str = "default") -> tuple[float | None, str, dict[str, object]]:
