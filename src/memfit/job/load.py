@@ -18,7 +18,7 @@ def load_function(job: JobDescription) -> Callable[..., Any]:
     """The function that builds the job."""
     if job.kind == "workload":
         return workload_function(job.target)
-    module = _load_file(job.path)
+    module = load_file(job.path)
     function = getattr(module, job.function, None)
     if not callable(function):
         names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
@@ -71,7 +71,8 @@ def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device
     return arguments
 
 
-def _load_file(path: str) -> Any:
+def load_file(path: str) -> Any:
+    """The module of a Python file; its folder can be imported from, as if it were run."""
     folder = os.path.dirname(os.path.abspath(path))
     if folder not in sys.path:
         sys.path.insert(0, folder)
