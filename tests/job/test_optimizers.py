@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,12 +35,10 @@ def test_what_is_written_is_read_back_as_it_was(spec: OptimizerSpec):
 
 @given(st.text(max_size=40))
 def test_any_text_is_an_optimizer_or_a_usage_error(text: str):
-    try:
+    spec = None
+    with contextlib.suppress(UsageError):
         spec = parse_optimizer(text)
-    except UsageError as error:
-        assert error.hint
-    else:
-        assert parse_optimizer(str(spec)) == spec
+    assert spec is None or parse_optimizer(str(spec)) == spec
 
 
 @given(st.sampled_from(sorted(TORCH_CLASSES)))

@@ -97,7 +97,8 @@ def test_the_state_of_joined_optimizers_goes_out_and_comes_back():
     fresh = make_optimizer("muon+adamw", model)
     fresh.load_state_dict(optimizer.state_dict())
     assert [part.state_dict()["state"].keys() for part in fresh.parts] == [  # pyright: ignore[reportAttributeAccessIssue]
-        part.state_dict()["state"].keys() for part in optimizer.parts  # pyright: ignore[reportAttributeAccessIssue]
+        part.state_dict()["state"].keys()
+        for part in optimizer.parts  # pyright: ignore[reportAttributeAccessIssue]
     ]
 
 
