@@ -28,8 +28,8 @@ def optimizer_bytes(
     `only` is a package ('torch', 'pytorch_optimizer', 'torchao', 'bitsandbytes'). A file `kept_in` makes it resumable.
     A training without an optimizer ('none') is always among the runs: the others are compared with it.
 
-        table = memfit.optimizer_bytes(["adamw", "muon+adamw", "pytorch_optimizer.Lion"], device="cpu")
-        print(table.run_of("adamw", "square", "cpu", "measured").state_bytes)
+    >>> table = optimizer_bytes(["adamw", "muon+adamw", "pytorch_optimizer.Lion"], device="cpu")  # doctest: +SKIP
+    >>> table.run_of("adamw", "square", "cpu", "measured").state_bytes  # doctest: +SKIP
     """
     from memfit.compare.optimizer_bytes import fill_table
     from memfit.compare.torch_optimizer_names import optimizer_names
