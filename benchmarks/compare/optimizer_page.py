@@ -21,7 +21,7 @@ def optimizer_page(table: OptimizerTable) -> str:
     parts = [
         "# Optimizers: bytes per parameter",
         HOW.read_text(encoding="utf-8").format(torch=table.torch_version, packages=packages),
-        f"## In short\n\n{_counts(lines)}\n\n{_surprises(lines)}",
+        f"## In short\n\n{_counts(table, lines)}\n\n{_surprises(lines)}",
         optimizers_markdown(table, ordered),
         f"## Where predicted and measured differ\n\n{_differences(lines)}",
         f"## What is missing\n\n{_missing(table, lines)}",
@@ -29,13 +29,22 @@ def optimizer_page(table: OptimizerTable) -> str:
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _counts(lines: list[OptimizerLine]) -> str:
+def _counts(table: OptimizerTable, lines: list[OptimizerLine]) -> str:
     compared = [line for line in lines if line.difference_bytes is not None]
     equal = sum(line.difference_bytes == 0 for line in compared)
     on_gpu = sum(line.gpu is not None for line in lines)
     return (
         f"{len(lines)} optimizers and variants; {len(compared)} of them both predicted and measured on the CPU, "
-        f"{equal} with peaks equal to the byte in all three models; {on_gpu} predicted for a GPU."
+        f"{equal} with peaks equal to the byte; {on_gpu} predicted for a GPU."
+    ) + _not_run(table)
+
+
+def _not_run(table: OptimizerTable) -> str:
+    if not table.num_not_run:
+        return ""
+    return (
+        f" **Not complete: {table.num_not_run} of {table.num_not_run + len(table.runs)} runs have not been made yet**; "
+        "their figures are `-`, and the command above goes on with them."
     )
 
 

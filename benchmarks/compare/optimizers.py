@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--no-measure", action="store_true", help="predict only")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kept-in", type=Path, default=Path("benchmark-results/optimizer_runs.jsonl"))
+    parser.add_argument("--only-kept", action="store_true", help="show the runs that are kept, and make none")
     parser.add_argument("--csv", type=Path, help="write the table as CSV")
     parser.add_argument("-o", "--output", type=Path, help="write the page")
     options = parser.parse_args()
@@ -42,6 +43,7 @@ def main() -> None:
         only=options.only,
         num_processes=options.processes,
         kept_in=options.kept_in,
+        only_kept=options.only_kept,
         tell=say,
     )
     if options.csv:

@@ -21,11 +21,13 @@ def optimizer_bytes(
     only: str = "",
     num_processes: int = 2,
     kept_in: str | Path | None = None,
+    only_kept: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> OptimizerTable:
     """What optimizers keep and what their step takes; without names, those of torch and of all packages that are here.
 
-    `only` is a package ('torch', 'pytorch_optimizer', 'torchao', 'bitsandbytes'). A file `kept_in` makes it resumable.
+    `only` is a package ('torch', 'pytorch_optimizer', 'torchao', 'bitsandbytes'). A file `kept_in` makes it resumable;
+    with `only_kept` its runs are shown and none is made.
     A training without an optimizer ('none') is always among the runs: the others are compared with it.
 
     >>> table = optimizer_bytes(["adamw", "muon+adamw", "pytorch_optimizer.Lion"], device="cpu")  # doctest: +SKIP
@@ -42,5 +44,12 @@ def optimizer_bytes(
     devices = (device,) if isinstance(device, str) else tuple(device)
     path = None if kept_in is None else Path(kept_in)
     return fill_table(
-        asked, devices=devices, measure=measure, num_processes=num_processes, kept_in=path, left_out=left_out, tell=tell
+        asked,
+        devices=devices,
+        measure=measure,
+        num_processes=num_processes,
+        kept_in=path,
+        only_kept=only_kept,
+        left_out=left_out,
+        tell=tell,
     )

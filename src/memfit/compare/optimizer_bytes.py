@@ -58,13 +58,14 @@ def fill_table(
     measure: bool = True,
     num_processes: int = 2,
     kept_in: Path | None = None,
+    only_kept: bool = False,
     left_out: dict[str, str] | None = None,
     tell: Tell | None = None,
 ) -> OptimizerTable:
-    """Every run of these optimizers; what a file already keeps is not run again."""
+    """Every run of these optimizers; what a file already keeps is not run again, and with `only_kept` nothing is."""
     questions = runs_needed(names, devices, measure=measure)
     kept = _read_kept(kept_in)
-    todo = [question for question in questions if _key(question) not in kept]
+    todo = [] if only_kept else [question for question in questions if _key(question) not in kept]
     answers = dict(kept)
     progress = _Progress(len(todo), tell)
     with contextlib.ExitStack() as stack:
@@ -78,13 +79,14 @@ def fill_table(
             progress.one_more(run)
 
         _ask_workers(todo, max(1, min(num_processes, len(todo))), keep)
-    runs = tuple(answers[_key(question)] for question in questions)
+    runs = tuple(answers[_key(question)] for question in questions if _key(question) in answers)
     packages = sorted({run.package for run in runs if run.package and not run.package.startswith("torch ")})
     return OptimizerTable(
         runs=runs,
         torch_version=next((run.torch_version for run in runs if run.torch_version), ""),
         packages=tuple(packages),
         left_out=left_out or {},
+        num_not_run=len(questions) - len(runs),
     )
 
 

@@ -94,6 +94,8 @@ class OptimizerTable(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...]
     left_out: dict[str, str] = {}
     """Optimizer -> why it was not asked at all."""
+    num_not_run: int = 0
+    """Runs that belong to the table and were not made."""
 
     def run_of(self, optimizer: str, shapes: ShapesName, device: str, source: RunSource) -> OptimizerRun | None:
         """One run, where it was made."""
