@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from memfit.errors import MemfitError, MissingExtra, UsageError
-from memfit.job.load import load_file
 from memfit.job.optimizers import NO_OPTIMIZER, TORCH_CLASSES, OptimizerSpec, parse_optimizer
+from memfit.job.python_file import load_file
 from memfit.job.torch_joined_optimizers import JoinedOptimizers, NoUpdate, hidden_matrices, sparse_weights
 
 Parameters = torch.nn.Module | Iterable[torch.Tensor] | Iterable[dict[str, Any]]
