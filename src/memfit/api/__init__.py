@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memfit.api.compare import GridProgress, compare_recipes, compare_records, read_grid, write_grid
+from memfit.api.compare_optimizers import optimizer_bytes
 from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
 from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
 from memfit.api.explained_run import ExplainedRun, explain_run
@@ -59,6 +60,7 @@ __all__ = [
     "list_reproductions",
     "measure_command",
     "measure_run",
+    "optimizer_bytes",
     "predict_peak",
     "read_grid",
     "read_prediction",

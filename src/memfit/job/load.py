@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
+from memfit.job.python_file import load_file
 from memfit.job.workloads.registry import recipe_settings, workload_function
 
 
@@ -18,7 +16,7 @@ def load_function(job: JobDescription) -> Callable[..., Any]:
     """The function that builds the job."""
     if job.kind == "workload":
         return workload_function(job.target)
-    module = _load_file(job.path)
+    module = load_file(job.path)
     function = getattr(module, job.function, None)
     if not callable(function):
         names = [name for name, value in vars(module).items() if inspect.isfunction(value)]
@@ -69,17 +67,3 @@ def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device
     if "device" in parameters:
         arguments.setdefault("device", device)
     return arguments
-
-
-def _load_file(path: str) -> object:
-    folder = os.path.dirname(os.path.abspath(path))
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file", hint="its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

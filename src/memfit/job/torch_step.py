@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from memfit.errors import UsageError
+from memfit.job.torch_updates import take_step, update_kind
 from memfit.job.training import StepOptions, Training, loss_of
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,7 +21,24 @@ def with_step(training: Training, options: StepOptions) -> Training:
     """The training with a step that is put together as the options say."""
     training.options = options
     training.step = _TrainingStep(training, options)
+    kind = update_kind(training.optimizer) if isinstance(training.optimizer, torch.optim.Optimizer) else "plain"
+    if kind != "plain":
+        _refuse_own_loop(training, options)
+        training.step = training.step.as_the_optimizer_wants
     return training
+
+
+def _refuse_own_loop(training: Training, options: StepOptions) -> None:
+    """An optimizer that asks for the loss itself leaves no place between backward and update."""
+    asked = {
+        "accumulate": options.accumulate > 1 or options.num_parts > 1,
+        "clip": bool(options.clip),
+        "precision=fp16, which is scaled": PRECISIONS[options.precision] is torch.float16,
+    }
+    found = [name for name, is_asked in asked.items() if is_asked]
+    if found:
+        what = f"{type(training.optimizer).__name__} computes loss and gradients inside of its step"
+        raise UsageError(what, found=", ".join(found), hint="leave these out, or take another optimizer")
 
 
 class _TrainingStep:
@@ -41,9 +59,17 @@ class _TrainingStep:
         self._update()
         del kept  # the loss outlives the update, as in the loop everybody writes
 
-    def _backward(self, share: float) -> torch.Tensor:
+    def as_the_optimizer_wants(self) -> None:
+        """A step with a closure, with a graph of the gradients, or inside of the backward."""
+        take_step(self.training.optimizer, self._loss)
+        self.training.optimizer.zero_grad(set_to_none=self.options.set_to_none)
+
+    def _loss(self) -> torch.Tensor:
         with self._autocast(), self._offloaded():
-            value = loss_of(self.training)
+            return loss_of(self.training)
+
+    def _backward(self, share: float) -> torch.Tensor:
+        value = self._loss()
         value = value if share == 1.0 else value * share
         (value if self.scaler is None else self.scaler.scale(value)).backward()
         return value

@@ -7,9 +7,11 @@ import itertools
 import torch
 from torch import nn
 
+from memfit.errors import UsageError
 from memfit.job.data.torch_feeds import feed_images, to_shape
+from memfit.job.torch_optimizers import make_optimizer
+from memfit.job.torch_updates import update_kind
 from memfit.job.training import Training
-from memfit.job.workloads.build import make_optimizer
 
 
 class Generator(nn.Module):
@@ -57,8 +59,11 @@ def build_gan(
 ) -> Training:
     """One step updates the discriminator, then the generator; `data` is an image set, resized to 32 x 32."""
     generator, discriminator = Generator(noise, width).to(device), Discriminator(width).to(device)
-    of_generator = make_optimizer(optimizer, generator.parameters(), lr)
-    of_discriminator = make_optimizer(optimizer, discriminator.parameters(), lr)
+    of_generator = make_optimizer(optimizer, generator, lr)
+    of_discriminator = make_optimizer(optimizer, discriminator, lr)
+    if update_kind(of_generator) != "plain":
+        hint = "an optimizer whose step takes no closure"
+        raise UsageError("two networks against each other have no loss to compute again", found=optimizer, hint=hint)
     real = torch.randn(batch_size, 3, 32, 32, device=device)
     judge = nn.BCEWithLogitsLoss()
     ones, zeros = torch.ones(batch_size, device=device), torch.zeros(batch_size, device=device)

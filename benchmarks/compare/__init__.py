@@ -1,0 +1,1 @@
+"""Benchmarks of comparisons: tables of the docs that are generated."""
