@@ -251,6 +251,7 @@ def _fit_job(
     from memfit.fit.hold import check_budget, hold_to_budget, reference_for
     from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
     from memfit.plan.operators import OperatorPlanner
+    from memfit.plan.planners import levers_for, make_plan
     from memfit.profile.link_speed import measure_disk
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
@@ -262,7 +263,7 @@ def _fit_job(
     profile = profile_job(job)
 
     def plan_for(chain: Chain, target_bytes: int) -> Plan:
-        return _plan_or_levers(chain, target_bytes, link, planner)
+        return make_plan(chain, target_bytes, link=link, planner=planner)
 
     folder = None if disk is None else str(disk)
     plain_bytes = profile.plain_record_peak_bytes
@@ -279,6 +280,7 @@ def _fit_job(
             operators=OperatorPlanner if planner == "best" else None,
         )
     except DoesNotFit as refusal:
+        refusal.levers = levers_for(profile.chain, budget_bytes, link=link)
         if not allowed:
             raise
         trial = LeverTrial(
