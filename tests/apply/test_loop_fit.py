@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from memfit.api import fitting_loop
 from memfit.errors import DoesNotFit, UsageError
+from memfit.fit import training_loop
 from memfit.fit.training_loop import alive_bytes
 from memfit.profile.meter.meter import Meter, record_events
 from memfit.records.fit import LoopFit
@@ -344,3 +345,19 @@ def test_wrapped_and_compiled_models_are_refused_by_name():
 
     with pytest.raises(UsageError, match="DataParallel"):
         run(parallel, 1 << 40)
+
+
+def test_what_fails_while_a_pass_is_measured_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    """Not as the number of windows that then does not come out even."""
+
+    def fails(device: torch.device) -> int:
+        raise OSError("the cause")
+
+    fitter = fitting_loop("1GiB")
+    monkeypatch.setattr(training_loop, "alive_bytes", fails)
+    fitter.start()
+    try:
+        with pytest.raises(OSError, match="the cause"):
+            plain_loop()
+    finally:
+        fitter.stop()

@@ -171,3 +171,23 @@ def test_blocks_that_torchs_checkpoint_recomputes_are_not_joined():
             return self.head(x)
 
     assert not any(joined(layout_of(Checkpointed([nn.Linear(16, 16) for _ in range(3)]))).values())
+
+
+class Routed(nn.Module):
+    """Sends some rows to one expert and the rest to another, by a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(16, 1), nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        here, out = self.gate(x)[:, 0] > 0, torch.zeros_like(x)
+        for expert, mask in zip(self.experts, (here, ~here), strict=True):
+            out = out.masked_scatter(mask[:, None], expert(x[mask]))
+        return x + out
+
+
+def test_it_is_said_where_sizes_depend_on_values():
+    routed, plain = nn.Sequential(*(Routed() for _ in range(3))), nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
+    assert any("sizes depend on values (aten::index in 0" in note for note in layout_of(routed).notes)
+    assert not any("sizes depend" in note for note in layout_of(plain).notes)

@@ -119,6 +119,7 @@ class Jittery(nn.Module):
     """Never twice the same, and never far from itself: multiples of the golden ratio fall evenly between two whole.
 
     As kernels that add in another order each time: where it is taken from, nobody can see.
+    Far enough for some thirty values in single precision: with fewer, runs that are 13 apart came out the same.
     """
 
     turns = itertools.count()
@@ -128,7 +129,7 @@ class Jittery(nn.Module):
         self.linear = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.linear(x)) * (1.0 + 1e-6 * (next(self.turns) * 0.618034 % 1.0))
+        return torch.tanh(self.linear(x)) * (1.0 + 4e-6 * (next(self.turns) * 0.618034 % 1.0))
 
 
 def normed_stack(num_blocks: int = 5, width: int = 16) -> Stack:

@@ -246,6 +246,7 @@ def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = 
     from memfit.fit.hold import check_budget, hold_to_budget, reference_for
     from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
     from memfit.plan.operators import OperatorPlanner
+    from memfit.plan.planners import levers_for, make_plan
     from memfit.profile.link_speed import measure_disk
     from memfit.profile.profile import profile_job
     from memfit.records.fit import Fit
@@ -260,7 +261,7 @@ def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = 
     profile = profile_job(job)
 
     def plan_for(chain: Chain, target_bytes: int) -> Plan:
-        return _plan_or_levers(chain, target_bytes, link, planner)
+        return make_plan(chain, target_bytes, link=link, planner=planner)
 
     plain_bytes = profile.plain_record_peak_bytes
     reference = profile.reference or reference_for(job, profile.chain)
@@ -276,6 +277,7 @@ def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = 
             operators=OperatorPlanner if planner == "best" else None,
         )
     except DoesNotFit as refusal:
+        refusal.levers = levers_for(profile.chain, budget_bytes, link=link)
         if not allowed:
             raise
         trial = LeverTrial(

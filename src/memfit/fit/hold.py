@@ -38,6 +38,8 @@ MOST_TRIES = 4
 """Steps that are run to find out whether a faster plan, which promises more than the budget, holds."""
 WORTHWHILE = 0.005
 """A plan that promises to be faster by less is not tried."""
+FAR = 1.1
+"""Where plans of blocks promise this many budgets or more, plans inside of blocks are tried before they are run."""
 PlanFor = Callable[[Chain, int], Plan]
 """The best plan for a chain within a budget; raises DoesNotFit when there is none."""
 
@@ -96,6 +98,22 @@ class _Bench:
         return proof.same and proof.measured_peak_bytes is not None and proof.measured_peak_bytes <= self.budget_bytes
 
 
+class _InsideOfBlocks:
+    """The search for a plan inside of blocks and between them, which is made once at most."""
+
+    def __init__(self, bench: _Bench, make: MakePlanner | None) -> None:
+        self.bench, self.make = bench, make
+        self._found: list[tuple[Plan, Proof] | None] = []
+
+    def search(self, plan_for: PlanFor, chain: Chain) -> tuple[Plan, Proof] | None:
+        """A plan that holds, else the smallest there is; None where there is none, or none is wanted."""
+        if self.make is None:
+            return None
+        if not self._found:
+            self._found.append(fit_operators(self.bench, plan_for(chain, PLENTY_BYTES), self.make))
+        return self._found[0]
+
+
 def hold_to_budget(
     job: Job,
     chain: Chain,
@@ -119,12 +137,12 @@ def hold_to_budget(
     if plain_record_peak_bytes is not None:
         update_bytes = gradient_bytes_left(job, reference) + job.update_transient_bytes
         bench.plain_bytes = base_bytes + max(plain_record_peak_bytes, update_bytes)
-    attempt = _Attempt(chain, budget_bytes)
+    attempt, inside = _Attempt(chain, budget_bytes), _InsideOfBlocks(bench, operators)
     try:
-        plan, proof = _first_that_holds(bench, attempt, plan_for)
+        plan, proof = _first_that_holds(bench, attempt, plan_for, inside)
         plan, proof = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof)
     except DoesNotFit as refusal:
-        plan, proof = _operator_by_operator(bench, plan_for(attempt.chain, PLENTY_BYTES), operators, refusal)
+        plan, proof = _operator_by_operator(bench, inside.search(plan_for, attempt.chain), refusal)
     applied = apply_to(job.model, plan, disk, job.is_exact)
     return Held(plan, applied, proof, attempt.num_overshoots + 1, tuple(attempt.kept))
 
@@ -144,7 +162,9 @@ def reference_for(job: Job, chain: Chain) -> Reference:
     return reference
 
 
-def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tuple[Plan, Proof]:
+def _first_that_holds(
+    bench: _Bench, attempt: _Attempt, plan_for: PlanFor, inside: _InsideOfBlocks
+) -> tuple[Plan, Proof]:
     if bench.plain_bytes is not None and bench.plain_bytes <= bench.budget_bytes:
         plan = plan_for(attempt.chain, PLENTY_BYTES)  # everything kept
         proof = bench.try_plan(plan)
@@ -153,6 +173,10 @@ def _first_that_holds(bench: _Bench, attempt: _Attempt, plan_for: PlanFor) -> tu
             return plan, proof
     while True:
         plan, refusal = _plan_or_smallest(bench, attempt, plan_for)
+        if refusal is not None and (refusal.needed_bytes or 0) > FAR * bench.budget_bytes:
+            found = inside.search(plan_for, attempt.chain)
+            if found is not None and bench.holds(found[1]):
+                return found
         proof = bench.try_plan(plan)
         if proof is None:
             raise bench.ran_out(plan)
@@ -203,11 +227,8 @@ def _refused(bench: _Bench, error: DoesNotFit, needed_bytes: int | None) -> Does
     return refusal
 
 
-def _operator_by_operator(
-    bench: _Bench, everything_kept: Plan, operators: MakePlanner | None, refusal: DoesNotFit
-) -> tuple[Plan, Proof]:
+def _operator_by_operator(bench: _Bench, found: tuple[Plan, Proof] | None, refusal: DoesNotFit) -> tuple[Plan, Proof]:
     """A plan inside of blocks and between them that holds; else the refusal, with the smaller of what was measured."""
-    found = fit_operators(bench, everything_kept, operators) if operators is not None else None
     if found is None:
         raise refusal
     if bench.holds(found[1]):
@@ -229,7 +250,7 @@ def _use_the_room_left(
     """Plan for more than the budget, then for less and less, and take the first that is faster and holds."""
     target_bytes = bench.budget_bytes + _most_over_promised(bench.budget_bytes, plan, proof)
     for _ in range(MOST_TRIES):
-        if plan.moves or target_bytes <= plan.peak_bytes:
+        if plan.moves or plan.operators is not None or target_bytes <= plan.peak_bytes:
             break
         faster = plan_for(chain, target_bytes)
         if faster.moves or (must_be_faster and faster.seconds > (1.0 - WORTHWHILE) * plan.seconds):

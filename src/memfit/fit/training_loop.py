@@ -322,8 +322,8 @@ class LoopFitter:
             meter = Meter(device)
             self._meter = meter if meter.start() else None
         if self._meter is not None:
-            self._windows.append(number if planned else None)
             self._meter.begin_window(alive_bytes(device))
+            self._windows.append(number if planned else None)  # only if it began: the end pairs them up
 
     def _is_due(self, number: int) -> bool:
         return number <= FIRST_MEASURED or number % self.options.measure_every == 0

@@ -104,6 +104,8 @@ class CallTree:
     """Storage or object, by its number: numbers of the operators that read it."""
     counts: dict[int, int]
     """id of a module: how often it was called."""
+    sized_by_values: str = ""
+    """The first operator the size of whose result depends on values, with the module that ran it; empty if none."""
 
     def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
@@ -124,9 +126,13 @@ class _Watch(TorchDispatchMode):
         self.readers: dict[tuple[str, int], list[int]] = {}
         self.numbers = Numbers()
         self.is_open = True
+        self.sized_by_values = ""
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
+        if self.is_open and not self.sized_by_values and _is_sized_by_values(func, args):
+            where = self.current.name if self.current is not None else ""
+            self.sized_by_values = f"{func.name().partition('.')[0]} in {where or 'the model'}"
         if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
             self._note(tree_leaves((args, kwargs)), tensors_of(result))
         return result
@@ -142,6 +148,15 @@ class _Watch(TorchDispatchMode):
         self.number += 1
 
 
+def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether how much an operator returns depends on values, as with `nonzero` and with masks as indices."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func.name().partition(".")[0] != "aten::index":
+        return True
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors_of(args[1]))
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """What two tensors on one storage share."""
     return tensor.untyped_storage()._cdata
@@ -149,21 +164,27 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def watch_calls(job: Job) -> CallTree:
     """Run the job once and note the calls of its first forward."""
-    watch = _Watch()
-    names = {id(module): name for name, module in job.model.named_modules()}
-    root = Call(name="", module=job.model, parent=None)
-    watch.current = root
-    counts: dict[int, int] = {}
-    with leaving_no_trace(job), _hooks(job.model, watch, names, counts, root), watch, closing_at_backward(watch):
+    found: list[CallTree] = []
+    with leaving_no_trace(job), watching_calls(job.model, found):
         job.run()
-    _add_up(root)
-    return CallTree(root, watch.number, watch.readers, counts)
+    return found[0]
 
 
 @contextlib.contextmanager
-def _hooks(
-    model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int], root: Call
-) -> Iterator[None]:
+def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[None]:
+    """Note the calls of the first forward that is run within; `found` gets them when it has ended."""
+    watch = _Watch()
+    names = {id(module): name for name, module in model.named_modules()}
+    root = watch.current = Call(name="", module=model, parent=None)
+    counts: dict[int, int] = {}
+    with _hooks(model, watch, names, counts), watch, closing_at_backward(watch):
+        yield
+    _add_up(root)
+    found.append(CallTree(root, watch.number, watch.readers, counts, watch.sized_by_values))
+
+
+@contextlib.contextmanager
+def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int]) -> Iterator[None]:
     def around(module: torch.nn.Module) -> Layer:
         def layer(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not watch.is_open:

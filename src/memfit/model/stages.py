@@ -81,6 +81,8 @@ def find_stages(tree: CallTree, *, needs_blocks: bool = True) -> Layout:
     uncalled = _uncalled(stages, tree)
     if uncalled:
         notes.append(f"{', '.join(uncalled)} not called in this step: recomputed alone in steps that call them")
+    if tree.sized_by_values:
+        notes.append(f"sizes depend on values ({tree.sized_by_values}): a step with other values may take more memory")
     return Layout(_with_glue(stages, tree), notes, uncalled)
 
 

@@ -32,7 +32,7 @@ ENOUGH = 3
 """Of so many sets that are better, the best is taken."""
 MOST_KNOWN = 4
 """Recipes that are remembered for each tensor."""
-NUM_STARTS = 4
+NUM_STARTS = 3
 REPLAY_SECONDS = 6e-5
 """What running an operator again costs in Python, beside its own time."""
 NOTE_SECONDS = 1e-5
@@ -85,7 +85,7 @@ class _Recipe:
 
     def holds(self, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> bool:
         """Whether it is also the one for these sets."""
-        if not self.on_the_way <= dropped or not self.on_the_way.isdisjoint(there):
+        if not self.on_the_way <= dropped or not there.keys().isdisjoint(self.on_the_way):
             return False
         return self.on_the_way & passing == self.passing and self.sources & dropped <= there.keys()
 
@@ -215,6 +215,8 @@ class OperatorPlanner:
         if self.plain.peak_bytes <= budget_bytes:
             return self.plain
         found = [each for start in self._starts(budget_bytes) if (each := self._descend(start, budget_bytes))]
+        if not found and self.least().peak_bytes <= budget_bytes:
+            found = [self.least()]
         if not found:
             return None
         return min((self._keep_again(each, budget_bytes) for each in found), key=lambda each: each.seconds)

@@ -333,7 +333,7 @@ def _seconds(blocks: _BlockRun, timed_runs: int) -> tuple[list[tuple[float, floa
     Forwards are seen under a checkpoint: what that costs is taken off again.
     """
     num_saved: dict[int, list[int]] = {}
-    runs = [_timed(blocks, num_saved) for _ in range(timed_runs)]
+    runs = [_timed(blocks, num_saved) for _ in range(timed_runs + 1)]
     cost = checkpoint_cost().first
     least = [(min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(blocks.draft))]
     return [(max(0.0, f - cost.of(num_saved.get(i, ()))), b) for i, (f, b) in enumerate(least)], num_saved

@@ -89,12 +89,12 @@ def _sum_of(job: Job, optimizer: Any) -> tuple[Update, dict[int, int]]:
             alone[id(parameter)] = found[key].transient_bytes
             if id(parameter) not in within_backward:
                 transients.append(found[key].transient_bytes)
-    in_passing = _in_passing(job, optimizer, transients) if transients else 0
+    in_passing = _in_passing(job, optimizer, transients, alone) if transients else 0
     return Update(state_bytes, in_passing, seconds), alone
 
 
-def _in_passing(job: Job, optimizer: Any, transients: list[int]) -> int:
-    """What updating all parameters takes, tried with the smallest of a size that counts.
+def _in_passing(job: Job, optimizer: Any, transients: list[int], alone: dict[int, int]) -> int:
+    """What updating all parameters takes, tried with the smallest of a size that counts; `alone` is by id of each.
 
     Updated together, they take the sum. Updated one after the other, each takes its own beside what is left of the one
     before: a variable of the loop holds that until it is assigned again.
@@ -103,11 +103,11 @@ def _in_passing(job: Job, optimizer: Any, transients: list[int]) -> int:
         wanted = sorted((p for p in group["params"] if p.requires_grad and p.numel() >= 64), key=lambda p: p.numel())
         if len(wanted) > 1:
             tried = wanted[:MOST_TRIED]
-            alone = [_of_some(job, optimizer, group, [p]).transient_bytes for p in tried]
+            each = [alone[id(p)] for p in tried]
             all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
-            if all_of_them > ADDS_UP * sum(alone):
+            if all_of_them > ADDS_UP * sum(each):
                 return sum(transients)
-            left = max(0.0, all_of_them / max(1, *alone) - 1.0)
+            left = max(0.0, all_of_them / max(1, *each) - 1.0)
             return max(own + round(left * before) for own, before in zip(transients, [0, *transients], strict=False))
     return max(transients, default=0)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from memfit.apply.checkpoints import LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers
-from memfit.model.calls import at_backward, watch_calls
+from memfit.model.calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, find_stages
 from memfit.model.step import (
     Job,
@@ -41,7 +41,8 @@ from memfit.profile.optimizer_update import Update, measure_update
 from memfit.profile.reference import Reference
 from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
 
-TIMED_RUNS = 3
+TIMED_RUNS = 1
+"""Beside the run whose events are recorded, which tells seconds as well."""
 NOTES_BYTES = 1024
 """For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
 
@@ -67,16 +68,19 @@ class _Seen:
     outputs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
-def profile_plain(job: Job, timed_runs: int = TIMED_RUNS) -> Profile:
-    """Measure the chain of a job by plain steps and one with every block checkpointed."""
-    layout = find_stages(watch_calls(job), needs_blocks=False)
+def profile_plain(job: Job, timed_runs: int = TIMED_RUNS, calls: CallTree | None = None) -> Profile:
+    """Measure the chain of a job by plain steps and one with every block checkpointed.
+
+    `calls` are those of a step that was watched already.
+    """
+    layout = find_stages(calls or watch_calls(job), needs_blocks=False)
     draft, heads, plain, seen = _fused(job, tuple(_draft(stage) for stage in layout.stages))
     live = live_stages(job.model, draft)
     if len(draft) < len(layout.stages):  # other stages than those that were recorded
         seen = _Seen()
         plain = _record(job, live, seen)
     swept, draft, kept, num_saved = _record_swept(job, draft, live)
-    seconds = _seconds(job, live, timed_runs)
+    seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
     stages = with_checkpoint_seconds(_stages(draft, plain, swept, seen, seconds), num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
@@ -287,9 +291,14 @@ def with_uncalled(job: Job, chain: Chain, uncalled: tuple[str, ...]) -> Chain:
 # ---- seconds ---------------------------------------------------------------------------------------------------
 
 
-def _seconds(job: Job, live: list[LiveStage], timed_runs: int) -> list[tuple[float, float]]:
-    """The least forward and backward time of each stage over some runs."""
+def _seconds(job: Job, live: list[LiveStage], timed_runs: int, plain: Record) -> list[tuple[float, float]]:
+    """The least forward and backward time of each stage over some runs.
+
+    Recording adds a little to each operator, so that a recorded time counts only where another run was held up.
+    """
     runs = [_timed(job, live) for _ in range(timed_runs)]
+    if job.device.type == "cpu":  # elsewhere kernels run on after a mark
+        runs.append(_spans({mark.name: mark.seconds for mark in plain.marks}, len(live)))
     return [
         (min(run[i][0] for run in runs), min(run[i][1] for run in runs)) for i in range(len(live))
     ]  # the least: whatever else runs on the machine only adds
@@ -301,7 +310,10 @@ def _timed(job: Job, live: list[LiveStage]) -> list[tuple[float, float]]:
     with leaving_no_trace(job), stage_hooks(live, tell, {}), at_backward(lambda: tell("turn"), lambda: tell("done")):
         tell("begin")
         job.run()
+    return _spans(moments, len(live))
+
+
+def _spans(moments: dict[str, float], num_stages: int) -> list[tuple[float, float]]:
+    """Forward and backward seconds of every stage."""
     record = ClockRecord(moments)
-    return [
-        (record.seconds(window.forward), record.seconds(window.backward)) for window in windows_of(record, len(live))
-    ]
+    return [(record.seconds(each.forward), record.seconds(each.backward)) for each in windows_of(record, num_stages)]

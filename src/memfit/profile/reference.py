@@ -1,10 +1,11 @@
 """The plain step as reference: run twice from one seed, kept as digests, compared bit by bit with other runs.
 
-One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by
-bit, by digests, so that no second set of gradients is held. The plain step is run twice first, before anything else
-is done with the model. Where it does not agree with itself by a rounding, its kernels are not deterministic, and there
-the largest difference between two plain runs is the tolerance; the proof says so. A model that differs by more carries
-something from one step to the next, and is refused.
+One seed, two runs: loss, every gradient, every buffer and the state of the random generators are compared bit by bit,
+by digests, so that no second set of gradients is held. The plain step is run twice first, before anything else is done
+with the model; the second of these runs is watched for the calls that it makes, and must come out the same. Where it
+does not agree with itself by a rounding, its kernels are not deterministic, and there the largest difference between
+two plain runs is the tolerance; the proof says so. A model that differs by more carries something from one step to the
+next, and is refused.
 
 Where this machine cannot hold the plain step, its place is taken by the step with every block recomputed alone, each
 of whose blocks was compared with itself, saved tensor by saved tensor (`block_by_block`). Then there is no tolerance.
@@ -135,11 +136,18 @@ def digest_of(tensor: torch.Tensor) -> bytes:
     return found.digest()
 
 
-def reference_of(job: Job, state: RandomState) -> Reference:
-    """Run the plain step twice, or what stands for it; refuse a model that does not come near itself."""
+def reference_of(
+    job: Job, state: RandomState, watching: contextlib.AbstractContextManager[object] | None = None
+) -> Reference:
+    """Run the plain step twice, or what stands for it; refuse a model that does not come near itself.
+
+    The second run may be watched. Where it differs, two more are run unwatched, and their gap counts.
+    """
     given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
     with contextlib.nullcontext() if job.block_by_block is None else job.block_by_block():
-        first, second = run_once(job, state), run_once(job, state)
+        first = run_once(job, state)
+        with watching or contextlib.nullcontext():
+            second = run_once(job, state)
         if any(tensor._version != version for tensor, version in given):
             raise UsageError(
                 "the model writes into its batch, so that it cannot be run twice",

@@ -28,6 +28,8 @@ class Mark:
 
     name: str
     before: int
+    seconds: float = 0.0
+    """By the clock of the record."""
 
 
 @dataclass(slots=True)

@@ -79,11 +79,13 @@ class Meter:
         Another profiler of the program, begun in the middle, ends this one.
         """
         if self.device.type == "cuda":
-            self.peaks.append(torch.cuda.max_memory_allocated(self.device))
+            self.peaks += [torch.cuda.max_memory_allocated(self.device)] if self._before else []
             return self.peaks
         with _quiet():
             self._profiler.stop()
-            record = _read(self._profiler.profiler.kineto_results.experimental_event_tree(), self.device)
+        if not self._before:
+            return self.peaks
+        record = _read(self._profiler.profiler.kineto_results.experimental_event_tree(), self.device)
         marks = [record.at(f"window {number}") for number in range(len(self._before))]
         for before_bytes, start, end in zip(self._before, marks, [*marks[1:], len(record.events)], strict=True):
             if start is None or end is None:
@@ -107,9 +109,9 @@ def _read(roots: Any, device: torch.device) -> Record:
             found.append((event.start_time_ns, event.name.removeprefix(PREFIX)))
     events: list[AllocatorEvent] = []
     marks: list[Mark] = []
-    for _, what in sorted(found, key=lambda pair: pair[0]):
+    for nanoseconds, what in sorted(found, key=lambda pair: pair[0]):
         if isinstance(what, str):
-            marks.append(Mark(what, len(events)))
+            marks.append(Mark(what, len(events), nanoseconds / 1e9))
         else:
             events.append(AllocatorEvent(what.ptr, what.alloc_size))
     return Record(events, marks)
