@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ def test_a_batch_that_cannot_be_cut_is_refused() -> None:
 
 def test_the_parts_of_a_batch_are_the_batch() -> None:
     batch = {"ids": torch.arange(12).reshape(6, 2), "labels": torch.arange(6), "scale": torch.tensor(2.0)}
-    parts = cut_batch(batch, 3)
+    parts: Any = cut_batch(batch, 3)
     assert torch.equal(torch.cat([part["ids"] for part in parts]), batch["ids"])
     assert all(part["scale"] is batch["scale"] for part in parts)
 

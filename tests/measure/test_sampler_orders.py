@@ -62,8 +62,10 @@ BY_HINT = {
     "str | None": st.none() | TEXT,
 }
 LINES = st.one_of(
-    st.builds(kind, **{name: BY_HINT[hint.__forward_arg__] for name, hint in kind.__annotations__.items()})
-    for kind in get_args(StatusLine)
+    [
+        st.builds(kind, **{name: BY_HINT[hint.__forward_arg__] for name, hint in kind.__annotations__.items()})
+        for kind in get_args(StatusLine)
+    ]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | INTEGERS | NUMBERS | TEXT,

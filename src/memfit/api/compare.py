@@ -41,8 +41,8 @@ def compare_recipes(
     'plain', 'bf16', 'bf16+checkpoint', 'batch=8' and the like. Finished cells are kept in the folder `output`, and the
     same call goes on with them. `budget_bytes` asks for the fastest cell that fits.
 
-        grid = memfit.compare_recipes("jobs.py:make", optimizers=["adamw", "sgd"], techniques=["plain", "checkpoint"])
-        print(grid.cell("adamw", "checkpoint").why)
+    >>> grid = compare_recipes("jobs.py:make", optimizers=["adamw"], techniques=["checkpoint"])  # doctest: +SKIP
+    >>> grid.cell("adamw", "checkpoint").why  # doctest: +SKIP
     """
     from memfit.compare.axes import OPTIMIZERS, OWN, TECHNIQUES, split_names
     from memfit.compare.grid import compare

@@ -241,7 +241,7 @@ class Deferred:
             value = getattr(value, name)(*args)
         return value
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._whole(), name)

@@ -1,4 +1,4 @@
-"""Steps told apart in any log of allocations by tensors of odd sizes that a marked training makes and drops. Pure."""
+"""Steps found in any log of allocations by tensors of odd sizes that a marked training makes and drops. Pure."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ ITERATES = ("lbfgs", "pytorch_optimizer.LBFGS")
 
 
 class ProbesHere(ProbeProcess):
-    """Answers the engine's questions about the insides of operators in this very process."""
+    """Answers the engine's questions about what operators allocate in this very process."""
 
     def __init__(self) -> None:
         pass
@@ -116,7 +116,7 @@ def _predicted(question: OptimizerRun) -> OptimizerRun:
             unknown_is=parse_optimizer(question.optimizer).base not in ITERATES,
         ),
     )
-    request = request_for(asked)
+    request = request_for(asked, {})
 
     def trace(recording: Recording) -> Trace:
         def build() -> Training:

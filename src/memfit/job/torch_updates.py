@@ -41,7 +41,7 @@ def take_step(
     loss: Callable[[], torch.Tensor],
     before_update: Callable[[], None] | None = None,
 ) -> None:
-    """Forward, backward and update; `before_update` is called between the last two, where they can be told apart."""
+    """Forward, backward and update; `before_update` is called between the last two, where they are separate."""
     kind = update_kind(optimizer)
     step: Callable[..., Any] = optimizer.step  # torch's stub wants a float from a closure; losses are tensors
 

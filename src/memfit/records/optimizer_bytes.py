@@ -1,4 +1,4 @@
-"""What optimizers take in memory: bytes of state and of the step, by optimizer, shapes, device and source."""
+"""Memory of optimizers: bytes of state and of the step, by optimizer, shapes, device and source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     """The most in the whole step."""
     update_begin_bytes: int | None = None
-    """After the backward pass; None where the update cannot be told from it (closures, updates in the backward)."""
+    """After the backward pass; None where the update cannot be separated from it (closures, updates in the backward)."""
     update_peak_bytes: int | None = None
     """The most during the update."""
     end_bytes: int

@@ -345,7 +345,7 @@ class LiveTrial(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """Since this session knows of it; None for a trial on another machine."""
     state: LiveState | None = None
-    """None where nobody asked the sampler, or it has said nothing yet."""
+    """None where the sampler was not asked, or it has said nothing yet."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ WORKLOADS: dict[str, tuple[str, str]] = {
 """Name: (file that builds it, what it is)."""
 
 
-def build_workload(name: str, settings: dict[str, object]) -> object:
+def build_workload(name: str, settings: dict[str, Any]) -> Any:
     """Build one built-in workload with these settings."""
     module = import_module(f"memfit.job.workloads.{WORKLOADS[name][0]}")
     return getattr(module, f"build_{name}")(**settings)

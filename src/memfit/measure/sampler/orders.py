@@ -42,7 +42,7 @@ class AttachOrder(NamedTuple):
 
     pid: int
     control_fd: int
-    """Readable when the sampler is to let go of it."""
+    """Readable when the sampler is to detach from it."""
 
 
 class SamplerOrders(NamedTuple):
@@ -105,7 +105,7 @@ class StorageFailed(NamedTuple):
 
 
 class JobFinished(NamedTuple):
-    """The job has ended, or was let go of; both fields None where its parent alone was told."""
+    """The job has ended, or was detached from; both fields None where only its parent knows."""
 
     exit_code: int | None = None
     signal: int | None = None

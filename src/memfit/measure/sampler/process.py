@@ -8,7 +8,7 @@ It is the job's parent, so that it hears of the job's end at once and the kernel
 When it dies, the job goes on: it becomes a child of the memfit command (a subreaper too), which waits for it and
 passes its exit code on.
 
-    orders         what it is told, and what it tells  process_tree   who belongs to the job
+    orders         what it gets, and what it says     process_tree   who belongs to the job
     counters/proc  what the kernel says                launch         how the job begins
     watch_marks    what the job says of its steps      guard          when the job is ended
     shared_pages   when proportional size is read      ticks          the steady beat, and how often that is
@@ -59,7 +59,7 @@ LOOK_COST_SHARE, LOOK_PAUSE_US = 1 / 1000, 200_000
 
 
 class ChildEnd(NamedTuple):
-    """The end of a job that the sampler started, as the kernel told it; written as the event "job_ended"."""
+    """The end of a job that the sampler started, as the kernel reported it; written as the event "job_ended"."""
 
     exit_code: int | None
     signal: int | None

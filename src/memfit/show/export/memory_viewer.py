@@ -42,7 +42,7 @@ def snapshot_of(run: RunRecord) -> dict[str, object]:
     return snapshot_of_timelines({name: facts.timeline for name, facts in chosen.items() if facts.timeline})
 
 
-def snapshot_of_timelines(timelines: dict[str, Timeline]) -> dict[str, object]:
+def snapshot_of_timelines(timelines: dict[str, Timeline]) -> dict[str, Any]:
     """Lay out every device's spans and write down what happened to them."""
     segments, traces = [], []
     for number, timeline in enumerate(timelines.values()):

@@ -6,6 +6,7 @@ The points are shuffled anew for every replicate (randomised blocks): whatever c
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,9 @@ class OrderedTuner:
         return Proposal(number=number, parameters=dict(self.points[row]), memo=memo)
 
 
-def ordered_tool(points: list[dict[str, object]], replicates: int) -> Tool:
+def ordered_tool(points: Sequence[Mapping[str, object]], replicates: int) -> Tool:
     """The tuner's description, as it is stored with the study."""
-    return Tool(name=NAME, arguments={"points": points, "replicates": replicates})
+    return Tool(name=NAME, arguments={"points": list(points), "replicates": replicates})
 
 
 def engine_for(settings: StudySettings) -> SearchEngine:
