@@ -22,7 +22,7 @@ class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     """The most in the whole step."""
     update_begin_bytes: int | None = None
-    """After the backward pass; None where the update cannot be separated from it (closures, updates in the backward)."""
+    """After the backward pass; None where the update cannot be separated from it (closures, steps in the backward)."""
     update_peak_bytes: int | None = None
     """The most during the update."""
     end_bytes: int
