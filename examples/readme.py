@@ -42,7 +42,7 @@ class Block:
 
 
 CARD = "--device cuda:rtx3060-12gb"
-GPT = "memfit predict gpt --set layers=12 --set width=768"
+GPT = "memfit compare gpt --set layers=12 --set width=768"
 BLOCKS: dict[str, Block] = {
     "predict": Block(
         file="README.md",
@@ -83,8 +83,15 @@ BLOCKS: dict[str, Block] = {
     ),
     "optimizer": Block(
         file="README.md",
-        commands=(f"{GPT} --set optimizer=adamw {CARD}", f"{GPT} --set optimizer=sgd {CARD}"),
-        keep=(r"^gpt ", r"^(tensors|reserved|device) ", r"^optimizer state ", r"^It fits"),
+        commands=(f"{GPT} --optimizer adamw,adafactor,sgd --technique plain,bf16,checkpoint {CARD} --budget 2GiB",),
+        keep=(
+            r"^gpt ",
+            r"^(optimizer|adamw|adafactor|sgd) ",
+            r"^What a technique",
+            r"^  adamw, ",
+            r"^Into",
+            r"^  (fastest|[1-9])",
+        ),
     ),
 }
 
