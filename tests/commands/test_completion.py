@@ -42,7 +42,7 @@ def test_bash_completes_verbs_options_names_and_choices(environment: dict[str, s
         return in_shell(["bash", "--norc", "-c", BASH, "bash", line], environment)
 
     assert complete("memfit me") == ["measure"]
-    assert complete("memfit reproduce ") == ["edge", "hyperparameters", "offloading"]
+    assert complete("memfit reproduce ") == ["edge", "hyperparameters", "offloading", "optimizers"]
     assert complete("memfit fit --bu") == ["--budget"]
     assert "chrome-trace" in complete("memfit export run --to ")
 

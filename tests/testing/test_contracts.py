@@ -206,7 +206,7 @@ def test_a_reader_that_changes_the_folder_is_caught(tmp_path: Path):
 
 @pytest.mark.parametrize("read", [peak_of_the_first_sample, every_run_is_done])
 def test_a_reader_with_a_wrong_peak_or_end_is_caught(tmp_path: Path, read: Any):
-    check = law(ReaderContract, "test_the_peak_is_at_least_the_largest_sample_and_the_end_is_told")
+    check = law(ReaderContract, "test_the_peak_is_at_least_the_largest_sample_and_the_end_is_known")
     check(read=read_run, tmp_path=tmp_path, ending="failed")
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(AssertionError):

@@ -14,7 +14,7 @@ from memfit.version import VERSION
 QUESTIONS: dict[str, dict[str, str]] = {
     "Before you run": {
         "predict": "Predict the memory of a training, without running it.",
-        "compare": "Put optimizers and techniques side by side, predicted and measured.",
+        "compare": "Compare optimizers and techniques, predicted and measured.",
     },
     "While it runs, and after": {
         "measure": "Run a command and measure its memory exactly.",

@@ -25,7 +25,11 @@ Examples:
   memfit compare gpt --optimizer adamw --technique plain,bf16 --measure -o grid
   memfit compare runs/adam runs/sgd
 
-Techniques go together with a plus: bf16+checkpoint+batch=8.
+\b
+Techniques, together with a plus (bf16+checkpoint+batch=8):
+  plain, bf16, fp16, pure-bf16, checkpoint, batch=N, accumulate=N, clip=X,
+  keep-gradients, step-in-backward, chunked-loss, lora=N; on a GPU
+  optimizer-on-host, offload-activations, compile; on a CPU pinned-malloc
 """
 
 
@@ -39,7 +43,7 @@ Techniques go together with a plus: bf16+checkpoint+batch=8.
 )  # fmt: skip
 @click.option(
     "--technique", "techniques", multiple=True, metavar="NAME",
-    help="Column: plain, bf16, fp16, pure-bf16, checkpoint, batch=N, accumulate=N, step-in-backward, lora=N, ...",
+    help="Column: plain, bf16, checkpoint, batch=8 and others below; repeatable, or with commas.",
 )  # fmt: skip
 @click.option("--base", metavar="NAME", help="The optimizer you use now [default: the first].")
 @click.option(
@@ -58,7 +62,7 @@ Techniques go together with a plus: bf16+checkpoint+batch=8.
 @click.option("--epoch-steps", type=click.IntRange(1), metavar="N", help="Steps of an epoch, for its time.")
 @click.option(
     "--budget", "budget_bytes", type=BYTES, metavar="SIZE",
-    help="What the card or process has, for example 8GiB; exit code 3 if no cell fits.",
+    help="What the step may take, for example 8GiB.",
 )  # fmt: skip
 @quiet_option
 @json_option

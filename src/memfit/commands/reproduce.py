@@ -171,7 +171,7 @@ def hyperparameters(
 @click.option("--device", metavar="DEVICE", default="cuda:a100-40gb", show_default=True, help="A GPU of the table.")
 @click.option(
     "--engine", type=click.Choice(["auto", "fake", "phantom"]), default="fake", show_default=True,
-    help="Fake tensors, or torch's CUDA build on a phantom GPU.",
+    help="Fake tensors, or torch's CUDA build on a phantom GPU; auto takes the phantom where torch has CUDA.",
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(4), metavar="N", default=16, show_default=True, help="Questions.")
 @click.option("--length", type=click.IntRange(8, 512), metavar="N", default=384, show_default=True, help="Tokens.")

@@ -100,7 +100,7 @@ def _next(figures: CellFigures) -> str:
 
 def answer_budget(cells: Sequence[GridCell], base: tuple[str, str], budget_bytes: int) -> BudgetAnswer:
     """The fastest cell that fits, and the cheapest ways into the budget from where the user is."""
-    known = [cell for cell in cells if cell.figures is not None and cell.figures.needed.value is not None]
+    known = [cell for cell in cells if cell.figures is not None and cell.figures.needed_bytes is not None]
     fitting = [cell for cell in known if _needed(cell) <= budget_bytes]
     start = next((cell for cell in known if (cell.optimizer, cell.technique) == base), None)
     ways = [cell for cell in fitting if _num_changes(cell, base) and (start is None or _needed(cell) < _needed(start))]
@@ -125,8 +125,8 @@ def _num_changes(cell: GridCell, base: tuple[str, str]) -> int:
 def _needed(cell: GridCell) -> float:
     figures = cell.figures
     assert figures is not None
-    assert figures.needed.value is not None
-    return figures.needed.value
+    assert figures.needed_bytes is not None
+    return figures.needed_bytes
 
 
 def _seconds(cell: GridCell) -> float:

@@ -52,12 +52,13 @@ class _TrainingStep:
         self.scaler = torch.amp.GradScaler(self.kind) if self.dtype is torch.float16 else None
 
     def __call__(self) -> None:
-        kept = None
+        value = None  # the last loss lives until the next one is there, and through the update: the usual loop
         for _ in range(self.options.accumulate):
             for num_parts in batch_parts(self.training, self.options.num_parts):
-                kept = self._backward(1.0 / num_parts)
+                value = self._loss()
+                value = value if num_parts == 1 else value / num_parts
+                (value if self.scaler is None else self.scaler.scale(value)).backward()
         self._update()
-        del kept  # the loss outlives the update, as in the loop everybody writes
 
     def as_the_optimizer_wants(self) -> None:
         """A step with a closure, with a graph of the gradients, or inside of the backward."""
@@ -67,12 +68,6 @@ class _TrainingStep:
     def _loss(self) -> torch.Tensor:
         with self._autocast(), self._offloaded():
             return loss_of(self.training)
-
-    def _backward(self, share: float) -> torch.Tensor:
-        value = self._loss()
-        value = value if share == 1.0 else value * share
-        (value if self.scaler is None else self.scaler.scale(value)).backward()
-        return value
 
     def _autocast(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext() if self.dtype is None else torch.autocast(self.kind, dtype=self.dtype)

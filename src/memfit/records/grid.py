@@ -67,6 +67,11 @@ class CellFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     curve: tuple[CurvePoint, ...] = ()
     """Bytes over the steps, thinned out to what can be drawn, the peak kept."""
 
+    @property
+    def needed_bytes(self) -> float | None:
+        """What must be there to be sure: the figure, or its upper bound where only a range is known."""
+        return self.needed.high if self.needed.value is None else self.needed.value
+
 
 class GridCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One optimizer under one combination of techniques."""

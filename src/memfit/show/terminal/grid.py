@@ -160,10 +160,14 @@ def _which(cells: list[GridCell]) -> str:
 
 
 def _budget(answer: BudgetAnswer, grid: Grid) -> list[str]:
-    what = "the whole card, context included" if grid.level == "allocated" else "the whole process"
+    what = (
+        "the whole card, context included"
+        if grid.level == "allocated"
+        else "the whole process (its upper bound where only a range is known)"
+    )
     lines = [f"{answer.num_fit} of {len([c for c in grid.cells if c.figures])} cells fit, counted as {what}"]
     start = grid.cell(*grid.base)
-    needed = None if start is None or start.figures is None else start.figures.needed.value
+    needed = None if start is None or start.figures is None else start.figures.needed_bytes
     if needed is not None and needed <= answer.budget_bytes:
         lines.append(f"{grid.base[0]}, {grid.base[1]} fits as it is: {format_bytes(needed)}")
     if answer.fastest is not None:
