@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memfit.compare.predict_cells import join_replies
 from memfit.errors import MemfitError
 from memfit.job.recipe import MARK_BYTES, Recipe, parse_techniques
+from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
 from memfit.predict.child.parent import ForkServer
 from memfit.predict.fake.engine import FakeEngine
@@ -186,3 +187,18 @@ def test_a_job_that_steps_by_itself_takes_no_recipe(server: ForkServer) -> None:
     job = msgspec.structs.replace(question.job, recipe=Recipe(optimizer="adam"))
     with pytest.raises(MemfitError, match="steps by itself"):
         FakeEngine().trace(replace(question, job=job, fork_server=server))
+
+
+def test_what_a_server_loads_early_still_counts_as_the_jobs_own(server: ForkServer) -> None:
+    """Else the bare process that a workload is set beside would lack the packages it imports."""
+    pytest.importorskip("transformers")
+    settings = {"layers": 1, "batch_size": 1, "length": 8}
+    question = ask("distilbert", PredictOptions(device="cpu", engine="fake", most_seconds=120), settings=settings)
+    known = [
+        FakeEngine().trace(replace(question, fork_server=server, known_probes=KnownProbes())).found_probes
+        for _ in range(2)
+    ]
+    assert known[0] is not None
+    assert known[1] is not None
+    assert known[0].bare.keys() == known[1].bare.keys()
+    assert "transformers" in next(iter(known[0].bare))

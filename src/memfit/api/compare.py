@@ -56,8 +56,9 @@ def compare_recipes(
     asked = PredictOptions(device=device, memory=memory, engine=engine)
     question = ask(target, asked, settings=given, arguments=tuple(arguments), ask_processor=ask_processor)
     usual = (OWN,) if question.job.kind == "script" else OPTIMIZERS
+    columns = TECHNIQUES[question.device.kind]
     options = CompareOptions(
-        optimizers=split_names(optimizers) or usual, techniques=split_names(techniques) or TECHNIQUES, base=base,
+        optimizers=split_names(optimizers) or usual, techniques=split_names(techniques) or columns, base=base,
         measure=measure, num_steps=num_steps, budget_bytes=budget_bytes, epoch_steps=epoch_steps,
         num_workers=num_workers,
     )  # fmt: skip

@@ -175,7 +175,7 @@ def hyperparameters(
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(4), metavar="N", default=16, show_default=True, help="Questions.")
 @click.option("--length", type=click.IntRange(8, 512), metavar="N", default=384, show_default=True, help="Tokens.")
-@click.option("--measure", is_flag=True, help="Also train a smaller DistilBERT on this CPU.")
+@click.option("--measure", is_flag=True, help="Also train every cell here and put both figures side by side.")
 @quiet_option
 @json_option
 def optimizers(output: str, quiet: bool, as_json: bool, **asked: Any) -> None:

@@ -34,7 +34,11 @@ OPTIONS = {
     "foreach": "foreach=True", "fused": "fused=True", "forloop": "foreach=False", "momentum": "momentum=0.9",
     "amsgrad": "amsgrad=True",
 }  # fmt: skip
-TECHNIQUES = (PLAIN, "bf16", "fp16", "checkpoint", "accumulate=4", "step-in-backward")
+TECHNIQUES: dict[DeviceKind, tuple[str, ...]] = {
+    "cpu": (PLAIN, "bf16", "pure-bf16", "checkpoint", "accumulate=4", "step-in-backward"),
+    "cuda": (PLAIN, "bf16", "fp16", "checkpoint", "accumulate=4", "step-in-backward"),
+}
+"""Columns where none are named; float16 products are slow on a CPU."""
 SCRIPT_TECHNIQUES = ("pinned-malloc",)
 """What can be put on a script from outside."""
 NOT_ON_SCRIPTS = "a script has its own loop: give FILE:function that returns (model, optimizer, loss, batch)"

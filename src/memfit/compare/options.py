@@ -12,7 +12,7 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     optimizers: tuple[str, ...] = OPTIMIZERS
     """Names of torch's optimizers, import paths, or 'own' for the job's own."""
-    techniques: tuple[str, ...] = TECHNIQUES
+    techniques: tuple[str, ...] = TECHNIQUES["cpu"]
     """'plain', or techniques with a plus between them."""
     base: str | None = None
     """The optimizer of where the user is; None for the first one."""

@@ -11,6 +11,9 @@ from memfit.job.data.torch_feeds import feed_questions
 from memfit.job.training import Training
 from memfit.job.workloads.build import make_training
 
+IMPORTS = ("transformers.models.distilbert.modeling_distilbert",)
+"""Loaded once where many copies of a process build the workload."""
+
 
 def build_distilbert(
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -23,6 +24,14 @@ WORKLOADS: dict[str, tuple[str, str]] = {
     "svm": ("sklearn_estimators", "a support vector machine; needs scikit-learn"),
 }
 """Name: (file that builds it, what it is)."""
+
+
+def import_workload(name: str) -> None:
+    """Load what a workload needs, before many copies of this process build it."""
+    module = import_module(f"memfit.job.workloads.{WORKLOADS[name][0]}")
+    for needed in getattr(module, "IMPORTS", ()):
+        with contextlib.suppress(ImportError):
+            import_module(needed)
 
 
 def build_workload(name: str, settings: dict[str, Any]) -> Any:

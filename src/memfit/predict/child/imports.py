@@ -7,8 +7,10 @@ they came, with what had changed around them. The user's own files are left out:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 LEAVE_OUT = {"memfit", "torch", "msgspec", "psutil", "click", "rich", "__main__", "sympy", "mpmath", "networkx"}
@@ -24,6 +26,18 @@ class Imports:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+_LOADED_EARLY: set[str] = set()
+"""Modules of the job that this process has loaded for many copies of it: they are the job's all the same."""
+
+
+@contextlib.contextmanager
+def loading_early() -> Iterator[None]:
+    """What is imported within counts as imported by the job."""
+    before = frozenset(sys.modules)
+    yield
+    _LOADED_EARLY.update(frozenset(sys.modules) - before)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What there was before a job began."""
@@ -33,7 +47,8 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        return cls(frozenset(sys.modules), dict(os.environ))
+        """As they are, without what was loaded early on behalf of the job."""
+        return cls(frozenset(sys.modules) - _LOADED_EARLY, dict(os.environ))
 
     def imports_since(self, own_folder: str) -> Imports:
         """What was imported since; files below `own_folder` are the user's own, unless they are installed there."""

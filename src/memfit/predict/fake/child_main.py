@@ -30,9 +30,10 @@ from torch._subclasses.fake_tensor import (
 
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import build_job
+from memfit.job.workloads.registry import import_workload
 from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import die_with_the_parent
-from memfit.predict.child.imports import Imports, Surroundings
+from memfit.predict.child.imports import Imports, Surroundings, loading_early
 from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import reporting
@@ -59,11 +60,14 @@ def main() -> None:
     importlib.import_module("torch._dynamo")  # a fake mode would load it in every copy
     for line in sys.stdin:
         request_path, reply_path, output_path = json.loads(line)
+        request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
+        if request.job.kind == "workload":  # ours: it may be loaded here, once for all copies
+            with loading_early():
+                import_workload(request.job.target)
         pid = os.fork()
         if pid == 0:
             die_with_the_parent()
             _redirect_output(output_path)
-            request = msgspec.json.decode(Path(request_path).read_bytes(), type=TraceRequest)
             answer_to_file(request, reply_path, probe_for(request))
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

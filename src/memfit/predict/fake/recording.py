@@ -94,6 +94,8 @@ class Recording:
             stack.enter_context(self.places.follow_modules(self._enter_root))
             for mode in (self.mode, self.shadow, self.tracker):
                 stack.enter_context(mode)
+            # a backward in threads of its own would leave the modes, and hooks there would make real tensors
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             yield
             self.tracker.release()
 

@@ -160,11 +160,8 @@ def _which(cells: list[GridCell]) -> str:
 
 
 def _budget(answer: BudgetAnswer, grid: Grid) -> list[str]:
-    what = (
-        "the whole card, context included"
-        if grid.level == "allocated"
-        else "the whole process (its upper bound where only a range is known)"
-    )
+    process = "the whole process (its upper bound where only a range is known)"
+    what = "the whole card, context included" if grid.level == "allocated" else process
     lines = [f"{answer.num_fit} of {len([c for c in grid.cells if c.figures])} cells fit, counted as {what}"]
     start = grid.cell(*grid.base)
     needed = None if start is None or start.figures is None else start.figures.needed_bytes

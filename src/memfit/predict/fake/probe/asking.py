@@ -44,8 +44,6 @@ class Probed:
     """The signal that ended the probe process, 'SIGILL'; empty where none did."""
     end: str = ""
     """How the probe process ended before it had answered everything, for a person; empty when it answered."""
-    is_late: bool = False
-    """Whether there was no time for every call."""
 
     def assumptions(self, texts: dict[int, str]) -> list[Assumption]:
         """What was probed, and what was not and why."""
@@ -123,11 +121,11 @@ def _result_of_known(call: KnownCall) -> ProbeResult:
 
 
 def _found(probed: Probed, texts: dict[int, str], num_threads: int, modules: str) -> KnownProbes:
-    """What a probe process has answered; what it had no time for is not known."""
+    """What a probe process has answered, and what it had no time for, so that no other one waits for it again."""
     calls = {
         text: _known_call(probed.results.get(number), probed.skipped.get(number, ""))
         for number, text in texts.items()
-        if number in probed.results or not (probed.end or probed.is_late)
+        if number in probed.results or not probed.end
     }
     bare = {}
     if probed.baseline_bytes is not None:
@@ -177,7 +175,6 @@ class ProbeProcess:
         for number in texts:
             if number not in probed.results and number not in probed.skipped:
                 probed.skipped[number] = probed.end or "the probe process had no time left"
-                probed.is_late = True
         probed.seconds = time.perf_counter() - started
         return probed
 
