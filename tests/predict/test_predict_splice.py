@@ -106,8 +106,13 @@ def rows(timeline: Timeline) -> list[tuple[int, int | None, int, str]]:
 
 @given(programs())
 def test_a_program_that_was_cut_is_joined_to_what_it_was(program: Program) -> None:
-    joined = join_updates(timeline_of(steps_alone(program)), timeline_of(updates_alone(program)), MARK_BYTES).timeline
+    steps, updates = timeline_of(steps_alone(program)), timeline_of(updates_alone(program))
     direct = timeline_of(whole(program))
+    if any(span.num_bytes == MARK_BYTES for span in direct.spans):  # a tensor that looks like a mark
+        with pytest.raises(CannotJoin):
+            join_updates(steps, updates, MARK_BYTES)
+        return
+    joined = join_updates(steps, updates, MARK_BYTES).timeline
     assert rows(joined) == rows(direct)
     assert joined.num_events == direct.num_events
 
