@@ -126,11 +126,13 @@ def _on_lowest(grid: Grid) -> Statement:
 
 
 def _on_fastest(found: OptimizerResult) -> Statement:
-    grid = found.measured or found.grid
-    how = "measured here" if found.measured is not None else "predicted from arithmetic and bytes moved"
+    grid = found.measured
+    if grid is None:
+        reason = "predicted times are good to a factor of two; --measure times steps on this machine"
+        return _say(FASTEST_SAYS, ["no step was timed"], None, reason=reason)
     seconds = {name: value for name in grid.optimizers if (value := _seconds(grid, name, "plain")) is not None}
     ordered = sorted(seconds.items(), key=lambda pair: pair[1])
-    lines = [f"{name}: {format_seconds(value)} a step, {how}" for name, value in ordered]
+    lines = [f"{name}: {format_seconds(value)} a step, measured here" for name, value in ordered]
     return _say(FASTEST_SAYS, lines, bool(ordered) and ordered[0][0] == "sgd")
 
 
