@@ -84,14 +84,6 @@ BLOCKS: dict[str, Block] = {
     "optimizer": Block(
         file="README.md",
         commands=(f"{GPT} --optimizer adamw,adafactor,sgd --technique plain,bf16,checkpoint {CARD} --budget 2GiB",),
-        keep=(
-            r"^gpt ",
-            r"^(optimizer|adamw|adafactor|sgd) ",
-            r"^What a technique",
-            r"^  adamw, ",
-            r"^Into",
-            r"^  (fastest|[1-9])",
-        ),
     ),
 }
 
