@@ -14,8 +14,9 @@ from memfit.compare.kept_cells import NAME, KeptCells
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.records.figure import Figure, unknown
-from memfit.records.grid import CellFigures, GridCell, PeakMoment
+from memfit.records.grid import CellFigures, Grid, GridCell, PeakMoment
 from memfit.show.figures.grid import pareto
+from memfit.show.page.grid import grid_page
 
 JOB = JobDescription(
     kind="function", target="jobs.py:make", path="jobs.py", function="make", settings={"batch_size": 8}
@@ -124,3 +125,19 @@ def test_kept_cells_outlive_a_half_written_line_and_are_not_taken_for_another_jo
     kept.add(second)
     assert KeptCells(tmp_path, "one").read() == {("sgd", "plain"): first, ("adam", "plain"): second}
     assert KeptCells(tmp_path, "other").read() == {}
+
+
+def test_what_a_user_names_is_text_on_the_page() -> None:
+    hostile = "<script>alert(1)</script>"
+    cells = judge_cells([cell(hostile, "plain", 1000), cell(hostile, "checkpoint", 600)])
+    failed = GridCell(optimizer=hostile, technique="bf16", state="failed", reason='"><img src=x onerror=y>')
+    made = Grid(
+        target=hostile, device="cpu", engine="fake tensors", level="tensors", optimizers=(hostile,),
+        techniques=("plain", "checkpoint", "bf16"), base=(hostile, "plain"), cells=(*cells, failed),
+        budget=answer_budget(cells, (hostile, "plain"), 700),
+    )  # fmt: skip
+    page = grid_page(made)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert page.count("600 B") >= 2
+    assert "default-src 'none'" in page

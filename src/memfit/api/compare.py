@@ -102,19 +102,22 @@ def read_grid(path: str | Path) -> Grid:
 
 @checked_options
 def write_grid(grid: Grid, folder: str | Path) -> tuple[Path, ...]:
-    """Write a grid into a folder: the record, its table as text, CSV and Markdown, and its figures as PNG and SVG.
+    """Write a grid into a folder: the record, its table as text, CSV and Markdown, its figures and a page.
 
-    Without matplotlib there are no figures.
+    Without matplotlib there are no figures, neither in the page nor beside it.
 
     >>> write_grid(grid, "compare")  # doctest: +SKIP
     """
     from importlib.util import find_spec
 
     from memfit.show.export.grid_files import write_tables
+    from memfit.show.new_file import write_bytes
+    from memfit.show.page.grid import grid_page
 
-    written = write_tables(grid, Path(folder))
-    if find_spec("matplotlib") is None:
-        return written
-    from memfit.show.figures.grid import draw_grid_figures
+    written, figures = write_tables(grid, Path(folder)), ()
+    if find_spec("matplotlib") is not None:
+        from memfit.show.figures.grid import draw_grid_figures
 
-    return (*written, *draw_grid_figures(grid, folder))
+        figures = draw_grid_figures(grid, folder)
+    page = grid_page(grid, [path for path in figures if path.suffix == ".svg"])
+    return (*written, *figures, write_bytes(Path(folder) / "grid.html", page.encode()))

@@ -28,12 +28,12 @@ def grid_text(grid: Grid, *, width: int = 80, color: bool = False) -> str:
 
 def draw_grid(grid: Grid, width: int = 80) -> RenderableType:
     """Title, table of peaks, what the techniques do, what was not possible, the budget."""
-    parts: list[RenderableType] = [Text(_title(grid), style="bold"), *_tables(grid, width)]
+    parts: list[RenderableType] = [Text(grid_title(grid), style="bold"), *_tables(grid, width)]
     parts += _measured(grid)
-    parts += _section("What a technique does", _sentences(grid))
-    parts += _section("Not in the table", _reasons(grid))
+    parts += _section("What a technique does", technique_lines(grid))
+    parts += _section("Not in the table", reason_lines(grid))
     if grid.budget is not None:
-        parts += _section(f"Into {format_bytes(grid.budget.budget_bytes)}", _budget(grid.budget, grid))
+        parts += _section(f"Into {format_bytes(grid.budget.budget_bytes)}", budget_lines(grid.budget, grid))
     parts += _section("How exact", list(grid.notes))
     return Group(*parts)
 
@@ -42,7 +42,8 @@ def _section(title: str, lines: list[str]) -> list[RenderableType]:
     return ["", Text(title, style="bold"), *(Text(f"  {line}") for line in lines)] if lines else []
 
 
-def _title(grid: Grid) -> str:
+def grid_title(grid: Grid) -> str:
+    """What is compared, where, and how the figures were had."""
     settings = " ".join(f"{name}={value}" for name, value in grid.settings.items())
     job = " ".join(part for part in (grid.target, settings, *grid.arguments) if part)
     how = "measured" if grid.engine == "recorded runs" else f"predicted on {grid.engine}"
@@ -75,14 +76,21 @@ def _table(grid: Grid, techniques: list[str]) -> Table:
     return table
 
 
+def cell_text(cell: GridCell) -> str:
+    """The peak of a cell, or what became of it."""
+    figures = cell.predicted or cell.measured
+    if figures is None or figures.peak.value is None:
+        return STATES.get(cell.state, "-")
+    return format_bytes(figures.peak.value)
+
+
 def _peak(cell: GridCell | None) -> Text:
     if cell is None:
         return Text("-", style="dim")
-    figures = cell.predicted or cell.measured
-    if figures is None or figures.peak.value is None:
-        return Text(STATES.get(cell.state, "-"), style="dim")
+    if cell.figures is None:
+        return Text(cell_text(cell), style="dim")
     style = {"saves": "green", "costs": "red", "useless here": "yellow"}.get(cell.value, "")
-    return Text(format_bytes(figures.peak.value), style=style)
+    return Text(cell_text(cell), style=style)
 
 
 def _measured(grid: Grid) -> list[RenderableType]:
@@ -119,7 +127,7 @@ def _seconds(figure: Figure) -> str:
     return "unknown" if figure.value is None else format_seconds(figure.value)
 
 
-def _sentences(grid: Grid) -> list[str]:
+def technique_lines(grid: Grid) -> list[str]:
     """One line per technique for the optimizer of the base row, and where it does otherwise for others."""
     lines = []
     for technique in grid.techniques:
@@ -137,7 +145,7 @@ def _sentences(grid: Grid) -> list[str]:
     return lines
 
 
-def _reasons(grid: Grid) -> list[str]:
+def reason_lines(grid: Grid) -> list[str]:
     """Cells without figures, those of one reason together."""
     by_reason: dict[str, list[GridCell]] = {}
     for cell in grid.cells:
@@ -159,7 +167,8 @@ def _which(cells: list[GridCell]) -> str:
     return f"{optimizers[0]} with {len(techniques)} techniques" if len(optimizers) == 1 else f"{len(cells)} cells"
 
 
-def _budget(answer: BudgetAnswer, grid: Grid) -> list[str]:
+def budget_lines(answer: BudgetAnswer, grid: Grid) -> list[str]:
+    """What fits, the fastest, and the cheapest changes with their code."""
     process = "the whole process (its upper bound where only a range is known)"
     what = "the whole card, context included" if grid.level == "allocated" else process
     lines = [f"{answer.num_fit} of {len([c for c in grid.cells if c.figures])} cells fit, counted as {what}"]

@@ -93,7 +93,7 @@ def test_the_command_writes_tables_and_figures_and_says_when_nothing_fits(jobs: 
     assert done.returncode == 3, done.stderr
     assert "no cell fits the budget" in done.stderr
     names = {path.name for path in folder.iterdir()}
-    assert {"grid.json", "grid.csv", "grid.md", "grid.txt", "peaks.png", "summary.svg"} <= names
+    assert {"grid.json", "grid.csv", "grid.md", "grid.txt", "peaks.png", "summary.svg", "grid.html"} <= names
     assert api.read_grid(folder / "grid.json").optimizers == ("adamw", "sgd")
     done = memfit(*target, "--budget", "8GiB", "--json")
     assert done.returncode == 0, done.stderr
