@@ -242,6 +242,7 @@ print("notes:", any("block by block" in note for note in fitted.fit.notes))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_hold_the_plain_step_fits_and_proves_it(tmp_path: Path):
     script = tmp_path / "limited.py"
     script.write_text(LIMITED)

@@ -51,6 +51,7 @@ def memfit(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_predicted_and_measured_tensors_are_equal_to_the_byte(tmp_path: Path) -> None:
     grid = api.compare_recipes(
         "mlp", settings=SETTINGS, optimizers=["adam", "sgd"], techniques=["plain", "step-in-backward"], measure=True,

@@ -72,6 +72,7 @@ def test_a_training_without_an_optimizer_keeps_nothing():
     assert run("none", "square").peak_bytes == run("sgd", "square").peak_bytes
 
 
+@pytest.mark.slow
 def test_on_a_gpu_a_plain_name_means_foreach_fused_is_free_and_a_table_is_resumed(tmp_path: Path):
     kept, told = tmp_path / "runs.jsonl", []
     names = ["adam", "adam-foreach", "adam-fused"]

@@ -194,6 +194,7 @@ def test_a_job_that_steps_by_itself_takes_no_recipe(server: ForkServer) -> None:
         FakeEngine().trace(replace(question, job=job, fork_server=server))
 
 
+@pytest.mark.slow
 def test_what_a_server_loads_early_still_counts_as_the_jobs_own(server: ForkServer) -> None:
     """Else the bare process that a workload is set beside would lack the packages it imports."""
     pytest.importorskip("transformers")
