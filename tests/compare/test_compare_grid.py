@@ -116,3 +116,34 @@ def test_measuring_needs_a_folder_and_this_machine() -> None:
         api.compare_recipes("mlp", measure=True)
     with pytest.raises(UsageError, match="this CPU"):
         api.compare_recipes("mlp", measure=True, device="cuda:a100-40gb", output="x")
+
+
+def test_a_job_whose_file_was_changed_is_predicted_again(jobs: Path, tmp_path: Path) -> None:
+    def peak() -> float | None:
+        asked = {"optimizers": ["sgd"], "techniques": ["plain"], "device": "cuda:a100-40gb", "engine": "fake"}
+        grid = api.compare_recipes(f"{jobs}:make", output=tmp_path / "grid", **asked)
+        notes.append(grid.notes)
+        assert grid.cells[0].predicted is not None
+        return grid.cells[0].predicted.tensors.value
+
+    notes: list[tuple[str, ...]] = []
+    first, again = peak(), peak()
+    jobs.write_text(JOBS.replace("width: int = 32", "width: int = 4096"), encoding="utf-8")
+    changed = peak()
+    assert first == again
+    assert any("earlier run" in note for note in notes[1])
+    assert changed is not None
+    assert first is not None
+    assert changed > first + 500_000
+
+
+def test_steps_that_cannot_be_cut_in_two_are_traced_whole_and_the_jobs_own_optimizer_is_made_again(jobs: Path) -> None:
+    jobs.write_text(JOBS.replace("optim.Adam(", "optim.AdamW("), encoding="utf-8")
+    grid = api.compare_recipes(
+        f"{jobs}:make", optimizers=["lbfgs", "own"], techniques=["plain", "lora=2", "step-in-backward"],
+        device="cuda:a100-40gb", engine="fake",
+    )  # fmt: skip
+    states = {(cell.optimizer, cell.technique): (cell.state, cell.reason) for cell in grid.cells}
+    assert states["lbfgs", "plain"] == ("done", "")
+    assert states["own", "lora=2"] == ("done", "")
+    assert states["own", "step-in-backward"] == ("done", "")

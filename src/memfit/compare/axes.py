@@ -8,6 +8,7 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
+from memfit.job.optimizers import TORCH_CLASSES, parse_optimizer, split_outside
 from memfit.job.recipe import (
     PLAIN,
     ChosenTechnique,
@@ -25,15 +26,6 @@ OPTIMIZERS = (
     "sgd", "sgd-momentum", "adam", "adamw", "adamw-fused", "adagrad", "rmsprop", "adadelta", "adamax", "nadam",
     "radam", "adafactor", "asgd", "rprop",
 )  # fmt: skip
-CLASSES = {
-    "sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop", "adadelta": "Adadelta",
-    "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "adafactor": "Adafactor", "asgd": "ASGD", "rprop": "Rprop",
-    "muon": "Muon", "sparseadam": "SparseAdam",
-}  # fmt: skip
-OPTIONS = {
-    "foreach": "foreach=True", "fused": "fused=True", "forloop": "foreach=False", "momentum": "momentum=0.9",
-    "amsgrad": "amsgrad=True",
-}  # fmt: skip
 TECHNIQUES: dict[DeviceKind, tuple[str, ...]] = {
     "cpu": (PLAIN, "bf16", "pure-bf16", "checkpoint", "accumulate=4", "step-in-backward"),
     "cuda": (PLAIN, "bf16", "fp16", "checkpoint", "accumulate=4", "step-in-backward"),
@@ -54,6 +46,11 @@ class CellPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Row and column."""
+        return self.optimizer, self.technique
+
+    @property
     def recipe(self) -> Recipe:
         """What is put on the job."""
         return Recipe(optimizer="" if self.optimizer == OWN else self.optimizer, techniques=self.choices)
@@ -61,19 +58,11 @@ class CellPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def split_names(texts: Sequence[str]) -> tuple[str, ...]:
     """Names from repeated options and from lists with commas; a comma within brackets separates nothing."""
-    found: list[str] = []
-    for text in texts:
-        depth, word = 0, ""
-        for letter in text + ",":
-            depth += {"(": 1, ")": -1}.get(letter, 0)
-            if letter == "," and depth <= 0:
-                found += [word.strip()] if word.strip() else []
-                word = ""
-            else:
-                word += letter
-        if word.strip(" ,"):
-            raise UsageError("a bracket is not closed", found=text, hint="name(option=value)")
-    return tuple(dict.fromkeys(found))
+    found = [word.strip() for text in texts for word in split_outside(text, ",")]
+    for word in found:
+        if word.count("(") != word.count(")"):
+            raise UsageError("a bracket is not closed", found=word, hint="name(option=value)")
+    return tuple(dict.fromkeys(word for word in found if word))
 
 
 def plan_cells(
@@ -98,10 +87,7 @@ def _plan(
 
 
 def _against_optimizer(name: str, choices: tuple[ChosenTechnique, ...]) -> str:
-    base = name.lower().partition("(")[0]
-    if base.startswith("lbfgs"):
-        return "L-BFGS calls forward and backward from its step, which this loop does not do"
-    if "muon" in base and any(choice.name == "step-in-backward" for choice in choices):
+    if "muon" in name.lower() and any(choice.name == "step-in-backward" for choice in choices):
         return "Muon needs matrices, and one-dimensional parameters would get an optimizer of their own kind each"
     return ""
 
@@ -117,11 +103,11 @@ def _missing(job: JobDescription, choices: tuple[ChosenTechnique, ...], can_comp
 
 def code_of_optimizer(name: str) -> str:
     """The line that makes an optimizer: 'optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)'."""
-    base, *words = name.split("-")
-    if base not in CLASSES or not set(words) <= set(OPTIONS):
+    spec = parse_optimizer(name)
+    if spec.base not in TORCH_CLASSES or spec.rest is not None:
         return f"optimizer = {name}  # over model.parameters()"
-    options = "".join(f", {OPTIONS[word]}" for word in words)
-    return f"optimizer = torch.optim.{CLASSES[base]}(model.parameters(), lr=...{options})"
+    options = "".join(f", {option}={value!r}" for option, value in spec.all_options.items())
+    return f"optimizer = torch.optim.{TORCH_CLASSES[spec.base]}(model.parameters(), lr=...{options})"
 
 
 def job_for(job: JobDescription, plan: CellPlan) -> JobDescription:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from memfit.compare.measure_cells import CellFailed, MeasureOptions, measure_cel
 from memfit.compare.options import CompareOptions
 from memfit.compare.predict_cells import Predicted, predict_cells
 from memfit.compare.predicted_figures import figures_of
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, UsageError
 from memfit.predict.choose_engine import choose_engine
 from memfit.predict.devices.parse import level_for
 from memfit.predict.engine import Question
@@ -34,7 +36,8 @@ def compare(question: Question, options: CompareOptions, *, folder: Path | None,
     kind, level = question.device.kind, level_for(question.device)
     can_compile = engine.name == "phantom"
     plans = plan_cells(question.job, kind, options.optimizers, options.techniques, can_compile=can_compile)
-    kept = KeptCells(folder, _key(question, options, engine.name))
+    key = _key(question, options, engine.name)
+    kept = KeptCells(folder, key)
     filled = _Filled(plans, kept, progress)
     versions: set[str] = set()
     try:
@@ -42,7 +45,7 @@ def compare(question: Question, options: CompareOptions, *, folder: Path | None,
             versions |= {found.prediction.torch_version} if found.prediction else set()
             filled.add(found.plan, _cell(found, level, options))
         if options.measure:
-            _measure(question, options, filled, folder)
+            _measure(question, options, filled, folder, key)
     except KeyboardInterrupt:
         filled.was_interrupted = True
     cells = judge_cells(filled.cells())
@@ -60,7 +63,7 @@ def compare(question: Question, options: CompareOptions, *, folder: Path | None,
         base=base,
         cells=cells,
         budget=None if options.budget_bytes is None else answer_budget(cells, base, options.budget_bytes),
-        notes=_notes(cells),
+        notes=_notes(cells, filled.num_kept),
         took_seconds=time.monotonic() - started,
         was_interrupted=filled.was_interrupted,
     )
@@ -76,9 +79,9 @@ class _Filled:
         self.was_interrupted = False
         self.found = {plan: cell for plan in plans if (cell := _cell_without(plan)) is not None}
         old = kept.read()
-        for plan in plans:
-            if plan not in self.found and (plan.optimizer, plan.technique) in old:
-                self.found[plan] = old[plan.optimizer, plan.technique]
+        again = {plan: old[at] for plan in plans if plan not in self.found and (at := plan.place) in old}
+        self.found |= again
+        self.num_kept = len(again)
 
     def missing(self) -> list[CellPlan]:
         """Cells that have to be predicted."""
@@ -130,7 +133,9 @@ def _cell(found: Predicted, level: str, options: CompareOptions) -> GridCell:
 
 def _code(plan: CellPlan) -> tuple[str, ...]:
     """The lines that a user writes to have a cell."""
-    optimizer = (code_of_optimizer(plan.recipe.optimizer),) if plan.recipe.optimizer else ()
+    optimizer: tuple[str, ...] = ()
+    with contextlib.suppress(UsageError):  # a name that cannot be read is said to be so in its cell
+        optimizer = (code_of_optimizer(plan.recipe.optimizer),) if plan.recipe.optimizer else ()
     return (*optimizer, *(choice.code for choice in plan.choices))
 
 
@@ -140,10 +145,10 @@ def _reason(error: MemfitError | None) -> str:
     return "; ".join(part for part in (error.what, error.found, error.hint and f"try: {error.hint}") if part)
 
 
-def _measure(question: Question, options: CompareOptions, filled: _Filled, folder: Path | None) -> None:
+def _measure(question: Question, options: CompareOptions, filled: _Filled, folder: Path | None, key: str) -> None:
     """Measure every predicted cell, one after the other: two at once would disturb each other's time."""
     assert folder is not None
-    asked = MeasureOptions(num_steps=options.num_steps, epoch_steps=options.epoch_steps, folder=folder / "runs")
+    asked = MeasureOptions(num_steps=options.num_steps, epoch_steps=options.epoch_steps, folder=folder / "runs" / key)
     for plan, cell in list(filled.to_measure()):
         try:
             figures = measure_cell(question.job, plan, asked)
@@ -155,12 +160,17 @@ def _measure(question: Question, options: CompareOptions, filled: _Filled, folde
 
 
 def _key(question: Question, options: CompareOptions, engine: str) -> str:
-    """What a kept cell depends on."""
-    facts = (question.job, question.options, engine, options.num_steps, options.epoch_steps, VERSION)
+    """What a kept cell depends on: the job and the text of its file, the options, the engine, and the versions."""
+    job = question.job
+    text = hashlib.sha256(Path(job.path).read_bytes()).hexdigest() if job.path else ""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        text += importlib.metadata.version("torch")
+    facts = (job, text, question.options, engine, options.num_steps, options.epoch_steps, VERSION)
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 
-def _notes(cells: Sequence[GridCell]) -> tuple[str, ...]:
+def _notes(cells: Sequence[GridCell], num_kept: int) -> tuple[str, ...]:
     """What holds for many cells, said once."""
     bands = {cell.predicted.error_band for cell in cells if cell.predicted is not None}
-    return tuple(sorted(band for band in bands if band))
+    kept = f"{num_kept} of {len(cells)} cells are from an earlier run of this command; another -o makes them again"
+    return (*((kept,) if num_kept else ()), *sorted(band for band in bands if band))

@@ -66,7 +66,7 @@ def _why(figures: CellFigures, base: CellFigures, saved: int, moved: bool) -> st
         return ""
     now, before = PHASE_NAMES[figures.binds.phase], PHASE_NAMES[base.binds.phase]
     if not moved:
-        elsewhere = _saved_elsewhere(figures, base)
+        elsewhere = _saved_elsewhere(figures, base) + _sharper(figures, base)
         return f"peak unchanged: {now} binds{' still' if now == before else ' now'}{elsewhere}"
     verb = "saves" if saved > 0 else "takes"
     change = f"{verb} {format_bytes(abs(saved))}{'' if saved > 0 else ' more'}"
@@ -81,6 +81,15 @@ def _saved_elsewhere(figures: CellFigures, base: CellFigures) -> str:
     if saved <= LEAST_SHARE * base.next_binds.peak_bytes:
         return ""
     return f"; {PHASE_NAMES[figures.next_binds.phase]} shrank by {format_bytes(saved)}"
+
+
+def _sharper(figures: CellFigures, base: CellFigures) -> str:
+    """A process of which a figure is known where there was a range only."""
+    if figures.needed.value is None or base.needed.value is not None or base.needed.high is None:
+        return ""
+    return (
+        f"; the process takes {format_bytes(figures.needed.value)}, and up to {format_bytes(base.needed.high)} without"
+    )
 
 
 def _binding(figures: CellFigures) -> str:

@@ -189,9 +189,12 @@ def _tensors(job: JobDescription) -> tuple[Figure, tuple[CurvePoint, ...]]:
     """Peak and curve of torch's CPU allocator over two steps, by its own record, in a process of its own."""
     if job.kind == "script":
         return unknown("bytes", "a script runs to its end: its tensors are measured with memfit measure --ledger"), ()
-    done = subprocess.run(
-        TENSOR_PEAK, input=msgspec.json.encode(job), capture_output=True, timeout=SECONDS_FOR_TENSORS, check=False
-    )
+    try:
+        done = subprocess.run(
+            TENSOR_PEAK, input=msgspec.json.encode(job), capture_output=True, timeout=SECONDS_FOR_TENSORS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return unknown("bytes", f"two steps under the allocator's record took more than {SECONDS_FOR_TENSORS} s"), ()
     if done.returncode != 0:
         tail = done.stderr.decode(errors="replace").strip().splitlines()
         why = f"the run under the allocator's record failed: {tail[-1] if tail else done.returncode}"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memfit.compare.axes import CellPlan, job_for
+from memfit.compare.axes import OWN, CellPlan, job_for
 from memfit.errors import MemfitError
 from memfit.job.description import JobDescription
 from memfit.job.recipe import MARK_BYTES, Recipe
@@ -72,7 +72,7 @@ def can_join(plan: CellPlan, engine: Engine) -> bool:
 
 def _is_plain(optimizer: str) -> bool:
     """An optimizer of torch that leaves unscaling to the scaler."""
-    return "." not in optimizer and ":" not in optimizer and "fused" not in optimizer
+    return optimizer.replace("-", "").isalnum() and "fused" not in optimizer and optimizer != OWN
 
 
 class _Work:
@@ -143,21 +143,20 @@ class _Work:
 
     def _finished(self, plan: CellPlan, needed: Sequence[Trace]) -> Predicted:
         try:
-            found = [future.result() for future in needed]
-            if len(found) == 1:
-                assert isinstance(found[0], Prediction)
-                return Predicted(plan, found[0], None)
-            steps, updates = found
-            assert isinstance(steps, TraceReply)
-            assert isinstance(updates, TraceReply)
-            return Predicted(plan, self._joined(plan, steps, updates), None)
+            found = needed[0].result()
+            if isinstance(found, TraceReply):
+                found = self._joined(plan, found, needed[1])
+            return Predicted(plan, found, None)
         except MemfitError as error:
             return Predicted(plan, None, error)
 
-    def _joined(self, plan: CellPlan, steps: TraceReply, updates: TraceReply) -> Prediction:
+    def _joined(self, plan: CellPlan, steps: TraceReply, updating: Trace) -> Prediction:
+        """Out of both parts; where the update cannot be traced alone or joined, the whole is traced."""
         try:
+            updates = updating.result()
+            assert isinstance(updates, TraceReply)
             reply = join_replies(steps, updates)
-        except CannotJoin:
+        except (CannotJoin, MemfitError):
             return self._whole(plan)
         question = replace(_question_for(self.question, plan), with_smallest=False)
         return predict_reply(FakeEngine(), question, reply)

@@ -92,7 +92,7 @@ def parse_optimizer(text: str) -> OptimizerSpec:
     >>> parse_optimizer("Adam-fused(betas=(0.9, 0.95))").all_options
     {'fused': True, 'betas': (0.9, 0.95)}
     """
-    parts = list(_split(text, "+")) or [""]
+    parts = list(split_outside(text, "+")) or [""]
     if len(parts) > 2:
         hint = "FIRST+SECOND: matrices to the first, the rest to the second"
         raise UsageError(f"{text!r} joins more than two optimizers", hint=hint)
@@ -111,7 +111,7 @@ def _parse_one(part: str, whole: str) -> OptimizerSpec:
             raise UsageError(f"an optimizer cannot be {word!r}", found=whole, hint=hint)
     options: dict[str, OptionValue] = {}
     inner = None
-    for item in _split(found["items"] or "", ","):
+    for item in split_outside(found["items"] or "", ","):
         name, equals, value = item.partition("=")
         if equals and name.strip().isidentifier():
             options[name.strip()] = _value(value.strip())
@@ -134,7 +134,7 @@ def _value(text: str) -> OptionValue:
     return value if isinstance(value, (bool, int, float, str, tuple, type(None))) else text
 
 
-def _split(text: str, at: str) -> Iterator[str]:
+def split_outside(text: str, at: str) -> Iterator[str]:
     """The parts of a text between separators that stand outside of all parentheses and quotes."""
     depth, quote, start = 0, "", 0
     for index, letter in enumerate(text):

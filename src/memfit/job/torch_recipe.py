@@ -7,6 +7,7 @@ of a technique gives. A technique that a model has no place for is refused with 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -18,9 +19,10 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 from memfit.errors import UsageError
 from memfit.job.recipe import MARK_BYTES, Recipe
+from memfit.job.torch_optimizers import make_optimizer
 from memfit.job.torch_step import map_batch, with_step
+from memfit.job.torch_updates import update_kind
 from memfit.job.training import StepOptions, Training
-from memfit.job.workloads.build import make_optimizer
 
 
 def with_recipe(training: Training, recipe: Recipe, origin: str) -> Training:
@@ -162,7 +164,9 @@ def _optimizer_for(training: Training, recipe: Recipe) -> Any:
         return SteppedByHooks(parameters, make)
     if recipe.has("optimizer-on-host"):
         return HostOptimizer(parameters, make)
-    return make(parameters) if recipe.optimizer or recipe.has("lora") else training.optimizer
+    if recipe.optimizer:
+        return make_optimizer(recipe.optimizer, training.model)  # some ask the model which parameters are what
+    return make(parameters) if recipe.has("lora") else training.optimizer
 
 
 def _trained(training: Training) -> list[nn.Parameter]:
@@ -173,7 +177,8 @@ def _make(name: str, own: Any, parameters: Iterable[nn.Parameter]) -> torch.opti
     """The optimizer of the recipe, or one like the job's own."""
     if name:
         return make_optimizer(name, parameters)
-    return type(own)(list(parameters), **own.defaults)
+    known = inspect.signature(type(own)).parameters  # AdamW's defaults name an option that it does not take
+    return type(own)(list(parameters), **{option: v for option, v in own.defaults.items() if option in known})
 
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -251,6 +256,8 @@ def _update_alone(training: Training, recipe: Recipe) -> Training:
     leave_mark(device)
     training.optimizer = _optimizer_for(training, recipe)
     leave_mark(device)
+    if update_kind(training.optimizer) != "plain":
+        raise UsageError("the update cannot be run alone", found=type(training.optimizer).__name__, hint="the step")
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
     training.step = partial(_step_between_marks, training.optimizer, device)
