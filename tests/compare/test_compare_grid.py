@@ -147,3 +147,14 @@ def test_steps_that_cannot_be_cut_in_two_are_traced_whole_and_the_jobs_own_optim
     assert states["lbfgs", "plain"] == ("done", "")
     assert states["own", "lora=2"] == ("done", "")
     assert states["own", "step-in-backward"] == ("done", "")
+
+
+def test_an_optimizer_that_refuses_biases_is_probed_all_the_same_and_bands_name_their_cells(jobs: Path) -> None:
+    jobs.write_text(JOBS.replace("(16, width)", "(16, width), torch.nn.Linear(width, width)"), encoding="utf-8")
+    grid = api.compare_recipes(f"{jobs}:make", optimizers=["muon+adamw", "lbfgs"], techniques=["plain"])
+    muon, newton = grid.cells
+    assert muon.predicted is not None
+    assert "equal to the byte" in muon.predicted.error_band
+    assert newton.predicted is not None
+    assert "not known" in newton.predicted.error_band
+    assert any(note.startswith("lbfgs under plain: not known") for note in grid.notes)

@@ -171,6 +171,19 @@ def _key(question: Question, options: CompareOptions, engine: str) -> str:
 
 def _notes(cells: Sequence[GridCell], num_kept: int) -> tuple[str, ...]:
     """What holds for many cells, said once."""
-    bands = {cell.predicted.error_band for cell in cells if cell.predicted is not None}
+    bands: dict[str, list[GridCell]] = {}
+    for cell in cells:
+        if cell.predicted is not None and cell.predicted.error_band:
+            bands.setdefault(cell.predicted.error_band, []).append(cell)
+    said = [band if len(bands) == 1 else f"{_places(own)}: {band}" for band, own in bands.items()]
     kept = f"{num_kept} of {len(cells)} cells are from an earlier run of this command; another -o makes them again"
-    return (*((kept,) if num_kept else ()), *sorted(band for band in bands if band))
+    return (*((kept,) if num_kept else ()), *said)
+
+
+def _places(cells: Sequence[GridCell]) -> str:
+    """Rows and columns of some cells, for a person."""
+    rows = dict.fromkeys(cell.optimizer for cell in cells)
+    columns = dict.fromkeys(cell.technique for cell in cells)
+    if len(cells) == len(rows) * len(columns):
+        return f"{', '.join(rows)} under {', '.join(columns)}"
+    return "; ".join(f"{cell.optimizer}, {cell.technique}" for cell in cells)

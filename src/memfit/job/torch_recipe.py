@@ -189,6 +189,10 @@ class SteppedByHooks:
 
     def __init__(self, parameters: list[nn.Parameter], make: Make) -> None:
         self.optimizers = {parameter: make([parameter]) for parameter in parameters}
+        first = self.optimizers[parameters[0]]
+        if update_kind(first) != "plain":
+            found = f"{type(first).__name__} computes loss and gradients inside of its step"
+            raise UsageError("it cannot be stepped in the backward", found=found, hint="another optimizer")
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self._step_one)
 
