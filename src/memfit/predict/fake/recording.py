@@ -120,6 +120,10 @@ class Recording:
             self._optimizers[optimizer] = next(self._numbers)
         return self._optimizers[optimizer]
 
+    def optimizers(self) -> list[Optimizer]:
+        """Those that the job still holds."""
+        return list(self._optimizers)
+
     def living_optimizers(self) -> set[int]:
         """The numbers of those that the job still holds."""
         return set(self._optimizers.values())
