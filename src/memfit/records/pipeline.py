@@ -190,7 +190,7 @@ class PipelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     micro_batch: int
     resource: str
-    """'rank 0', or 'link 0' between stage 0 and stage 1."""
+    """'rank 0', or 'link 0-1' between two ranks."""
     start_seconds: float
     seconds: float
 
@@ -231,7 +231,7 @@ class PipelineCandidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """Why it does not fit."""
 
 
-class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Where to cut, what it promises, what every rank holds and why the fullest one is the fullest."""
 
     format: str = PIPELINE_FORMAT
