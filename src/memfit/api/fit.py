@@ -121,7 +121,7 @@ def _fit_here(target: str, options: FitOptions) -> Fit:
     from memfit.model.step import build_job
 
     options.require_budget()
-    return _fit_job(build_job(_training_of(target, options.settings), target), options).fit
+    return _fit_job(build_job(training_of(target, options.settings), target), options).fit
 
 
 def _fit_away(target: str, options: FitOptions) -> Fit:
@@ -223,7 +223,7 @@ def _loop_fitter(name: str, options: FitOptions, say: Callable[[str], None]) -> 
     )  # fmt: skip
 
 
-def _training_of(target: str, settings: tuple[str, ...]) -> object:
+def training_of(target: str, settings: tuple[str, ...]) -> object:
     from memfit.job.description import describe_job, parse_settings
     from memfit.job.load import arguments_for, load_function
     from memfit.job.training import as_training
@@ -354,7 +354,7 @@ def predicted_chain(target: str, settings: tuple[str, ...], device: str) -> tupl
     from memfit.profile.predicted import chain_from
 
     def build() -> Any:
-        return _training_of(target, settings)
+        return training_of(target, settings)
 
     draft, notes = draft_of(build, target)
     prediction = predict_peak(target, settings=settings, device=device)

@@ -25,7 +25,7 @@ from typing import Literal
 
 from memfit.errors import RecordError
 from memfit.records.pipeline import Layer, PipelineChain
-from memfit.regular_file import describe_error, read_regular
+from memfit.regular_file import describe_error, read_beginning, read_regular
 
 Cuts = Literal["auto", "single", "all"]
 FEWEST_LAYERS = 12
@@ -84,16 +84,21 @@ def read_graph(
 
 
 def is_graph(path: str | Path) -> bool:
-    """Whether a file looks like such a profile."""
+    """Whether a file is text with nodes or edges of such a profile, or is called like one."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return "forward_compute_time=" in file.read(4096)
+        beginning = read_beginning(path, most_bytes=4096).content
     except OSError:
-        return False
+        return str(path).endswith(".txt")
+    return str(path).endswith(".txt") or b"forward_compute_time" in beginning
 
 
 def chain_of_graph(
-    text: str, name: str = "the profile", *, cuts: Cuts = "auto", optimizer_copies: int = 0, count_in_place: bool = False
+    text: str,
+    name: str = "the profile",
+    *,
+    cuts: Cuts = "auto",
+    optimizer_copies: int = 0,
+    count_in_place: bool = False,
 ) -> PipelineChain:
     """The chain of a profile's text."""
     nodes = _nodes(text, name)
@@ -104,6 +109,7 @@ def chain_of_graph(
         raise RecordError(f"{name} has no nodes beside its input", found=f"{len(nodes)} nodes", hint="another profile")
     crossing = _crossing(working, nodes)
     ends = _ends(crossing, cuts)
+    is_switched = cuts == "auto" and any(crossing[end][1] != 1 for end in ends[:-1])
     layers, first = [], 0
     for end in ends:
         members = working[first : end + 1]
@@ -115,7 +121,7 @@ def chain_of_graph(
         target=name,
         source="measured",
         time_source="measured",
-        notes=_notes(working, layers, cuts, count_in_place),
+        notes=_notes(working, is_switched, count_in_place),
     )
 
 
@@ -270,9 +276,9 @@ def _layer(members: Sequence[_Node], sent_bytes: int, optimizer_copies: int, cou
     )
 
 
-def _notes(working: Sequence[_Node], layers: Sequence[Layer], cuts: Cuts, count_in_place: bool) -> tuple[str, ...]:
+def _notes(working: Sequence[_Node], is_switched: bool, count_in_place: bool) -> tuple[str, ...]:
     notes = ["one micro-batch is one mini-batch of the profile; the profile does not name the GPU it was measured on"]
-    if cuts == "auto" and len(layers) == len(working) >= FEWEST_LAYERS:
+    if is_switched:
         notes.append("cuts may cross several tensors, all of which are sent; --cuts single keeps to one")
     in_place = sum(node.output_bytes - node.saved_bytes for node in working)
     whole = sum(node.output_bytes for node in working)

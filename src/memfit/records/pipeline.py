@@ -140,9 +140,7 @@ class PipelineCut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that a rank holds."""
         return tuple(
-            index
-            for index, stage in enumerate(self.stages)
-            if stage.rank <= rank < stage.rank + stage.num_replicas
+            index for index, stage in enumerate(self.stages) if stage.rank <= rank < stage.rank + stage.num_replicas
         )
 
 

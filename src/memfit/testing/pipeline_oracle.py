@@ -77,9 +77,7 @@ def _most_copies(chain: PipelineChain, first: int, last: int, limit_bytes: int) 
     return copies
 
 
-def _shortest(
-    loads: Sequence[float], shared: Sequence[bool], most: Sequence[int | None], most_multiples: int
-) -> float:
+def _shortest(loads: Sequence[float], shared: Sequence[bool], most: Sequence[int | None], most_multiples: int) -> float:
     if any(each == 0 for each in most):
         return math.inf
     floor = max(load if own else load / 2 for load, own in zip(loads, shared, strict=True))

@@ -109,7 +109,9 @@ def test_the_replay_refuses_a_schedule_with_a_shorter_period_or_an_early_operati
     )
     with pytest.raises(InvalidSchedule):
         replay_periodic(plan.operations, plan.cut, busiest * 0.9, full_duplex=duplex)
-    late = [o if o.kind != "forward" or o.stage else msgspec.structs.replace(o, shift=o.shift + 50) for o in plan.operations]
+    late = [
+        o if o.kind != "forward" or o.stage else msgspec.structs.replace(o, shift=o.shift + 50) for o in plan.operations
+    ]
     with pytest.raises(InvalidSchedule, match="before what it needs"):
         replay_periodic(late, plan.cut, plan.period_seconds, full_duplex=duplex)
 

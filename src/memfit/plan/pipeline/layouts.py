@@ -29,9 +29,7 @@ def parse_layout(text: str, chain: PipelineChain) -> list[int]:
         return _from_counts([int(part) for part in text.split("x")], num_layers, text)
     if set(text) <= set(LETTERS + "|()*, 0123456789"):
         return _from_megatron(text, num_layers)
-    raise UsageError(
-        "this is no layout", found=repr(text), hint="0,10,20,41 or 10x10x21 or Megatron's Ett|(tt|)*6mL"
-    )
+    raise UsageError("this is no layout", found=repr(text), hint="0,10,20,41 or 10x10x21 or Megatron's Ett|(tt|)*6mL")
 
 
 def _from_parts(parts: list[int], num_layers: int, text: str) -> list[int]:

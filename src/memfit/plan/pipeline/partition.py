@@ -16,13 +16,12 @@ every schedule of period T; not for ranks whose order is free, nor for replicate
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memfit.plan.pipeline.case import PipelineCase, PipelineProposal, ProposedStage
 from memfit.plan.pipeline.steady import (
     CLOSE,
     ROUNDING,
-    copies_at,
     elements_of,
     least_loads,
     pulled_down,
@@ -50,23 +49,17 @@ class ContiguousProgram:
         """`counts` fixes the copies of each rank, for schedules that do not ask; None takes the fewest."""
         self.case = case
         self.counts = counts
-        self.ways = [self._ways_of_rank(rank) for rank in self._distinct_ranks()]
+        known: dict[tuple[int, int], list[list[_Way]]] = {}
+        self.ways: list[list[list[_Way]]] = []
+        """For each rank and first layer every stage and choice that fits with the least number of copies."""
+        for limit, least in zip(case.limits_bytes, counts or (1,) * case.num_ranks, strict=True):
+            if (limit, least) not in known:
+                known[limit, least] = [self._ways(first, limit, least) for first in range(case.num_layers)]
+            self.ways.append(known[limit, least])
         self.link_loads = [2 * case.link_seconds(last) for last in range(case.num_layers - 1)]
 
-    def _distinct_ranks(self) -> list[int]:
-        return list(range(self.case.num_ranks))
-
-    def _ways_of_rank(self, rank: int) -> list[list[_Way]]:
-        """For each first layer every stage and choice with room for at least one copy."""
-        limit = self.case.limits_bytes[rank]
-        if rank and self.counts is None and limit == self.case.limits_bytes[rank - 1]:
-            return self.ways_before
-        self.ways_before = [self._ways(first, limit, rank) for first in range(self.case.num_layers)]
-        return self.ways_before
-
-    def _ways(self, first: int, limit_bytes: int, rank: int) -> list[_Way]:
+    def _ways(self, first: int, limit_bytes: int, least: int) -> list[_Way]:
         case, found = self.case, []
-        least = 1 if self.counts is None else self.counts[rank]
         for last in range(first, case.num_layers):
             if not case.can_cut(last) and last + 1 < case.num_layers:
                 continue
@@ -77,18 +70,29 @@ class ContiguousProgram:
                     found.append(_Way(last, index, load, most if self.counts is None else 10**9))
         return found
 
-    def solve(self, period: float) -> list[ProposedStage] | None:
-        """Stages of a plan with this period; None where there is none."""
+    def solve(self, period: float, *, all_ranks: bool = False) -> list[ProposedStage] | None:
+        """Stages of a plan with this period, on request with work for every rank; None where there is none."""
         num_layers, num_ranks = self.case.num_layers, self.case.num_ranks
         least = [INFINITE] * num_layers + [0.0]
         taken: list[list[_Way | None]] = []
         for rank in reversed(range(num_ranks)):
             behind = self._behind_links(least, period)
-            new, chosen = list(least), [None] * num_layers
+            new, chosen = [INFINITE] * (num_layers + 1) if all_ranks else list(least), [None] * num_layers
             self._extend(self.ways[rank], behind, period, new, chosen)
             least = new
             taken.append(chosen)
         return None if least[0] == INFINITE else self._stages(taken[::-1])
+
+    def with_all_ranks(self, period: float, stages: list[ProposedStage]) -> list[ProposedStage]:
+        """Stages of the same period with work for every rank, where there are such; else the first ranks are used."""
+        if len(stages) == self.case.num_ranks:
+            return stages
+        found = self.solve(period * (1 + ROUNDING), all_ranks=True)
+        if found is not None:
+            return found
+        if len(set(self.case.limits_bytes)) == 1 and self.counts is None:
+            return [replace(stage, rank=rank) for rank, stage in enumerate(stages)]
+        return stages
 
     def _behind_links(self, least: list[float], period: float) -> list[float]:
         """For each last layer the delay that a stage which ends there adds to."""
@@ -170,14 +174,16 @@ class ContiguousProgram:
 
 def exact_contiguous(case: PipelineCase) -> PipelineProposal | None:
     """The contiguous plan with the shortest period."""
-    found = ContiguousProgram(case).shortest()
-    return None if found is None else PipelineProposal(tuple(found[1]))
+    program = ContiguousProgram(case)
+    found = program.shortest()
+    return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 
 def exact_with_counts(case: PipelineCase, counts: tuple[int, ...]) -> PipelineProposal | None:
     """The contiguous plan with the least largest load when a schedule fixes the copies of every rank."""
-    found = ContiguousProgram(case, counts).shortest()
-    return None if found is None else PipelineProposal(tuple(found[1]))
+    program = ContiguousProgram(case, counts)
+    found = program.shortest()
+    return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 
 def one_behind_another(case: PipelineCase) -> PipelineProposal | None:
@@ -186,24 +192,19 @@ def one_behind_another(case: PipelineCase) -> PipelineProposal | None:
     return exact_with_counts(case, counts)
 
 
-def fewest_bytes(case: PipelineCase) -> int:
+def fewest_bytes(case: PipelineCase, counts: tuple[int, ...] | None = None) -> int:
     """The least memory, the same on every rank, with which some contiguous plan fits; to a byte.
 
-    The least is had with one micro-batch in flight everywhere, so that only the cut matters.
+    Without `counts` it is had with one micro-batch in flight everywhere, so that only the cut matters.
     """
     least = [math.inf] * case.num_layers + [0.0]
-    for _ in range(case.num_ranks):
-        new = list(least)
+    for copies in reversed(counts or (1,) * case.num_ranks):
+        new = list(least) if counts is None else [math.inf] * (case.num_layers + 1)
         for first in range(case.num_layers):
             for last in range(first, case.num_layers):
                 if least[last + 1] == math.inf or not (case.can_cut(last) or last + 1 == case.num_layers):
                     continue
-                own = min(case.stage_bytes(first, last, choice, 1) for choice in case.choices(first, last))
+                own = min(case.stage_bytes(first, last, choice, copies) for choice in case.choices(first, last))
                 new[first] = min(new[first], max(own, least[last + 1]))
         least = new
     return int(least[0])
-
-
-def copies_of(case: PipelineCase, stages: list[ProposedStage] | tuple[ProposedStage, ...], period: float) -> list[int]:
-    """Fewest copies of every stage at a period."""
-    return copies_at(elements_of(case, stages), period)

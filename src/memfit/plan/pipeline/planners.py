@@ -189,7 +189,10 @@ def plan_of(
     idle = case.num_ranks - len({r for s in outcome.cut.stages for r in range(s.rank, s.rank + s.num_replicas)})
     said = [*case.chain.notes, *notes]
     if idle:
-        said.append(f"{idle} of {case.num_ranks} ranks stay idle: with them, transfers would take longer")
+        said.append(
+            f"{idle} of {case.num_ranks} ranks stay idle: with a stage on each, transfers and micro-batches in flight "
+            "would cost more than it gains"
+        )
     return PipelinePlan(
         planner=planner.name,
         chain=case.chain,
@@ -224,26 +227,36 @@ def plan_schedule(case: PipelineCase, schedule: ScheduleName, *, baselines: bool
     With one stage per rank the cut has the least largest load of all that fit; with two it balances time over the
     stages and is refused where it does not fit.
     """
-    check_schedule(schedule, case.num_ranks, case.num_micro_batches)
-    if STAGES_PER_RANK[schedule] == 1:
-        counts = tuple(
-            most_in_flight(schedule, case.num_ranks, rank, case.num_micro_batches) for rank in range(case.num_ranks)
-        )
-        proposal = partition.exact_with_counts(case, counts)
-    else:
-        proposal = _balanced_chunks(case, schedule)
-    if proposal is None or len(proposal.stages) != case.num_ranks * STAGES_PER_RANK[schedule]:
-        raise does_not_fit(case, f"no cut into one stage per rank fits under {schedule}")
-    outcome = run_schedule(case, proposal.stages, schedule)
-    if not all(rank.fits for rank in outcome.ranks):
-        fullest = max(outcome.ranks, key=lambda rank: rank.total_bytes - (rank.limit_bytes or 0))
-        raise does_not_fit(
-            case, f"under {schedule} rank {fullest.rank} needs {format_bytes(fullest.total_bytes)}",
-            needed_bytes=fullest.total_bytes,
-        )  # fmt: skip
+    proposal = _cut_for(case, schedule)
+    outcome = None if proposal is None else run_schedule(case, proposal.stages, schedule)
+    if proposal is None or outcome is None or not all(rank.fits for rank in outcome.ranks):
+        raise _schedule_does_not_fit(case, schedule, outcome)
     among = f"cuts into one stage per rank under {schedule}, by the largest load" if proposal.is_contiguous else ""
     planner = PipelineRule(schedule, lambda _: proposal, among)
     return plan_of(case, planner, outcome, proposal.notes, baselines=baselines)
+
+
+def _cut_for(case: PipelineCase, schedule: ScheduleName) -> PipelineProposal | None:
+    check_schedule(schedule, case.num_ranks, case.num_micro_batches)
+    if STAGES_PER_RANK[schedule] > 1:
+        return _balanced_chunks(case, schedule)
+    proposal = partition.exact_with_counts(case, _counts(case, schedule))
+    return proposal if proposal is not None and len(proposal.stages) == case.num_ranks else None
+
+
+def _counts(case: PipelineCase, schedule: ScheduleName) -> tuple[int, ...]:
+    ranks = range(case.num_ranks)
+    return tuple(most_in_flight(schedule, case.num_ranks, rank, case.num_micro_batches) for rank in ranks)
+
+
+def _schedule_does_not_fit(case: PipelineCase, schedule: ScheduleName, outcome: PipelineOutcome | None) -> DoesNotFit:
+    """What the schedule needs: of all cuts with one stage per rank, of the balanced one with several."""
+    if outcome is None:
+        needed = partition.fewest_bytes(case, _counts(case, schedule))
+        return does_not_fit(case, f"{schedule} needs {format_bytes(needed)} on some rank, however it is cut", needed)
+    fullest = max(outcome.ranks, key=lambda rank: rank.total_bytes - (rank.limit_bytes or 0))
+    found = f"under {schedule}, cut by time, rank {fullest.rank} needs {format_bytes(fullest.total_bytes)}"
+    return does_not_fit(case, found, max(rank.total_bytes for rank in outcome.ranks))
 
 
 def _balanced_chunks(case: PipelineCase, schedule: ScheduleName) -> PipelineProposal | None:
@@ -349,21 +362,30 @@ def candidate_of(case: PipelineCase, planner: PipelinePlanner) -> PipelineCandid
 
 
 def does_not_fit(case: PipelineCase, found: str, needed_bytes: int | None = None) -> DoesNotFit:
-    """The refusal, with the least memory or the least number of ranks that would do."""
+    """The refusal, with the least memory or the least number of ranks that would do.
+
+    `needed_bytes` is what the schedule that was asked for needs; more ranks need not help there.
+    """
     needed = partition.fewest_bytes(case) if needed_bytes is None else needed_bytes
-    more = enough_ranks(case)
+    more = enough_ranks(case) if needed_bytes is None else None
     hint = f"--memory {format_bytes(bytes_rounded_up(needed)).replace(' ', '')}"
     if more is not None:
         hint += f", or --ranks {more}"
+    if needed_bytes is not None and partition.fewest_bytes(case) <= min(case.limits_bytes):
+        hint += ", or --schedule best, which fits"
+    if case.curve is None:
+        hint += ", or --recompute"
     return DoesNotFit(
         f"the pipeline does not fit into {_limits_text(case)}", limit_bytes=max(case.limits_bytes),
-        needed_bytes=needed, found=found, hint=hint + ", a smaller micro-batch, or --recompute",
+        needed_bytes=needed, found=found, hint=f"{hint}, or a smaller micro-batch",
     )  # fmt: skip
 
 
 def _limits_text(case: PipelineCase) -> str:
     sizes = sorted(set(case.limits_bytes))
-    return f"{case.num_ranks} ranks of " + " to ".join(format_bytes(size) for size in (sizes[0], sizes[-1])[: len(sizes)])
+    return f"{case.num_ranks} ranks of " + " to ".join(
+        format_bytes(size) for size in (sizes[0], sizes[-1])[: len(sizes)]
+    )
 
 
 def enough_ranks(case: PipelineCase) -> int | None:

@@ -81,9 +81,7 @@ def rank_for(cut: PipelineCut, stage: int, micro_batch: int) -> int:
     return own.rank + micro_batch % own.num_replicas
 
 
-def _check_order(
-    operations: Sequence[PeriodicOperation], cut: PipelineCut, period: float, tolerance: float
-) -> None:
+def _check_order(operations: Sequence[PeriodicOperation], cut: PipelineCut, period: float, tolerance: float) -> None:
     """Every operation of a micro-batch starts after the end of what it needs."""
     spans: dict[tuple[str, int], tuple[float, float]] = {}
     for each in operations:
