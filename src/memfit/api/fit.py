@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memfit.fit.fitted import FittedModel
     from memfit.fit.options import FitOptions
     from memfit.fit.training_loop import LoopFitter
+    from memfit.job.training import Training
     from memfit.model.step import Job
     from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Candidate, Chain, Link, Plan, Stage
@@ -223,7 +224,8 @@ def _loop_fitter(name: str, options: FitOptions, say: Callable[[str], None]) -> 
     )  # fmt: skip
 
 
-def training_of(target: str, settings: tuple[str, ...]) -> object:
+def training_of(target: str, settings: tuple[str, ...]) -> Training:
+    """What a function or workload builds, with these settings."""
     from memfit.job.description import describe_job, parse_settings
     from memfit.job.load import arguments_for, load_function
     from memfit.job.training import as_training

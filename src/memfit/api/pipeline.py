@@ -141,17 +141,12 @@ def pipeline_chain(
         _refuse_for_a_profile(settings, device)
         return read_graph(target, cuts=cuts, optimizer_copies=optimizer_copies, count_in_place=count_in_place)
     from memfit.api.fit import predicted_chain, training_of
-    from memfit.profile.pipeline_chain import measured_chain, parameters_by_stage
-    from memfit.profile.pipeline_chain import pipeline_chain as layers_of
+    from memfit.profile.pipeline_chain import measured_chain, predicted_layers
 
     if device is None or device == "cpu":
         return measured_chain(training_of(target, settings), target, num_micro_batches)
     chain, _, notes = predicted_chain(target, settings, device)
-    model = training_of(target, settings).model
-    said = f"sizes and seconds of a micro-batch are those of the predicted batch divided by {num_micro_batches}"
-    return layers_of(
-        chain, parameters_by_stage(model, chain.stages), num_shares=num_micro_batches, notes=(said, *notes)
-    )
+    return predicted_layers(lambda: training_of(target, settings), target, chain, num_micro_batches, notes)
 
 
 def _refuse_for_a_profile(settings: tuple[str, ...], device: str | None) -> None:

@@ -77,7 +77,8 @@ class ContiguousProgram:
         taken: list[list[_Way | None]] = []
         for rank in reversed(range(num_ranks)):
             behind = self._behind_links(least, period)
-            new, chosen = [INFINITE] * (num_layers + 1) if all_ranks else list(least), [None] * num_layers
+            new = [INFINITE] * (num_layers + 1) if all_ranks else list(least)
+            chosen: list[_Way | None] = [None] * num_layers
             self._extend(self.ways[rank], behind, period, new, chosen)
             least = new
             taken.append(chosen)
