@@ -47,7 +47,8 @@ def plan_pipeline(
     of planned. `runtime` says whose buffers of transfers are counted: those of the installed torch, or two for each
     neighbour.
 
-    >>> plan = plan_pipeline("graph.txt", num_ranks=4, memory_bytes=16 * 2**30, link_bytes_per_second=12e9)  # doctest: +SKIP
+    >>> machine = {"num_ranks": 4, "memory_bytes": 16 * 2**30, "link_bytes_per_second": 12e9}
+    >>> plan = plan_pipeline("graph.txt", **machine)  # doctest: +SKIP
     >>> plan.period_seconds, plan.reasons  # doctest: +SKIP
     """
     from memfit.plan.pipeline.case import PipelineCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -52,10 +52,6 @@ def parse_speed(text: str) -> float:
 
 
 SPEED = Quantity("speed", parse_speed)
-PLANNER_NAMES = [
-    "best", "exact", "special", "joint", "equal layers", "equal parameters", "balanced time", "PipeDream straight",
-    "PipeDream", "ranks-behind rule",
-]  # fmt: skip
 SCHEDULES = [
     "best", "gpipe", "1f1b", "interleaved-1f1b", "interleaved-zero-bubble", "zbv-zero-bubble", "dualpipev",
 ]  # fmt: skip
@@ -86,8 +82,8 @@ SCHEDULES = [
     help="Plan for a schedule of torch.distributed.pipelining; best finds an order of its own.",
 )  # fmt: skip
 @click.option(
-    "--planner", type=click.Choice(PLANNER_NAMES), default="best", show_default=True,
-    help="Who cuts: exact by default; special lets one rank hold several stages (needs scipy).",
+    "--planner", default="best", show_default=True,
+    help="Who cuts: exact, special (one rank may hold several stages), joint, or a rule; see docs/pipeline.md.",
 )  # fmt: skip
 @click.option("--explain", metavar="LAYOUT", help="Explain a cut that you have, instead of planning one.")
 @click.option("--recompute", is_flag=True, help="Stages may drop activations and compute them again.")
@@ -118,7 +114,8 @@ SCHEDULES = [
 )  # fmt: skip
 @quiet_option
 @json_option
-def command(target: str, output: str | None, force: bool, quiet: bool, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def command(context: click.Context, output: str | None, force: bool, quiet: bool, as_json: bool, **_: object) -> None:
     """Cut a network over ranks: the fastest pipeline that fits their memory, and why the fullest rank is the fullest.
 
     FILE is a profile (PipeDream's graph.txt), a workload, or FILE:function. Exit code 3 when nothing fits, with the
@@ -130,7 +127,8 @@ def command(target: str, output: str | None, force: bool, quiet: bool, as_json: 
 
     if output is not None:
         check_new(output, overwrite=force)
-    plan = api.plan_pipeline(target, **options)
+    mine = {"output", "force", "quiet", "as_json"}
+    plan = api.plan_pipeline(**{name: value for name, value in context.params.items() if name not in mine})
     if as_json or not quiet:
         write_record(plan, partial(pipeline_text, plan), as_json=as_json)
     if output is not None:

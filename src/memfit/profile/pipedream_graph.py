@@ -1,8 +1,8 @@
-"""Reader of PipeDream's profiles (graph.txt): measured milliseconds and bytes of every node, made into a chain of layers.
+"""Reader of PipeDream's profiles (graph.txt): milliseconds and bytes of every node, made into a chain of layers.
 
 A line `node1 -- Conv2d(...) -- forward_compute_time=..., backward_compute_time=..., activation_size=...,
-parameter_size=...` is a node, a line `<tab>node1 -- node2` an edge; milliseconds and bytes, for one mini-batch, which is
-one micro-batch of the pipeline. What needs care:
+parameter_size=...` is a node, a line `<tab>node1 -- node2` an edge; milliseconds and bytes, for one mini-batch, which
+is one micro-batch of the pipeline. What needs care:
 
 - the input node carries the time of loading data and is left out; its bytes are the input of the chain;
 - outputs of in-place operations, views and items of a tuple lie in the storage of their input and are counted once;

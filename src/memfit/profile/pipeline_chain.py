@@ -34,12 +34,18 @@ STEP_OF_ITS_OWN = "the training has a step of its own, which cannot be cut into 
 class TrainingParts(Protocol):
     """What of a training is needed here."""
 
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    loss: Callable[..., object] | None
-    batch: object
-    step: Callable[[], object] | None
-    options: object
+    @property
+    def model(self) -> torch.nn.Module: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+    @property
+    def loss(self) -> Callable[..., object] | None: ...
+    @property
+    def batch(self) -> object: ...
+    @property
+    def step(self) -> Callable[[], object] | None: ...
+    @property
+    def options(self) -> object: ...
 
 
 def measured_chain(training: TrainingParts, name: str, num_micro_batches: int) -> PipelineChain:
@@ -92,8 +98,8 @@ def micro_batch_of(batch: object, num_micro_batches: int) -> tuple[object, int]:
     if whole % num_micro_batches:
         near = max(n for n in range(1, num_micro_batches + 1) if whole % n == 0)
         raise UsageError(
-            "the batch is no multiple of the micro-batches", found=f"{whole} examples, {num_micro_batches} micro-batches",
-            hint=f"--micro-batches {near}",
+            "the batch is no multiple of the micro-batches",
+            found=f"{whole} examples, {num_micro_batches} micro-batches", hint=f"--micro-batches {near}",
         )  # fmt: skip
     size = whole // num_micro_batches
     cut = tree_map(lambda leaf: leaf[:size] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
@@ -147,9 +153,7 @@ def read_parameters(job: Job, stages: Sequence[Stage]) -> ParameterReads:
     for key in parameters.keys() - seen:
         reads.found[0][key] = reads.names[key]
     sizes = [sum(parameters[key].nbytes for key in found) for found in reads.found]
-    modules = [
-        _modules_of(stage) or _owners(found.values()) for stage, found in zip(stages, reads.found, strict=True)
-    ]
+    modules = [_modules_of(stage) or _owners(found.values()) for stage, found in zip(stages, reads.found, strict=True)]
     return ParameterReads(sizes, modules, _notes_on_tied(reads, stages))
 
 

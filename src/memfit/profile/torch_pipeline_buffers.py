@@ -1,4 +1,4 @@
-"""Probe of the installed torch.distributed.pipelining: does a stage allocate receive buffers for all micro-batches?
+"""Probe of the installed torch.distributed.pipelining for its receive buffers: for all micro-batches, or for a few.
 
 The runtime is asked, never its version: a stage of two ranks is set up on the fake process group, in a process of its
 own, for two numbers of micro-batches, and the tensors that it holds afterwards are counted. Private calls as read in

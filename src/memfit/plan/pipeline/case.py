@@ -1,8 +1,8 @@
-"""Problem of a pipeline planner: chain, ranks with their memory, link, rules of weights and buffers; interface of planners.
+"""Problem of a pipeline planner: chain, ranks, link, rules of weights and buffers; and the interface of planners.
 
 Bytes of a stage with n micro-batches in flight are `base_bytes + n * copy_bytes`:
 
-    base    weights, gradients, optimizer state, one more version of the weights (2bw), buffers of transfers, working memory
+    base    weights, gradients, optimizer state, a second version of the weights (2bw), buffers, working memory
     copy    what one micro-batch leaves, and with stashed weights a version of them
 
 Buffers of transfers are counted as the runtime has them: two per neighbour and direction, or one for every

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memfit.plan.pipeline.case import PipelineCase
-from memfit.plan.pipeline.schedules import Action, Orders
+from memfit.plan.pipeline.schedules import Orders, RankAction
 from memfit.records.pipeline import PipelineCut, PipelineStage, RankMemory
 from memfit.records.plan import Part
 from memfit.units import format_bytes
@@ -23,7 +23,7 @@ CAUSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WorstMoment:
     """The worst moment of a rank's order."""
 
     held_bytes: int
@@ -34,12 +34,12 @@ class Held:
     """Of every stage at any moment."""
 
 
-def held_by(case: PipelineCase, stages: Sequence[PipelineStage], order: Sequence[Action]) -> Held:
+def held_by(case: PipelineCase, stages: Sequence[PipelineStage], order: Sequence[RankAction]) -> WorstMoment:
     """Walk one rank's order and find its worst moment."""
     split = {(action.stage, action.micro_batch) for action in order if action.kind == "W"}
     copies: dict[int, int] = {}
     most: dict[int, int] = {}
-    worst = Held(0, 0, {}, {})
+    worst = WorstMoment(0, 0, {}, {})
     held = 0
     for stage, kind, k in order:
         own = stages[stage]
@@ -50,11 +50,11 @@ def held_by(case: PipelineCase, stages: Sequence[PipelineStage], order: Sequence
             held += size
         working = own.choice.working_bytes
         if held + working > worst.held_bytes + worst.working_bytes:
-            worst = Held(held, working, dict(copies), {})
+            worst = WorstMoment(held, working, dict(copies), {})
         if kind == "W" or (kind in "BI" and (stage, k) not in split):
             copies[stage] -= 1
             held -= size
-    return Held(worst.held_bytes, worst.working_bytes, worst.copies, most)
+    return WorstMoment(worst.held_bytes, worst.working_bytes, worst.copies, most)
 
 
 def rank_memories(case: PipelineCase, cut: PipelineCut, orders: Orders) -> tuple[RankMemory, ...]:
@@ -62,9 +62,9 @@ def rank_memories(case: PipelineCase, cut: PipelineCut, orders: Orders) -> tuple
     return tuple(_rank_memory(case, cut, rank, orders[rank]) for rank in range(cut.num_ranks))
 
 
-def _rank_memory(case: PipelineCase, cut: PipelineCut, rank: int, order: Sequence[Action]) -> RankMemory:
+def _rank_memory(case: PipelineCase, cut: PipelineCut, rank: int, order: Sequence[RankAction]) -> RankMemory:
     worst = held_by(case, cut.stages, order)
-    causes = dict.fromkeys(CAUSES, 0)
+    causes: dict[str, int] = dict.fromkeys(CAUSES, 0)
     for index in cut.stages_of(rank):
         stage = cut.stages[index]
         first, last, copies = stage.first_layer, stage.last_layer, worst.copies.get(index, 0)

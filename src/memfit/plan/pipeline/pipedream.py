@@ -2,8 +2,8 @@
 
 best[l][m] is the least time of the slowest part when the layers up to l run on m ranks. Its last stage takes r of them:
 its seconds are (compute + gradient exchange among r replicas) / r, the exchange being 4 (r - 1) W / (r bandwidth) as in
-the published rule, and the transfer in front of it takes 2 a / (r bandwidth). One level of links; no memory. Optimal for
-what it counts, O(L^2 P^2).
+the published rule, and the transfer in front of it takes 2 a / (r bandwidth). One level of links; no memory.
+Optimal for what it counts, O(L^2 P^2).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def predicted_period(case: PipelineCase) -> float:
 
 
 def _table(case: PipelineCase) -> list[list[tuple[float, int, int]]]:
-    """For each last layer and number of ranks: seconds of the slowest part, first layer and replicas of the last stage."""
+    """For each last layer and number of ranks: slowest part, and first layer and replicas of the last stage."""
     num_layers, num_ranks = case.num_layers, case.num_ranks
     table = [[(math.inf, 0, 1)] * (num_ranks + 1) for _ in range(num_layers)]
     for last in range(num_layers):

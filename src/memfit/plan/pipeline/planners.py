@@ -1,6 +1,6 @@
 """Every pipeline planner behind one name, and the way from a case to a plan that was replayed event by event.
 
-plan_pipeline(case, planner="best")         one plan, or DoesNotFit with the least memory or number of ranks that would do
+plan_pipeline(case, planner="best")         one plan, or DoesNotFit with what would do
 plan_schedule(case, "1f1b")                 the same for a schedule of torch.distributed.pipelining
 explain_cut(case, ends, schedule)           a cut that the user has
 compare_cuts(case)                          every planner side by side

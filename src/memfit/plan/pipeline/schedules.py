@@ -1,4 +1,4 @@
-"""Orders of work of every rank: GPipe, 1F1B, interleaved 1F1B, zero-bubble and V-shaped schedules, and any periodic one.
+"""Orders of work of every rank: GPipe, 1F1B, interleaved 1F1B, zero-bubble, V-shaped, and any periodic schedule.
 
 An order is a list of actions like those of torch's schedule files. GPipe, 1F1B and interleaved 1F1B are written down
 directly. Zero-bubble and V-shaped schedules are made by a greedy rule with the number of micro-batches in flight that
@@ -20,7 +20,7 @@ Ranks = tuple[int, ...]
 """The rank of every stage."""
 
 
-class Action(NamedTuple):
+class RankAction(NamedTuple):
     """One operation of a rank; `kind` is F, B, or I and W where the backward is split."""
 
     stage: int
@@ -31,7 +31,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
 
-Orders = list[list[Action]]
+Orders = list[list[RankAction]]
 """What each rank does, one after another."""
 STAGES_PER_RANK: dict[ScheduleName, int] = {
     "gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "interleaved-zero-bubble": 2, "zbv-zero-bubble": 2, "dualpipev": 2,
@@ -101,19 +101,19 @@ def orders_of(schedule: ScheduleName, num_ranks: int, num_micro_batches: int) ->
     return greedy_orders(ranks_of(schedule, num_ranks), caps, num_micro_batches, split=schedule in SPLIT_BACKWARD)
 
 
-def _gpipe(rank: int, num_micro_batches: int) -> list[Action]:
-    forwards = [Action(rank, "F", k) for k in range(num_micro_batches)]
-    return forwards + [Action(rank, "B", k) for k in range(num_micro_batches)]
+def _gpipe(rank: int, num_micro_batches: int) -> list[RankAction]:
+    forwards = [RankAction(rank, "F", k) for k in range(num_micro_batches)]
+    return forwards + [RankAction(rank, "B", k) for k in range(num_micro_batches)]
 
 
-def _one_forward_one_backward(rank: int, num_ranks: int, num_micro_batches: int) -> list[Action]:
+def _one_forward_one_backward(rank: int, num_ranks: int, num_micro_batches: int) -> list[RankAction]:
     warm_up = min(num_micro_batches, num_ranks - rank)
-    forwards = [Action(rank, "F", k) for k in range(num_micro_batches)]
-    backwards = [Action(rank, "B", k) for k in range(num_micro_batches)]
+    forwards = [RankAction(rank, "F", k) for k in range(num_micro_batches)]
+    backwards = [RankAction(rank, "B", k) for k in range(num_micro_batches)]
     return _alternate(forwards, backwards, warm_up)
 
 
-def _alternate(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:
+def _alternate(forwards: list[RankAction], backwards: list[RankAction], warm_up: int) -> list[RankAction]:
     """Forwards until `warm_up` are in flight, then a backward and a forward in turn, then the other backwards."""
     found = forwards[:warm_up]
     for index, backward in enumerate(backwards):
@@ -122,14 +122,14 @@ def _alternate(forwards: list[Action], backwards: list[Action], warm_up: int) ->
     return found
 
 
-def _interleaved(rank: int, num_ranks: int, num_micro_batches: int) -> list[Action]:
+def _interleaved(rank: int, num_ranks: int, num_micro_batches: int) -> list[RankAction]:
     """Rounds of as many micro-batches as ranks through one stage after another; backwards in the reverse order."""
     per_rank = STAGES_PER_RANK["interleaved-1f1b"]
     warm_up = min(num_micro_batches * per_rank, (per_rank - 1) * num_ranks + 2 * (num_ranks - 1 - rank) + 1)
     stages = [rank + chunk * num_ranks for chunk in range(per_rank)]
     rounds = [range(start, start + num_ranks) for start in range(0, num_micro_batches, num_ranks)]
-    forwards = [Action(stage, "F", k) for members in rounds for stage in stages for k in members]
-    backwards = [Action(stage, "B", k) for members in rounds for stage in stages[::-1] for k in members]
+    forwards = [RankAction(stage, "F", k) for members in rounds for stage in stages for k in members]
+    backwards = [RankAction(stage, "B", k) for members in rounds for stage in stages[::-1] for k in members]
     return _alternate(forwards, backwards, warm_up)
 
 
@@ -143,7 +143,7 @@ def periodic_orders(
 ) -> Orders:
     """What each rank does when a periodic schedule runs this many micro-batches, warm-up and drain included."""
     replicas = replicas or [1] * len(ranks)
-    found: list[list[tuple[float, int, Action]]] = [[] for _ in range(num_ranks)]
+    found: list[list[tuple[float, int, RankAction]]] = [[] for _ in range(num_ranks)]
     for operation in operations:
         if operation.kind not in ("forward", "backward"):
             continue
@@ -153,7 +153,7 @@ def periodic_orders(
             # of operations without length at one moment, the chain says which comes first
             place = operation.stage if kind == "F" else 2 * len(ranks) - operation.stage
             rank = ranks[operation.stage] + k % replicas[operation.stage]
-            found[rank].append((moment, place, Action(operation.stage, kind, k)))
+            found[rank].append((moment, place, RankAction(operation.stage, kind, k)))
     return [[action for _, _, action in sorted(own, key=lambda each: each[:2])] for own in found]
 
 
@@ -176,13 +176,13 @@ def greedy_orders(
     num_stages, num_ranks = len(ranks), max(ranks) + 1
     seconds = seconds or [(1.0, 1.0 if split else 2.0, 1.0)] * num_stages
     orders: Orders = [[] for _ in range(num_ranks)]
-    ready: list[dict[str, list[Action]]] = [{"F": [], "B": [], "W": []} for _ in range(num_ranks)]
+    ready: list[dict[str, list[RankAction]]] = [{"F": [], "B": [], "W": []} for _ in range(num_ranks)]
     held, free_at = [0] * num_ranks, [0.0] * num_ranks
     reserved = _reserved(ranks, caps)
     backward = "I" if split else "B"
     for k in range(num_micro_batches):
-        ready[ranks[0]]["F"].append(Action(0, "F", k))
-    moments: list[tuple[float, int, Action | None]] = [(0.0, -1, None)]
+        ready[ranks[0]]["F"].append(RankAction(0, "F", k))
+    moments: list[tuple[float, int, RankAction | None]] = [(0.0, -1, None)]
     while moments:
         now, _, ended = heapq.heappop(moments)
         if ended is not None:
@@ -208,7 +208,9 @@ def _reserved(ranks: Ranks, caps: Sequence[int]) -> dict[int, int]:
     return {stage: sum(other == rank for other in ranks[stage + 1 :]) for stage, rank in enumerate(ranks)}
 
 
-def _next_action(ready: dict[str, list[Action]], held: int, cap: int, reserved: dict[int, int]) -> Action | None:
+def _next_action(
+    ready: dict[str, list[RankAction]], held: int, cap: int, reserved: dict[int, int]
+) -> RankAction | None:
     if ready["B"]:
         return _taken(ready["B"], min(ready["B"], key=lambda each: (each.micro_batch, -each.stage)))
     fitting = [each for each in ready["F"] if held + 1 + reserved[each.stage] <= max(cap, 1 + reserved[each.stage])]
@@ -217,24 +219,29 @@ def _next_action(ready: dict[str, list[Action]], held: int, cap: int, reserved: 
     return _taken(ready["W"], ready["W"][0]) if ready["W"] else None
 
 
-def _taken(among: list[Action], action: Action) -> Action:
+def _taken(among: list[RankAction], action: RankAction) -> RankAction:
     among.remove(action)
     return action
 
 
 def _hand_on(
-    ended: Action, ranks: Ranks, ready: list[dict[str, list[Action]]], held: list[int], backward: str, split: bool
+    ended: RankAction,
+    ranks: Ranks,
+    ready: list[dict[str, list[RankAction]]],
+    held: list[int],
+    backward: str,
+    split: bool,
 ) -> None:
     """What becomes ready when an action is over, and what it frees."""
     stage, kind, k = ended
     last = len(ranks) - 1
     if kind == "F":
-        following = Action(stage + 1, "F", k) if stage < last else Action(stage, backward, k)
+        following = RankAction(stage + 1, "F", k) if stage < last else RankAction(stage, backward, k)
         ready[ranks[following.stage]]["F" if stage < last else "B"].append(following)
         return
     if kind in "BI" and stage:
-        ready[ranks[stage - 1]]["B"].append(Action(stage - 1, backward, k))
+        ready[ranks[stage - 1]]["B"].append(RankAction(stage - 1, backward, k))
     if kind == "I":
-        ready[ranks[stage]]["W"].append(Action(stage, "W", k))
+        ready[ranks[stage]]["W"].append(RankAction(stage, "W", k))
     if kind in "BW":
         held[ranks[stage]] -= 1

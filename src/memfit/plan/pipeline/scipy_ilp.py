@@ -239,7 +239,8 @@ class _Program:
         objective = numpy.zeros(self.num_variables)
         objective[0] = -1.0
         answer = milp(
-            objective, constraints=LinearConstraint(matrix, ub=numpy.array(self.upper)), bounds=Bounds(low, high),
+            objective, constraints=LinearConstraint(matrix, ub=numpy.array(self.upper)),  # pyright: ignore[reportArgumentType]
+            bounds=Bounds(low, high),  # pyright: ignore[reportArgumentType]
             integrality=integral, options={"time_limit": seconds, "mip_rel_gap": 1e-7},
         )  # fmt: skip
         if answer.x is None or answer.x[0] <= 0:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from memfit.errors import InvalidSchedule
-from memfit.plan.pipeline.schedules import Action, Orders
+from memfit.plan.pipeline.schedules import Orders, RankAction
 from memfit.records.pipeline import (
     OperationKind,
     PeriodicOperation,
@@ -181,11 +181,11 @@ class _Player:
         self.has_weights = {action[:1] + action[2:] for order in orders for action in order if action.kind == "W"}
         self.position = [0] * len(orders)
         self.busy = [False] * len(orders)
-        self.queues: dict[str, list[Action]] = defaultdict(list)
+        self.queues: dict[str, list[RankAction]] = defaultdict(list)
         self.carrying: set[str] = set()
-        self.ready: set[Action] = set()
+        self.ready: set[RankAction] = set()
         self.events: list[PipelineEvent] = []
-        self.moments: list[tuple[float, int, str, Action]] = []
+        self.moments: list[tuple[float, int, str, RankAction]] = []
         self.counter = itertools.count()
 
     def run(self) -> None:
@@ -214,10 +214,10 @@ class _Player:
             self._event(_KINDS[action.kind], action, f"rank {rank}", now, self._seconds(action))
             heapq.heappush(self.moments, (now + self._seconds(action), next(self.counter), f"rank {rank}", action))
 
-    def _is_ready(self, action: Action) -> bool:
+    def _is_ready(self, action: RankAction) -> bool:
         return (action.stage == 0 and action.kind == "F") or action in self.ready
 
-    def _seconds(self, action: Action) -> float:
+    def _seconds(self, action: RankAction) -> float:
         """A backward whose weights come later takes the rest of what the whole one takes."""
         choice = self.cut.stages[action.stage].choice
         if action.kind == "F":
@@ -227,7 +227,7 @@ class _Player:
         is_split = (action.stage, action.micro_batch) in self.has_weights
         return choice.backward_seconds * (1 - self.weight_share if is_split else 1.0)
 
-    def _end(self, now: float, what: str, action: Action) -> None:
+    def _end(self, now: float, what: str, action: RankAction) -> None:
         if what.startswith("link"):
             self.carrying.discard(what)
             self.ready.add(action)
@@ -236,17 +236,17 @@ class _Player:
         self.busy[int(what.split()[1])] = False
         stage, kind, k = action
         if kind == "F":
-            following = Action(stage + 1, "F", k)
+            following = RankAction(stage + 1, "F", k)
             if stage + 1 < len(self.cut.stages):
                 self._send(stage, stage + 1, [following], now)
             else:
-                self.ready |= {Action(stage, "B", k), Action(stage, "I", k)}
+                self.ready |= {RankAction(stage, "B", k), RankAction(stage, "I", k)}
         elif kind in "BI":
-            self.ready.add(Action(stage, "W", k))
+            self.ready.add(RankAction(stage, "W", k))
             if stage:
-                self._send(stage, stage - 1, [Action(stage - 1, "B", k), Action(stage - 1, "I", k)], now)
+                self._send(stage, stage - 1, [RankAction(stage - 1, "B", k), RankAction(stage - 1, "I", k)], now)
 
-    def _send(self, stage: int, to: int, makes_ready: list[Action], now: float) -> None:
+    def _send(self, stage: int, to: int, makes_ready: list[RankAction], now: float) -> None:
         """Over the link of the two ranks, behind what is already waiting there; at once on the same rank."""
         k = makes_ready[0].micro_batch
         own, other = rank_for(self.cut, stage, k), rank_for(self.cut, to, k)
@@ -261,7 +261,7 @@ class _Player:
         self._carry(name, now)
 
     @cached_property
-    def _in_orders(self) -> set[Action]:
+    def _in_orders(self) -> set[RankAction]:
         return {action for order in self.orders for action in order}
 
     def _carry(self, name: str, now: float) -> None:
@@ -271,11 +271,11 @@ class _Player:
         boundary = action.stage - 1 if action.kind == "F" else action.stage
         seconds = self.link.seconds_for(self.sent_bytes[boundary])
         self.carrying.add(name)
-        sent = Action(boundary, action.kind, action.micro_batch)
+        sent = RankAction(boundary, action.kind, action.micro_batch)
         self._event("send" if action.kind == "F" else "send back", sent, name, now, seconds)
         heapq.heappush(self.moments, (now + seconds, next(self.counter), name, action))
 
-    def _event(self, kind: OperationKind, action: Action, resource: str, start: float, seconds: float) -> None:
+    def _event(self, kind: OperationKind, action: RankAction, resource: str, start: float, seconds: float) -> None:
         self.events.append(
             PipelineEvent(
                 kind=kind, stage=action.stage, micro_batch=action.micro_batch, resource=resource,

@@ -1,4 +1,4 @@
-"""Periodic schedule of stages that lie one on each rank (1F1B*): fewest copies at a period, shortest period, the pattern.
+"""Periodic schedule of one stage on each rank (1F1B*): fewest copies at a period, shortest period, the pattern.
 
 Elements are the stages and the transfers between them, in the order of the chain; each has a load, the seconds it works
 on one micro-batch. The *delay* of an element is the time from the start of its forward to the end of its backward.

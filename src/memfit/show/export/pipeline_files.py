@@ -1,4 +1,4 @@
-"""Files of a pipeline plan: the record, torch's schedule CSV, Megatron's layout, torchtitan's modules, DeepSpeed's parts.
+"""Files of a pipeline plan: the record, and layouts that torch, Megatron, torchtitan and DeepSpeed read.
 
 A format that cannot say what the plan says is left out, and layouts.txt says why.
 """
@@ -63,7 +63,7 @@ def _modules(plan: PipelinePlan, stage: PipelineStage) -> list[str]:
 
 
 def megatron_layout(plan: PipelinePlan) -> str:
-    """One letter per layer, a bar between stages: E for an embedding in front, L for a head at the end, t for others."""
+    """One letter per layer, a bar between stages: E for an embedding in front, L for a head at the end, else t."""
     letters = [_letter(plan, index) for index in range(len(plan.chain.layers))]
     return "|".join(
         "".join(letters[stage.first_layer : stage.last_layer + 1]) for stage in plan.cut.stages

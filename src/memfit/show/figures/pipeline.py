@@ -7,12 +7,16 @@ bubble. Numbers are micro-batches. Colours are from the Okabe-Ito set.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from memfit.records.pipeline import PipelineEvent, PipelinePlan
 from memfit.show.figures.reproduction import SETTINGS, require_matplotlib, save_both
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from memfit.units import GIB, MIB, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = {"forward": SKY, "backward": ORANGE, "weight": GREEN, "send": GREY, "send back": PURPLE}
 WORDS = {
@@ -31,7 +35,7 @@ def draw_pipeline(plan: PipelinePlan, folder: str | Path, name: str = "schedule"
         return save_both(_picture(plan), Path(folder), name)
 
 
-def _picture(plan: PipelinePlan) -> Any:
+def _picture(plan: PipelinePlan) -> Figure:
     from matplotlib.figure import Figure
 
     num_ranks = plan.cut.num_ranks
@@ -63,7 +67,7 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (1e3, "milliseconds") if seconds < 10 else (1.0, "seconds")
 
 
-def _draw_events(place: Any, plan: PipelinePlan, factor: float) -> None:
+def _draw_events(place: Axes, plan: PipelinePlan, factor: float) -> None:
     """A row per rank, transfers on the lines between them."""
     labels = sum(event.resource.startswith("rank") for event in plan.step.events) <= MOST_LABELS
     shown: set[str] = set()
@@ -93,7 +97,7 @@ def _row(event: PipelineEvent) -> tuple[float, float]:
     return (int(low) + int(high)) / 2, 0.16
 
 
-def _draw_memory(place: Any, plan: PipelinePlan, factor: float) -> None:
+def _draw_memory(place: Axes, plan: PipelinePlan, factor: float) -> None:
     top = max(max(curve.num_bytes) for curve in plan.step.curves)
     size, unit = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
     for curve in plan.step.curves:
