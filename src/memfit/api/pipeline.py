@@ -79,6 +79,10 @@ def _planned(case: PipelineCase, schedule: NamedSchedule, planner: str, explain:
 
     if explain is not None:
         return explain_cut(case, parse_layout(explain, case.chain), "1f1b" if schedule == "best" else schedule)
+    if schedule == "best" and planner in ("special", "joint"):
+        from memfit.plan.pipeline.scipy_plans import plan_with_solver
+
+        return plan_with_solver(case, planner)
     if schedule == "best":
         return plan(case, planner)
     if planner != "best":

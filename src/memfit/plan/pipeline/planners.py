@@ -68,7 +68,9 @@ def planner_named(name: str) -> PipelinePlanner:
     if name == "best":
         return PLANNERS["exact"]
     if name not in PLANNERS:
-        raise UsageError("there is no such planner", found=repr(name), hint=", ".join(["best", *PLANNERS]))
+        raise UsageError(
+            "there is no such planner", found=repr(name), hint=", ".join(["best", *PLANNERS, "special", "joint"])
+        )
     return PLANNERS[name]
 
 
