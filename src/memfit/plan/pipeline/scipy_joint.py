@@ -125,14 +125,14 @@ class _Joint:
         for layer in self.layers:
             every: Row = {("x", layer, rank): 1.0 for rank in self.ranks}
             model.at_most(every, 1.0)
-            model.at_most({key: -1.0 for key in every}, -1.0)
+            model.at_most(dict.fromkeys(every, -1.0), -1.0)
         for first, second in itertools.combinations(self.layers, 2):
             self._same(first, second)
         for last in self.layers[:-1]:
             model.new(("cut", last), 1.0, whole=True)
             both: Row = {("cut", last): 1.0, ("same", last, last + 1): 1.0}
             model.at_most(both, 1.0)
-            model.at_most({key: -1.0 for key in both}, -1.0)
+            model.at_most(dict.fromkeys(both, -1.0), -1.0)
             if not self.case.can_cut(last):
                 model.at_most({("cut", last): 1.0}, 0.0)
         for rank in self.ranks:
@@ -248,7 +248,7 @@ class _Joint:
         constant = weights if alone else 0.0
         for key in same:
             row[key] = row.get(key, 0.0) + weights
-        self.model.at_most({**{key: working for key in same}, ("working", at): -1.0}, -working if alone else 0.0)
+        self.model.at_most({**dict.fromkeys(same, working), ("working", at): -1.0}, -working if alone else 0.0)
         received = case.input_bytes(layer)
         kept = own.saved_bytes + (received if layer == 0 else 0)
         self._held(row, ("kept", layer, at), layer, at, kept / self.limit, same)
@@ -290,14 +290,14 @@ class _Joint:
             return
         self.model.new(name, size)
         row[name] = row.get(name, 0.0) + 1.0
-        need = {key: size for key in switches}
+        need = dict.fromkeys(switches, size)
         self.model.at_most({**need, name: -1.0}, size * (len(switches) - 1))
 
     # ---- the answer --------------------------------------------------------------------------------------------
 
     def stages(self, values: dict[Hashable, float]) -> tuple[ProposedStage, ...]:
         """Stages of consecutive layers, ranks numbered as they come."""
-        ranks = [max(self.ranks, key=lambda rank, l=layer: values["x", l, rank]) for layer in self.layers]
+        ranks = [max(self.ranks, key=lambda rank, own=layer: values["x", own, rank]) for layer in self.layers]
         names: dict[int, int] = {}
         found, first = [], 0
         for layer in self.layers:

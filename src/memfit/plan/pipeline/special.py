@@ -39,7 +39,7 @@ class _Step(NamedTuple):
 
 
 def allocation_for(case: PipelineCase, period: float) -> tuple[ProposedStage, ...] | None:
-    """Stages whose estimate keeps this period; None when the program finds none, or none with a shared rank."""
+    """Stages whose estimate keeps this period, with a shared rank; None when the program finds none."""
     tables: list[dict[_State, _Step]] = [{} for _ in range(case.num_layers + 1)]
     tables[case.num_layers][_State(0, 0, 0, False)] = _Step(0.0, -1, False, None)
     for first in reversed(range(case.num_layers)):
@@ -52,8 +52,11 @@ def allocation_for(case: PipelineCase, period: float) -> tuple[ProposedStage, ..
                 break
             for state, step in tables[last + 1].items():
                 _extend(case, period, first, last, load, state, step, tables[first])
-    found = [(step.delay, state) for state, step in tables[0].items()]
-    return None if not found else _stages(case, tables, min(found)[1])
+    for _, state in sorted((step.delay, state) for state, step in tables[0].items()):
+        stages = _stages(case, tables, state)
+        if len({stage.rank for stage in stages}) < len(stages):
+            return stages
+    return None
 
 
 def _extend(
