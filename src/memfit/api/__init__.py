@@ -17,6 +17,7 @@ from memfit.api.measure import (
     read_run,
     use_working_instructions,
 )
+from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
 from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
 from memfit.api.report import export_run, view_run, write_report
 from memfit.api.reproduce import (
@@ -61,8 +62,11 @@ __all__ = [
     "measure_command",
     "measure_run",
     "optimizer_bytes",
+    "pipeline_chain",
+    "plan_pipeline",
     "predict_peak",
     "read_grid",
+    "read_pipeline",
     "read_prediction",
     "read_run",
     "read_study",
@@ -78,6 +82,7 @@ __all__ = [
     "use_working_instructions",
     "view_run",
     "write_grid",
+    "write_pipeline",
     "write_report",
     "write_reproduction",
 ]

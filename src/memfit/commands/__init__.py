@@ -15,6 +15,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
     "Before you run": {
         "predict": "Predict the memory of a training, without running it.",
         "compare": "Compare optimizers and techniques, predicted and measured.",
+        "pipeline": "Cut a network over ranks: the fastest pipeline that fits.",
     },
     "While it runs, and after": {
         "measure": "Run a command and measure its memory exactly.",
