@@ -80,7 +80,6 @@ def export_record(
         raise UsageError("only figures are drawn of chosen trials", hint="--to figures")
     if isinstance(record, Study) and to == "figures":
         target = check_new(path or default_path(record, to), overwrite=overwrite)
-        target.mkdir(exist_ok=True)
         return list(draw_study(record, target, trials=trials))
     if isinstance(record, Study) and to == "tensorboard":
         own = Path(record.folder, "trials") if record.folder and path is None else None

@@ -14,7 +14,7 @@ from memfit.show.export.chrome_trace import Event, trace_events
 from memfit.show.export.protobuf_wire import double, message, text, varint, whole
 
 _SEQUENCE = 1
-_BEGIN, _END, _COUNTER = 1, 2, 4
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _UNIT_BYTES = 3
 
 
@@ -71,6 +71,9 @@ def _packets(event: Event, tracks: dict[tuple[str, int, str], int]) -> Iterator[
         return
     note = b"".join(message(4, text(10, name) + double(5, float(value))) for name, value in event["args"].items())
     end, is_step = at + round(event["dur"] * 1000), event["cat"] == "step"
+    if end == at:  # no slice: what begins at that moment would seem to lie inside of it
+        yield at, 5, _packet(at, whole(9, _INSTANT) + track + text(23, event["name"]) + note)
+        return
     # Of slices that begin together the step holds the phase; of those that end together the phase ends first.
     yield at, 3 if is_step else 4, _packet(at, whole(9, _BEGIN) + track + text(23, event["name"]) + note)
     yield end, 1 if is_step else 0, _packet(end, whole(9, _END) + track)

@@ -2,7 +2,7 @@
 
 Written by hand, so that no TensorBoard is needed to export; read back by the real one in the tests (fields as in
 tensorboard 2.21: Event, Summary, TensorProto, HParamsPluginData). A frame is a length and the bytes, each followed by
-a masked CRC-32C. Scalars are doubles: a peak in bytes keeps its last byte.
+a masked CRC-32C. Scalars have 32 bits, seven digits: TensorBoard's fast loader passes over those of 64 bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memfit.show.export.protobuf_wire import double, message, text, varint, whole
+from memfit.show.export.protobuf_wire import double, message, single, text, varint, whole
 
 FILE_NAME = "events.out.tfevents.0000000000.memfit"
 """TensorBoard takes every file with 'tfevents' in its name; one name, so that exporting again replaces it."""
@@ -22,7 +22,7 @@ MOST_POINTS = 1000
 HParam = float | bool | str
 Status = Literal["unknown", "success", "failure", "running"]
 _STATUS: dict[Status, int] = {"unknown": 0, "success": 1, "failure": 2, "running": 3}
-_DT_DOUBLE = 2
+_DT_FLOAT = 1
 _DATA_CLASS_SCALAR = 1
 
 
@@ -55,9 +55,14 @@ def event_file(events: Iterable[bytes], at_seconds: float = 0.0) -> bytes:
 
 def scalar_event(scalar: Scalar) -> bytes:
     """One scalar as TensorBoard 2 writes it: a tensor of one number for the plug-in `scalars`."""
-    tensor = whole(1, _DT_DOUBLE) + message(2, b"") + message(4, struct.pack("<d", scalar.value))
+    tensor = whole(1, _DT_FLOAT) + message(2, b"") + single_content(scalar.value)
     metadata = message(1, text(1, "scalars")) + whole(4, _DATA_CLASS_SCALAR)
     return _event(scalar.tag, message(8, tensor) + message(9, metadata), scalar.step, scalar.at_seconds)
+
+
+def single_content(value: float) -> bytes:
+    """The content of a tensor of one number; one too large for 32 bits becomes infinite."""
+    return message(4, single(0, value)[1:])
 
 
 def experiment_event(
@@ -101,7 +106,7 @@ def _value(value: HParam) -> bytes:
 def _hparams_event(tag: str, content: bytes, at_seconds: float) -> bytes:
     plugin = text(1, "hparams") + message(2, whole(1, 0) + content)
     # TensorBoard looks at the metadata alone, but passes over a summary without a tensor.
-    tensor = whole(1, 1) + message(2, b"") + message(5, struct.pack("<f", 0.0))
+    tensor = whole(1, _DT_FLOAT) + message(2, b"") + single_content(0.0)
     return _event(tag, message(8, tensor) + message(9, message(1, plugin)), 0, at_seconds)
 
 

@@ -51,6 +51,7 @@ def draw_study(
             "intermediate.png": curves_picture(study, trials),
             "size.png": size_picture(study, law),
         }
+        folder.mkdir(exist_ok=True)
         return tuple(_save(picture, folder / name) for name, picture in pictures.items() if picture is not None)
 
 
@@ -139,9 +140,10 @@ def _half_width(axis: StudyAxis) -> float:
 
 
 def _medians(panel: Axes, axis: StudyAxis, places: np.ndarray, sizes: np.ndarray) -> None:
-    """A dark line at the median of every option."""
+    """A dark line at the median of every value that three trials have."""
     width = 1.25 * _half_width(axis)
-    for place in np.unique(places).tolist():
+    found, counts = np.unique(places, return_counts=True)
+    for place in found[counts >= 3].tolist():
         middle = float(np.median(sizes[places == place]))
         panel.plot([place - width, place + width], [middle, middle], color="#20262e", linewidth=1.6, zorder=5)
 

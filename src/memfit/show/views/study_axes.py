@@ -121,12 +121,14 @@ def _round_inside(low: float, high: float, is_log: bool) -> list[float]:
 
 
 def distinct_words(values: Sequence[float]) -> list[str]:
-    """Numbers in as few digits, from three on, as make them different."""
-    for digits in range(3, 17):
+    """Numbers in as few digits, from three on, as keep their distances."""
+    gaps = np.diff(np.unique(np.asarray(values, dtype=float)))
+    least = float(gaps.min()) if len(gaps) else math.inf
+    for digits in range(3 if len(gaps) else 5, 17):
         words = [f"{value:.{digits}g}" for value in values]
-        if len(set(words)) == len(set(values)):
-            break
-    return words
+        if all(abs(float(word) - value) <= 0.1 * least for word, value in zip(words, values, strict=True)):
+            return words
+    return [repr(float(value)) for value in values]
 
 
 def option_label(value: object) -> str:
