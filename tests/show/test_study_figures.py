@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit import api
-from memfit.api.study import _law_of
 from memfit.errors import UsageError
+from memfit.explain.study.memory_law import memory_law
 from memfit.records.memory_law import MemoryLaw
 from memfit.records.study import Branch, Choice, Integers, Intermediate, Nested, SearchSpace, Span
 from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
@@ -159,7 +159,7 @@ def test_a_long_curve_keeps_its_extremes():
 
 def test_the_law_is_drawn_where_it_holds_and_its_absence_is_written_in_the_picture():
     study = made_study(120)
-    law = _law_of(study)
+    law = memory_law(study)
     assert isinstance(law, MemoryLaw)
     assert law.bytes_per_parameter == pytest.approx(PER_PARAMETER, rel=0.02)
     assert law.bytes_per_activation == pytest.approx(PER_ACTIVATION, rel=0.1)

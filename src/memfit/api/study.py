@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.memory_law import MemoryLaw
     from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
     from memfit.records.study_findings import StudyFindings
     from memfit.study.options import StudyOptions
@@ -191,24 +190,7 @@ def draw_study(study: Study, folder: str | Path | None = None, *, trials: Sequen
     >>> draw_study(read_study("memfit-studies/mlp"))[0]  # doctest: +SKIP
     PosixPath('memfit-studies/mlp/memory.png')
     """
+    from memfit.explain.study.memory_law import memory_law
     from memfit.show.figures.study import draw_study as draw
 
-    return draw(study, folder if folder is not None else study.folder, law=_law_of(study), trials=trials)
-
-
-def _law_of(study: Study) -> MemoryLaw | str:
-    """The law of a study's peak memory, or why there is none."""
-    import numpy as np
-
-    from memfit.explain.study.law import fit_law
-    from memfit.explain.study.table import table_of
-    from memfit.records.memory_law import MemoryLaw
-
-    table = table_of(study, "peak")
-    law = fit_law(table, np.empty((len(table), 0)))
-    if isinstance(law, str):
-        return law
-    if not law.holds:
-        return "none of the form a + b * parameters + c * batch * activations shows in these numbers"
-    terms = [None if term is None else term[0] for term in (law.per_parameter, law.per_activation)]
-    return MemoryLaw(base_bytes=law.base_bytes[0], bytes_per_parameter=terms[0], bytes_per_activation=terms[1])
+    return draw(study, folder if folder is not None else study.folder, law=memory_law(study), trials=trials)

@@ -3,8 +3,9 @@
     Trainer(..., report_to="none", callbacks=[with_memory(WandbCallback)()])        Hugging Face
     Trainer(..., logger=MLFlowLogger(...), callbacks=[lightning_memory()])          Lightning
 
-The numbers are those of this process at the moment of logging, and its peak since the last time: the kernel's
-high-water mark where this process may reset it, unless `memfit measure` resets it for the steps of its own record.
+The numbers are those of this process at the moment of logging, and its peak until then as the kernel counts it. Nothing
+is reset: whoever else measures this process is not disturbed. Under `memfit measure`, which resets the kernel's mark at
+every step, the peak is in its own record and left out here.
 """
 
 from __future__ import annotations
@@ -14,31 +15,22 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 from memfit import inside
-from memfit.inside.high_water import HighWater
 from memfit.inside.resident import read_parts
 
 T = TypeVar("T")
 
 
-class MemoryReader:
-    """Reads the memory of this process, and its peak since it was last asked."""
+def memory_now() -> dict[str, float]:
+    """The memory of this process by the names that every export has, in bytes."""
+    found = {"memory/resident_bytes": float(sum(read_parts().values()))}
+    if not inside.is_recording():
+        found["memory/peak_bytes"] = float(_peak_bytes())
+    return {**found, **_gpu()}
 
-    def __init__(self) -> None:
-        self._mark: HighWater | None = None
 
-    def read(self) -> dict[str, float]:
-        """Names as in every export, with bytes."""
-        found: dict[str, float] = {"memory/resident_bytes": float(sum(read_parts().values()))}
-        peak = self._peak()
-        return {**found, **({"memory/peak_since_last_bytes": float(peak)} if peak else {}), **_gpu()}
-
-    def _peak(self) -> int:
-        if inside.is_recording():
-            return 0
-        if self._mark is None:
-            self._mark = HighWater()
-            return self._mark.open()
-        return self._mark.read_and_reset()
+def _peak_bytes() -> int:
+    with open("/proc/self/status", "rb") as stream:
+        return int(stream.read().partition(b"VmHWM:")[2].split(None, 1)[0]) * 1024
 
 
 def _gpu() -> dict[str, float]:
@@ -58,10 +50,6 @@ def with_memory(callback_class: type[T]) -> type[T]:
     base: Any = callback_class
 
     class LoggedMemory(base):
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            super().__init__(*args, **kwargs)
-            self._reader = MemoryReader()
-
         def on_log(
             self,
             args: object,
@@ -70,7 +58,7 @@ def with_memory(callback_class: type[T]) -> type[T]:
             logs: Mapping[str, float] | None = None,
             **others: object,
         ) -> object:
-            return super().on_log(args, state, control, logs={**(logs or {}), **self._reader.read()}, **others)
+            return super().on_log(args, state, control, logs={**(logs or {}), **memory_now()}, **others)
 
     LoggedMemory.__name__ = f"{callback_class.__name__}WithMemory"
     return LoggedMemory
@@ -90,13 +78,9 @@ def lightning_memory() -> object:
     from memfit.integrations.lightning_callback import callback_class
 
     class LightningMemory(callback_class()):
-        def __init__(self) -> None:
-            super().__init__()
-            self._reader = MemoryReader()
-
         def on_train_batch_end(self, trainer: _Trainer, *others: object) -> None:
             if trainer.global_rank == 0 and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
-                row = self._reader.read()
+                row = memory_now()
                 for logger in trainer.loggers:
                     logger.log_metrics(row, step=trainer.global_step)
 
