@@ -49,7 +49,7 @@ def train(folder: Path, callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_hugging_face_trainers_tensorboard_callback_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # pyright: ignore
-    from transformers.integrations import TensorBoardCallback
+    from transformers.integrations.integration_utils import TensorBoardCallback
 
     train(tmp_path, with_memory(TensorBoardCallback)(), monkeypatch)
     (path,) = tmp_path.rglob("events.out.tfevents.*")
@@ -64,7 +64,7 @@ def test_the_hugging_face_trainers_tensorboard_callback_gets_it(tmp_path: Path, 
 @pytest.mark.slow
 def test_the_hugging_face_trainers_mlflow_callback_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
-    from transformers.integrations import MLflowCallback
+    from transformers.integrations.integration_utils import MLflowCallback
 
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

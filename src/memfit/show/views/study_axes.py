@@ -175,9 +175,10 @@ def axis_over(name: str, values: Sequence[object], parameter: Parameter | None =
 
 
 def _finite_number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
     try:
-        return float(value) if is_number and math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
     except OverflowError:  # a whole number beyond all floats is a label like any other
         return None
 
