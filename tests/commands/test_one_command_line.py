@@ -67,6 +67,7 @@ MEANINGS = {
     "--fail-above": "exit code 1 above this",
     "--to": "the format",
     "--table": "one table of many",
+    "--trial": "one trial of many",
     "--disk": "a folder to move tensors to",
     "--optimizer": "a row of a grid",
     "--technique": "a column of a grid",

@@ -7,6 +7,7 @@ from memfit.api.compare_optimizers import optimizer_bytes
 from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
 from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
 from memfit.api.explained_run import ExplainedRun, explain_run
+from memfit.api.export import export_record, metrics_text, read_record
 from memfit.api.fit import apply_plan, fit_script, fit_target, fit_to_budget, fitting_loop
 from memfit.api.measure import (
     CommandResult,
@@ -30,6 +31,7 @@ from memfit.api.reproduce import (
     write_reproduction,
 )
 from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
+from memfit.records.notebook import use_html_maker
 
 __all__ = [
     "CommandResult",
@@ -50,6 +52,7 @@ __all__ = [
     "examine_machine",
     "explain_run",
     "explain_study",
+    "export_record",
     "export_run",
     "fetch_data",
     "find_study",
@@ -61,6 +64,7 @@ __all__ = [
     "list_reproductions",
     "measure_command",
     "measure_run",
+    "metrics_text",
     "optimizer_bytes",
     "pipeline_chain",
     "plan_pipeline",
@@ -68,6 +72,7 @@ __all__ = [
     "read_grid",
     "read_pipeline",
     "read_prediction",
+    "read_record",
     "read_run",
     "read_study",
     "repeat_commands",
@@ -86,3 +91,13 @@ __all__ = [
     "write_report",
     "write_reproduction",
 ]
+
+
+def _html_of(record: object) -> str:
+    """The HTML of a record, for notebooks; loaded when one is shown."""
+    from memfit.show.notebook import html_of
+
+    return html_of(record)
+
+
+use_html_maker(_html_of)

@@ -178,12 +178,19 @@ def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None =
 
 
 @checked_options
-def draw_study(study: Study, folder: str | Path | None = None) -> tuple[Path, ...]:
-    """Draw memory against each hyperparameter, and parallel coordinates, into a folder (the study's own).
+def draw_study(study: Study, folder: str | Path | None = None, *, trials: Sequence[int] = ()) -> tuple[Path, ...]:
+    """Draw a study into a folder (its own); returns the pictures that there was something to draw for.
 
-    >>> draw_study(read_study("memfit-studies/mlp"))  # doctest: +SKIP
-    (PosixPath('memfit-studies/mlp/memory.png'), PosixPath('memfit-studies/mlp/parallel.png'))
+    memory.png           peak memory against each hyperparameter
+    parallel.png         parallel coordinates of the best 100, 20, 5 and 1 %, ranked and coloured by metric
+    parallel_memory.png  the same by peak memory, the least first
+    intermediate.png     intermediate results of all trials, and of those whose numbers are in `trials` (the best)
+    size.png             memory against the number of parameters, with the law that `explain` finds
+
+    >>> draw_study(read_study("memfit-studies/mlp"))[0]  # doctest: +SKIP
+    PosixPath('memfit-studies/mlp/memory.png')
     """
+    from memfit.explain.study.memory_law import memory_law
     from memfit.show.figures.study import draw_study as draw
 
-    return draw(study, folder if folder is not None else study.folder)
+    return draw(study, folder if folder is not None else study.folder, law=memory_law(study), trials=trials)

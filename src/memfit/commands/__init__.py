@@ -22,7 +22,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "attach": "Measure a program that is already running.",
         "show": "Show a run: summary, picture, page.",
         "diff": "Compare two runs: do they differ by more than the noise?",
-        "export": "Write a run as CSV, JSON, chrome trace or memory snapshot.",
+        "export": "Write a run or study for TensorBoard, Perfetto, Prometheus, CSV.",
         "replay": "Replay a CUDA memory snapshot, under other settings too.",
     },
     "Make it fit": {

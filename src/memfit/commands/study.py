@@ -117,11 +117,14 @@ def _folder(words: tuple[str, ...]) -> str:
 def _print_study(study: Study, as_json: bool) -> None:
     """The study; a re-run of published trials stands beside them."""
     from memfit import api
-    from memfit.show.paper import write_text
+    from memfit.show.paper import on_terminal, write_text
     from memfit.show.terminal.reproduction import rerun_text
     from memfit.show.terminal.study import study_text
 
-    write_record(study, lambda width, color: study_text(study, width=max(width, 120)), as_json=as_json)
+    is_wide = not on_terminal()
+    write_record(
+        study, lambda width, color: study_text(study, width=None if is_wide else max(width, 120)), as_json=as_json
+    )
     rerun = None if as_json else api.beside_published(study)
     if rerun is not None:
         write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))
