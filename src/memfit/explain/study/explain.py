@@ -10,17 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from memfit.explain.study.design import Design, design_of
-from memfit.explain.study.effects import found_pairs, plan_effects
+from memfit.explain.study.effects import Plan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
-from memfit.explain.study.inference import ERROR_RATE, answer
+from memfit.explain.study.inference import ERROR_RATE, Answer, Key, answer
 from memfit.explain.study.law import fit_law
-from memfit.explain.study.order import Circumstance, circumstances_of, settled
+from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, settled
 from memfit.explain.study.pairs import repeats_spread, twins_of
 from memfit.explain.study.regression import independent, residuals
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import Report
 from memfit.explain.study.table import Table, table_of
+from memfit.explain.study.unseen_steps import with_unseen_steps
 from memfit.records.study import Study
 from memfit.records.study_findings import Importance, StudyFindings
 
@@ -87,6 +88,8 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[Report, dict[str
     law = fit_law(table, design, covariates)
     questions = [question for each in circumstances for question in each.questions]
     questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
+    answers = answer(questions, y)
+    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y)
     report = Report(
         table=table,
         design=design,
@@ -95,11 +98,34 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[Report, dict[str
         covariates=covariates,
         plan=plan,
         law=law,
-        answers=answer(questions, y),
+        answers=answers,
         differ_bytes=differ_bytes(y),
         matters_bytes=MATTERS * differ_bytes(y),
     )
     return report, unknown
+
+
+def _allowing_for_steps(
+    answers: dict[Key, Answer],
+    plan: Plan,
+    circumstances: list[Circumstance],
+    taken_out: list[Circumstance],
+    y: np.ndarray,
+) -> dict[Key, Answer]:
+    """The answers on single hyperparameters, with intervals that hold whichever step in time is there."""
+    order_of_recording = next((each for each in circumstances if each.key == ORDER), None)
+    mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
+    if order_of_recording is None:
+        return {}
+    is_in_the_model = order_of_recording in taken_out
+    return with_unseen_steps(
+        answers,
+        mains,
+        np.hstack(order_of_recording.candidates),
+        y,
+        step_place=1 if is_in_the_model else None,  # behind the intercept: the order comes first of all circumstances
+        none_is_plausible=not is_in_the_model,
+    )
 
 
 def _taken_out(

@@ -121,10 +121,16 @@ class Answer:
     """The chance that anything of the report looks this large when nothing is there."""
     p_alone: float
     """The same of this question alone."""
+    multiples: tuple[float, ...]
+    """How many standard errors the interval of each contrast goes to either side."""
+    is_behind_a_step: bool = False
+    """Whether it would be found, were it not for a step in time that fits as well."""
 
     @property
     def is_found(self) -> bool:
-        return self.p <= ERROR_RATE
+        """Within the error rate of the report, and without zero in the interval."""
+        _, low, high = self.change
+        return self.p <= ERROR_RATE and not low <= 0 <= high
 
     @property
     def change(self) -> Interval:
@@ -154,12 +160,14 @@ def answer(questions: Sequence[Question], y: np.ndarray) -> dict[Key, Answer]:
     largest = np.max([np.zeros(statistics.shape[1] - 1), *(ratios[key][1:] for key in tested)], axis=0)
     answers = {}
     for key, rows in places.items():
-        half = errors[rows] * np.array([tails[row].quantile(limits[key]) for row in rows])
+        multiples = [tails[row].quantile(limits[key]) for row in rows]
+        half = errors[rows] * np.array(multiples)
         answers[key] = Answer(
             intervals=tuple((float(v), float(v - h), float(v + h)) for v, h in zip(values[rows], half, strict=True)),
             strongest=int(np.argmax(deviates[rows, 0])),
             p=_chance(ratios[key][0], largest) if key in tested else 1.0,
             p_alone=_chance(ratios[key][0], ratios[key][1:]),
+            multiples=tuple(multiples),
         )
     return answers
 

@@ -60,9 +60,9 @@ def _effect_finding(report: Report, factor: Factor) -> StudyFinding:
     found = report.of(factor)
     verdict = _verdict(report, factor, found)
     shares = shares_of(factor, report.plan, report.design, report.covariates, report.table.memory_bytes)
-    evidence = [
-        f"{p_text(found.p)}; explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
-    ]
+    chance = "" if found.is_behind_a_step else f"{p_text(found.p)}; "
+    explains = f"explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
+    evidence = [chance + explains]
     evidence += (_trend(found, shares) if verdict == "found" else []) + _explained_away(report, shares)
     if verdict == "found":
         evidence += _remarks(report, factor, found)
@@ -73,7 +73,7 @@ def _effect_finding(report: Report, factor: Factor) -> StudyFinding:
         sentence=_sentence(report, factor, found, verdict),
         evidence=tuple(evidence),
         effect=change_figure(found.change, METHOD),
-        p=found.p,
+        p=None if found.is_behind_a_step else found.p,
         share=shares.alone,
         share_beyond=shares.beyond,
     )
@@ -95,6 +95,8 @@ def _sentence(report: Report, factor: Factor, found: Answer, verdict: FindingVer
         return f"{name} does not matter: {interval_text(change)} {path}, {_of_all(report)}"
     if verdict == "note":
         return f"{name} acts {_through(report, factor)}; by itself {interval_text(change)} {path}"
+    if found.is_behind_a_step:
+        return _behind_a_step(name, path, change)
     return _cannot_tell(report, name, path, change)
 
 
@@ -113,6 +115,14 @@ def _through(report: Report, factor: Factor) -> str:
     if others:
         return f"together with {listed(others)}"
     return "along a curve" if partners else "through the law"
+
+
+def _behind_a_step(name: str, path: str, change: Interval) -> str:
+    ends = f"{signed_bytes(change[1])} to {signed_bytes(change[2])}"
+    return (
+        f"{name} changed along with time: beside a step in the order of recording that fits as well as none, {path} it "
+        f"could be anything from {ends}"
+    )
 
 
 def _cannot_tell(report: Report, name: str, path: str, change: Interval) -> str:
