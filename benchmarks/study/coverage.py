@@ -27,7 +27,7 @@ from memfit.explain.study.explain import explain_table, findings_of, report_of
 from memfit.explain.study.factors import Factor
 from memfit.explain.study.inference import Interval
 from memfit.explain.study.law import Law, term_key
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.testing.contradictions import contradictions
 from memfit.testing.simulated_studies import DESIGNS, DesignName, Simulated, Truth, simulate, simulate_networks
 from memfit.units import MIB
@@ -36,7 +36,7 @@ LEAST_COVERAGE, MOST_COVERAGE, MOST_FALSE = 0.93, 0.97, 0.05
 MOST_SECONDS, MOST_MIB = 20.0, 500.0
 
 
-def covered(report: Report, truth: Truth) -> list[tuple[str, bool]]:
+def covered(report: StudyReport, truth: Truth) -> list[tuple[str, bool]]:
     """For every hyperparameter that was answered: does its interval hold the truth?"""
     return [
         (factor.name, _holds(factor, report.of(factor).intervals, truth))
@@ -51,7 +51,7 @@ def _holds(factor: Factor, intervals: tuple[Interval, ...], truth: Truth) -> boo
     return all(low <= change <= high for change, (_, low, high) in zip(changes, intervals, strict=True))
 
 
-def law_covered(report: Report, truth: Truth) -> list[tuple[str, bool]]:
+def law_covered(report: StudyReport, truth: Truth) -> list[tuple[str, bool]]:
     """For every term that is left in the law: does its interval hold the truth?"""
     if not isinstance(report.law, Law):
         return []
@@ -80,7 +80,7 @@ def one_design(design: DesignName, num_studies: int) -> tuple[Counter[str], Coun
     return asked, hits, num_false, broken
 
 
-def _broken(made: Simulated, report: Report, unknown: dict[str, str]) -> list[str]:
+def _broken(made: Simulated, report: StudyReport, unknown: dict[str, str]) -> list[str]:
     return contradictions(findings_of(report, unknown), made.table.labels)
 
 
@@ -91,7 +91,9 @@ def show_design(design: DesignName, num_studies: int) -> bool:
     by_name = ", ".join(f"{name} {hits[name] / asked[name]:.1%}" for name in asked)
     took = time.perf_counter() - began
     print(f"{design:<12} coverage {coverage:6.1%} of {sum(asked.values())} intervals ({by_name})")
-    print(f"{'':<12} {num_false} of {num_studies} studies without effects show a finding ({num_false / num_studies:.1%})")
+    print(
+        f"{'':<12} {num_false} of {num_studies} studies without effects show a finding ({num_false / num_studies:.1%})"
+    )
     print(f"{'':<12} {len(broken)} contradictions in {2 * num_studies} reports; {took:.0f} s", flush=True)
     for breach in broken[:5]:
         print(f"{'':<14}{breach}")
@@ -111,7 +113,10 @@ def show_networks(num_studies: int) -> bool:
         num_laws += report.found_law is not None
         broken += _broken(made, report, unknown)
     coverage = sum(hits.values()) / max(sum(asked.values()), 1)
-    print(f"{'law':<12} coverage {coverage:6.1%} of {sum(asked.values())} coefficients; found in {num_laws} of {num_studies}")
+    print(
+        f"{'law':<12} coverage {coverage:6.1%} of {sum(asked.values())} coefficients; "
+        f"found in {num_laws} of {num_studies}"
+    )
     print(f"{'':<12} {num_wrong} terms that are not there; {len(broken)} contradictions", flush=True)
     for breach in broken[:5]:
         print(f"{'':<14}{breach}")

@@ -1,6 +1,6 @@
 """Does any report contradict itself, do intervals hold the truth, and is nothing found where nothing is?
 
-The rules are those of `memfit.testing.contradictions`; the same simulations in larger numbers: benchmarks/study/coverage.py.
+The rules are those of `memfit.testing.contradictions`; benchmarks/study/coverage.py runs more of the same simulations.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from made_studies import made_study
 
 from memfit.explain.study.explain import explain_study, explain_table, findings_of, report_of
-from memfit.explain.study.inference import Base, Question, answer, rows_of_trials
+from memfit.explain.study.inference import Base, Estimand, answer, rows_of_trials
 from memfit.records.figure import Figure
 from memfit.records.study_findings import Importance, StudyFinding, StudyFindings
 from memfit.testing.contradictions import contradictions
@@ -89,7 +89,7 @@ def test_an_interval_of_one_contrast_is_students_where_noise_is_normal_and_lever
     y = np.random.default_rng(3).normal(100, 1, 40)
     group = np.repeat([0.0, 1.0], 20)[:, None]
     base = Base(np.ones((40, 1)), rows_of_trials(40))
-    question = Question(key=("x",), base=base, further=group, contrasts=np.array([[0.0, 1.0]]))
+    question = Estimand(key=("x",), base=base, further=group, contrasts=np.array([[0.0, 1.0]]))
     (_, low, high) = answer([question], y)["x",].change
     pooled = np.sqrt((y[:20].var(ddof=1) + y[20:].var(ddof=1)) / 2 * 2 / 20)
     assert (high - low) / 2 == pytest.approx(t_quantile(38) * pooled, rel=0.04)
@@ -115,7 +115,9 @@ def about(name: str, verdict: str, low: float, high: float, **more) -> StudyFind
 
 
 PAIR = StudyFinding(topic="interaction", subjects=("a", "b"), verdict="found", sentence="a and b act together", p=0.01)
-LAW = StudyFinding(topic="law", verdict="found", sentence="memory follows a law: 3 MiB + -6 bytes per parameter", p=0.01)
+LAW = StudyFinding(
+    topic="law", verdict="found", sentence="memory follows a law: 3 MiB + -6 bytes per parameter", p=0.01
+)
 BROKEN = {
     "found with zero": report_with(about("a", "found", -1, 50)),
     "found by chance": report_with(about("a", "found", 20, 50, p=0.3)),

@@ -217,9 +217,7 @@ def test_a_point_that_cannot_fit_is_rejected_before_it_starts(tmp_path: Path, mo
     assert len(asked) == 2
 
 
-def test_while_a_point_is_predicted_the_time_limits_of_trials_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_while_a_point_is_predicted_the_time_limits_of_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The second point takes longer to predict than the first trial may run."""
     predicted_at = []
 

@@ -178,9 +178,7 @@ def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None =
 
 
 @checked_options
-def explain_studies(
-    studies: Sequence[Study], *, quantity: Literal["peak", "average"] | None = None
-) -> StudiesFindings:
+def explain_studies(studies: Sequence[Study], *, quantity: Literal["peak", "average"] | None = None) -> StudiesFindings:
     """Explain studies side by side, and what differs between them when hyperparameters are held fixed.
 
     >>> found = explain_studies([find_study("paper-mnist"), find_study("paper-cifar-10")])

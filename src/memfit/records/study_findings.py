@@ -87,5 +87,5 @@ class StudiesFindings(msgspec.Struct, frozen=True, kw_only=True):
 
     studies: tuple[StudyFindings, ...]
     between: tuple[StudyFinding, ...]
-    """How much more one study takes than another at equal hyperparameters, and which hyperparameters act differently."""
+    """How much more one study takes than another at equal hyperparameters, and what acts differently in them."""
     notes: tuple[str, ...] = ()

@@ -1,15 +1,15 @@
 """Rules that any two sentences of one report of `memfit explain` have to obey, and a search for breaches of them.
 
-    1  found: the interval is without zero, and p is within the error rate
-    2  ruled out: the whole interval lies within what matters
-    3  "it could be anything": the interval holds zero
-    4  one hyperparameter has one verdict
-    5  a hyperparameter of a found pair, or one that carries the law, is neither ruled out nor without a verdict
-    6  a law has no negative bytes, and no term whose interval holds zero
-    7  important are only hyperparameters whose effect, alone or in a pair, was found
-    8  a trend has the sign of its effect
-    9  "nothing to explain" stands alone
-   10  every trial that is named is one of the study
+ 1  found: the interval is without zero, and p is within the error rate
+ 2  ruled out: the whole interval lies within what matters
+ 3  "it could be anything": the interval holds zero
+ 4  one hyperparameter has one verdict
+ 5  a hyperparameter of a found pair, or one that carries the law, is neither ruled out nor without a verdict
+ 6  a law has no negative bytes, and no term whose interval holds zero
+ 7  important are only hyperparameters whose effect, alone or in a pair, was found
+ 8  a trend has the sign of its effect
+ 9  "nothing to explain" stands alone
+10  every trial that is named is one of the study
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _trends_agree(findings: StudyFindings) -> Iterable[str]:
     for each in findings.findings:
         value = each.effect.value if each.effect is not None else None
         for line in each.evidence:
-            if value is not None and ("rises with it" in line and value < 0 or "falls with it" in line and value > 0):
+            is_wrong = ("rises with it" in line and (value or 0) < 0) or ("falls with it" in line and (value or 0) > 0)
+            if is_wrong:
                 yield f"{each.sentence}, but {line}"
 
 

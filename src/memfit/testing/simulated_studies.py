@@ -3,8 +3,8 @@
     independent   every hyperparameter drawn by itself
     tuner         after ten random trials, new ones near the good ones: values crowd and hyperparameters move together;
                   in every second study what the tuner minimises is memory itself, so that noise steers the design
-    blocked       one batch size after the other, in the order of time; in half of the studies memory steps up or down at
-                  some trial, in a third every point is run twice
+    blocked       one batch size after the other, in the order of time; in half of the studies memory steps up or down
+                  at some trial, in a third every point is run twice
 
 Noise is normal, heavy-tailed (Student's t with 3 degrees of freedom) or grows with the batch, in turn.
 """
@@ -34,7 +34,7 @@ Rule = Callable[[Row], float]
 class Truth:
     """What each hyperparameter adds, in bytes; zero is exactly none."""
 
-    parts: dict[str, Callable[[Any], float]]
+    parts: dict[str, Callable[..., float]]
     step_bytes: float = 0.0
     step_place: int = 0
 
@@ -86,7 +86,7 @@ def _drawn(random: np.random.Generator) -> Row:
     }
 
 
-def _parts(random: np.random.Generator, has_effects: bool) -> dict[str, Callable[[Any], float]]:
+def _parts(random: np.random.Generator, has_effects: bool) -> dict[str, Callable[..., float]]:
     """Each hyperparameter with a chance of one half to do nothing."""
     strengths = random.uniform(0.2, 1.0, 5) * (random.random(5) < 0.5) * has_effects * MIB
     batch, width, rate, optimizer, dropout = (float(s) for s in strengths)
@@ -172,7 +172,7 @@ def simulate_networks(seed: int, num_trials: int = 40) -> Simulated:
     per_activation = 8.0 * (seed % 2)
     memory = FLOOR_MIB + (16 * parameters + per_activation * batch * activations) / MIB
     memory = memory + random.normal(0, 2, num_trials)
-    parts: dict[str, Callable[[Any], float]] = {"parameter": lambda _: 16.0, "activation and example": lambda _: 0.0}
+    parts: dict[str, Callable[..., float]] = {"parameter": lambda _: 16.0, "activation and example": lambda _: 0.0}
     parts["activation and example"] = lambda _: per_activation
     table = made_table(rows, memory.tolist(), random, num_parameters=parameters, num_activations=activations)
     return Simulated(table=table, truth=Truth(parts=parts))

@@ -16,7 +16,7 @@ import numpy as np
 
 from memfit.explain.study.design import Design
 from memfit.explain.study.factors import Factor, stacked
-from memfit.explain.study.inference import Answer, Base, Key, Question
+from memfit.explain.study.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.regression import (
     adds_columns,
     explained_share,
@@ -36,13 +36,13 @@ MOST_COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EffectPlan:
     """What is asked about hyperparameters, or why nothing is."""
 
     factors: tuple[Factor, ...] = ()
     """Those that vary by themselves, on their first scale."""
     pairs: tuple[tuple[Factor, Factor], ...] = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[Estimand, ...] = ()
     together: dict[str, tuple[str, ...]]
     """Hyperparameters that cannot be separated from others, and from which."""
     reason: str = ""
@@ -51,8 +51,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Shares of the differences between points that one hyperparameter explains."""
+class EffectShares:
+    """EffectShares of the differences between points that one hyperparameter explains."""
 
     alone: float
     beside: float
@@ -73,24 +73,24 @@ def pair_key(first: Factor, second: Factor) -> Key:
     return ("interaction", first.name, second.name)
 
 
-def plan_effects(design: Design, covariates: np.ndarray) -> Plan:
+def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
     """The questions on all hyperparameters beside covariates (columns over trials, without an intercept)."""
     encodings, n = design.point_encodings, design.num_points
     beside = design.points.means(covariates)
     if not encodings:
-        return Plan(together={}, reason="nothing varied")
+        return EffectPlan(together={}, reason="nothing varied")
     kept, together = _separable([options[0] for options in encodings], beside, n)
     fixed = np.hstack([np.ones((n, 1)), beside])
     if n - fixed.shape[1] - sum(factor.columns.shape[1] for factor in kept) < MIN_DF:
-        return Plan(together=together, reason=_too_few(design, len(encodings)))
+        return EffectPlan(together=together, reason=_too_few(design, len(encodings)))
     if not kept:
-        return Plan(together=together, reason="no hyperparameter varies by itself")
+        return EffectPlan(together=together, reason="no hyperparameter varies by itself")
     columns, owners = _all_columns(kept, design, fixed)
     base = Base(columns, design.points)
     mains = [_main(factor, base, columns, owners) for factor in kept]
     pairs = _pairs(kept, base)
     joint = [_joint(first, second, base, columns) for first, second in pairs]
-    return Plan(
+    return EffectPlan(
         factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base
     )  # fmt: skip
 
@@ -145,7 +145,7 @@ def _all_columns(kept: list[Factor], design: Design, fixed: np.ndarray) -> tuple
     return columns, owners
 
 
-def _main(factor: Factor, base: Base, columns: np.ndarray, owners: list[Factor | None]) -> Question:
+def _main(factor: Factor, base: Base, columns: np.ndarray, owners: list[Factor | None]) -> Estimand:
     """From low to high; for a choice, from the most common option to each of the others."""
     mine = [place for place, owner in enumerate(owners) if owner is not None and owner.name == factor.name]
     if factor.scale == "choice":
@@ -156,7 +156,7 @@ def _main(factor: Factor, base: Base, columns: np.ndarray, owners: list[Factor |
         for place in mine:
             owner = owners[place]
             contrasts[0, place] = owner.deltas[0] if owner is not None else 0.0
-    return Question(key=main_key(factor.name), base=base, contrasts=contrasts)
+    return Estimand(key=main_key(factor.name), base=base, contrasts=contrasts)
 
 
 def _pairs(kept: list[Factor], base: Base) -> list[tuple[Factor, Factor]]:
@@ -180,7 +180,7 @@ def _products(first: Factor, second: Factor) -> np.ndarray:
     return products.reshape(len(products), -1)
 
 
-def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Question:
+def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Estimand:
     """How much larger the effect of the first is at the high end of the second than at its low end; for one with
     itself, how far its middle lies from the straight line between its ends."""
     products = _products(first, second)
@@ -189,10 +189,10 @@ def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Qu
     else:
         deltas = np.outer(first.deltas, second.deltas).reshape(-1)
     contrasts = np.hstack([np.zeros((len(deltas), columns.shape[1])), np.diag(deltas)])
-    return Question(key=pair_key(first, second), base=base, further=products, contrasts=contrasts)
+    return Estimand(key=pair_key(first, second), base=base, further=products, contrasts=contrasts)
 
 
-def shares_of(factor: Factor, plan: Plan, design: Design, covariates: np.ndarray, y: np.ndarray) -> Shares:
+def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.ndarray, y: np.ndarray) -> EffectShares:
     """What a hyperparameter explains, alone and beside the rest."""
     assert plan.base is not None
     points = design.points.means(y[:, None])[:, 0]
@@ -200,7 +200,7 @@ def shares_of(factor: Factor, plan: Plan, design: Design, covariates: np.ndarray
     options = [factor.columns] if second is None else [factor.columns, second.columns]
     fixed = independent(np.hstack([np.ones((len(points), 1)), design.points.means(covariates)]))
     others = np.hstack([fixed, stacked([other for other in plan.factors if other is not factor], len(points))])
-    return Shares(
+    return EffectShares(
         alone=_most(options, np.ones((len(points), 1)), points),
         beside=_most(options, fixed, points),
         beyond=_most(options[:1], others, points),
@@ -222,7 +222,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
 
 
-def found_pairs(plan: Plan, answers: dict[Key, Answer]) -> list[tuple[Factor, Factor]]:
+def found_pairs(plan: EffectPlan, answers: dict[Key, Estimate]) -> list[tuple[Factor, Factor]]:
     """The pairs that act together beyond chance, the surest first."""
     found = [pair for pair in plan.pairs if answers[pair_key(*pair)].is_found]
     return sorted(found, key=lambda pair: answers[pair_key(*pair)].p_alone)

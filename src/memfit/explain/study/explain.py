@@ -1,8 +1,8 @@
 """Explanation of a study: one number of memory per trial in, findings in plain sentences out.
 
-What else than hyperparameters moved memory (order, other programs, time of day), what each hyperparameter does alone and
-in pairs, and the law: all are questions of one inference (`inference.py`) that share an error rate of one in twenty. In a
-study without any effect, at most one in twenty shows a finding. Verdict and interval come from the same statistic.
+What else than hyperparameters moved memory (order, other programs, time of day), what each hyperparameter does alone
+and in pairs, and the law: all are estimated by one inference (`inference.py`) and share an error rate of one in twenty.
+In a study without any effect, at most one in twenty shows a finding. Verdict and interval come from the same statistic.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from memfit.explain.study.design import Design, design_of
-from memfit.explain.study.effects import Plan, found_pairs, plan_effects
+from memfit.explain.study.effects import EffectPlan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
-from memfit.explain.study.inference import ERROR_RATE, Answer, Key, answer
+from memfit.explain.study.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.law import fit_law
 from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, settled
 from memfit.explain.study.pairs import repeats_spread, twins_of
 from memfit.explain.study.regression import independent, residuals
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.table import Table, table_of
 from memfit.explain.study.unseen_steps import with_unseen_steps
 from memfit.records.study import Study
@@ -42,7 +42,7 @@ def explain_table(table: Table) -> StudyFindings:
     return findings_of(*report_of(table))
 
 
-def findings_of(report: Report, unknown: dict[str, str]) -> StudyFindings:
+def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
     """A report in sentences; `unknown` holds what could not be asked, with the reason."""
     table, design = report.table, report.design
     notes = order.left_out_notes(table)
@@ -74,7 +74,7 @@ def findings_of(report: Report, unknown: dict[str, str]) -> StudyFindings:
     )
 
 
-def report_of(table: Table, *, over_time: bool = True) -> tuple[Report, dict[str, str]]:
+def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dict[str, str]]:
     """Ask everything, and answer it at once; what moved memory besides hyperparameters is taken out of their
     effects. `over_time` is False where the rows are not in the order of time."""
     design = design_of(table)
@@ -90,7 +90,7 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[Report, dict[str
     questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
     answers = answer(questions, y)
     answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y)
-    report = Report(
+    report = StudyReport(
         table=table,
         design=design,
         circumstances=tuple(circumstances),
@@ -106,12 +106,12 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[Report, dict[str
 
 
 def _allowing_for_steps(
-    answers: dict[Key, Answer],
-    plan: Plan,
+    answers: dict[Key, Estimate],
+    plan: EffectPlan,
     circumstances: list[Circumstance],
     taken_out: list[Circumstance],
     y: np.ndarray,
-) -> dict[Key, Answer]:
+) -> dict[Key, Estimate]:
     """The answers on single hyperparameters, with intervals that hold whichever step in time is there."""
     order_of_recording = next((each for each in circumstances if each.key == ORDER), None)
     mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
@@ -160,7 +160,7 @@ def _nothing(table: Table) -> StudyFindings:
     )
 
 
-def _importances(report: Report) -> tuple[tuple[Importance, ...], str]:
+def _importances(report: StudyReport) -> tuple[tuple[Importance, ...], str]:
     """Of the hyperparameters with an effect that was found, alone or in a pair."""
     plan, answers = report.plan, report.answers
     names = {factor.name for factor in plan.factors if report.of(factor).is_found}

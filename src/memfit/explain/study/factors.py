@@ -1,9 +1,9 @@
 """Encoding of hyperparameters as columns of numbers for a regression.
 
-Numbers enter as they are and, when they span a factor of ten or more, also as logarithms; first comes the scale on which
-their values are spread more evenly. A list of layer widths enters as the number of layers and the sum of units. Everything
-else is a choice: one column per option but the most common. A hyperparameter that only some trials have (a nested one)
-counts as average where it is missing, so that it neither adds nor takes anything there.
+Numbers enter as they are and, when they span a factor of ten or more, also as logarithms; first comes the scale on
+which their values are spread more evenly. A list of layer widths enters as the number of layers and the sum of units.
+Everything else is a choice: one column per option but the most common. A hyperparameter that only some trials have (a
+nested one) counts as average where it is missing, so that it neither adds nor takes anything there.
 """
 
 from __future__ import annotations

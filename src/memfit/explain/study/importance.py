@@ -24,7 +24,7 @@ _SEED = 20_260_502
 
 
 def importances_of(factors: list[Factor], memory_bytes: np.ndarray) -> tuple[tuple[Importance, ...], str]:
-    """Shares of importance, largest first; or none, and why."""
+    """EffectShares of importance, largest first; or none, and why."""
     n = len(memory_bytes)
     if n < MIN_TRIALS:
         return (), f"{n} trials; {MIN_TRIALS} or more are needed"

@@ -1,17 +1,17 @@
 """Estimates, 95 % intervals and p-values of everything a report says: one statistic, one reference distribution.
 
-Every question is one or more contrasts of a linear model. The statistic is the estimate divided by its HC3 standard
-error (MacKinnon and White 1985), so that noise may differ between trials. What the statistics do by chance is simulated:
-normal noise goes through the same models on the same design, whether its points were drawn independently, crowd where a
-tuner found them good, or come in blocks. An interval covers all contrasts of its question together; a p-value is the
-chance that any question of the report looks this large (the largest of all, Westfall and Young 1993). Both come from the
-same statistic: a p-value at or below 5 % implies an interval without zero.
+Every estimand is one or more contrasts of a linear model. The statistic is the estimate divided by its HC3 standard
+error (MacKinnon and White 1985), so that noise may differ between trials. What the statistics do by chance is
+simulated: normal noise goes through the same models on the same design, whether its points were drawn independently,
+crowd where a tuner found them good, or come in blocks. An interval covers all contrasts of its estimand together; a
+p-value is the chance that anything in the report looks this large (the largest of all, Westfall and Young 1993). Both
+come from the same statistic: a p-value at or below 5 % implies an interval without zero.
 
 Statistics with few degrees of freedom have long tails; before the largest is taken, each is brought to the scale of a
-normal deviate by a t distribution fitted to its simulated quartiles (Wallace 1959).
+normal deviate by a t distribution fitted to its simulated quantiles (Wallace 1959).
 
-Cost: trials x draws x questions. Known limits: trials are taken as independent given the model; heavy-tailed noise makes
-the intervals wider than need be.
+Cost: trials x draws x estimands. Known limits: trials are taken as independent given the model; heavy-tailed noise
+makes the intervals wider than need be.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _norms(columns: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Estimand:
     """Contrasts of one model: of the base's columns, then of further ones. Questions with one key are one question."""
 
     key: Key
@@ -110,7 +110,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Estimate:
     """The estimates of a question and how sure they are."""
 
     intervals: tuple[Interval, ...]
@@ -143,8 +143,8 @@ class Answer:
         return max(max(abs(low), abs(high)) for _, low, high in self.intervals)
 
 
-def answer(questions: Sequence[Question], y: np.ndarray) -> dict[Key, Answer]:
-    """Answer all questions of a report at once."""
+def answer(questions: Sequence[Estimand], y: np.ndarray) -> dict[Key, Estimate]:
+    """Estimate all questions of a report at once."""
     if not questions:
         return {}
     prepared = [_Prepared(question) for question in questions]
@@ -162,7 +162,7 @@ def answer(questions: Sequence[Question], y: np.ndarray) -> dict[Key, Answer]:
     for key, rows in places.items():
         multiples = [tails[row].quantile(limits[key]) for row in rows]
         half = errors[rows] * np.array(multiples)
-        answers[key] = Answer(
+        answers[key] = Estimate(
             intervals=tuple((float(v), float(v - h), float(v + h)) for v, h in zip(values[rows], half, strict=True)),
             strongest=int(np.argmax(deviates[rows, 0])),
             p=_chance(ratios[key][0], largest) if key in tested else 1.0,
@@ -179,7 +179,7 @@ def _chance(observed: float, by_chance: np.ndarray) -> float:
 class _Prepared:
     """A question as vectors: what estimates each contrast, and what its standard error is made of."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Estimand) -> None:
         base = question.base
         self.question, self.rows = question, base.rows
         columns = base.columns

@@ -1,10 +1,10 @@
 """Fit of the law bytes = a + b * parameters + c * batch * activations to the trials of a study.
 
 Fitted by least squares over points and judged on points it has not seen: each is predicted from all the others (PRESS;
-Allen 1974), and what counts is how much better that goes than without the law's terms. A term whose interval holds zero,
-or lies below it (no number takes negative bytes), is left out and the rest is fitted again. A law that predicts less
-than four fifths of the differences between points, or has no term left, is not called one. The networks' own size is
-also counted from assumptions, to see whether it could make such differences at all.
+Allen 1974), and what counts is how much better that goes than without the law's terms. A term whose interval
+holds zero, or lies below it (no number takes negative bytes), is left out and the rest is fitted again. A law that
+predicts less than four fifths of the differences between points, or has no term left, is not called one. The networks'
+own size is also counted from assumptions, to see whether it could make such differences at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.explain.study.design import Design
-from memfit.explain.study.inference import Answer, Base, Interval, Key, Question, answer
+from memfit.explain.study.inference import Base, Estimand, Estimate, Interval, Key, answer
 from memfit.explain.study.regression import orthonormal, rank_of
 from memfit.explain.study.table import Table
 
@@ -32,15 +32,15 @@ MEANINGS = {
 
 
 BATCH_NAMES = ("batch_size", "batch", "batchsize")
-TERMS = ("parameter", "activation and example")
+TERMS: tuple[str, str] = ("parameter", "activation and example")
 BASE: Key = ("law", "base")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The fitted law, without the terms that cannot be told from zero."""
+    """The fitted law, without the terms that may be zero."""
 
-    questions: tuple[Question, ...]
+    questions: tuple[Estimand, ...]
     """One for each term that is left, and one for the base."""
     terms: tuple[str, ...]
     """Those that are left."""
@@ -56,7 +56,7 @@ class Law:
     def predicts(self) -> bool:
         return bool(self.terms) and self.predicted >= PREDICTS
 
-    def holds(self, answers: dict[Key, Answer]) -> bool:
+    def holds(self, answers: dict[Key, Estimate]) -> bool:
         """Whether it predicts, and at least one of its terms stands out in the whole report."""
         return self.predicts and any(answers[term_key(term)].is_found for term in self.terms)
 
@@ -123,14 +123,12 @@ def _doubt(change: Interval) -> float:
     return middle / max(high - low, 1e-300)
 
 
-def _questions(
-    points: dict[str, np.ndarray], terms: list[str], beside: np.ndarray, design: Design
-) -> list[Question]:
+def _questions(points: dict[str, np.ndarray], terms: list[str], beside: np.ndarray, design: Design) -> list[Estimand]:
     base = Base(np.column_stack([beside, *(points[term] for term in terms)]), design.points)
     places = {BASE: 0} | {term_key(term): beside.shape[1] + place for place, term in enumerate(terms)}
     width = beside.shape[1] + len(terms)
     return [
-        Question(key=key, base=base, contrasts=np.eye(width)[[place]], is_tested=key != BASE)
+        Estimand(key=key, base=base, contrasts=np.eye(width)[[place]], is_tested=key != BASE)
         for key, place in places.items()
     ]
 

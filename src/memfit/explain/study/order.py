@@ -19,7 +19,7 @@ import numpy as np
 
 from memfit.explain.study.design import Design, Encodings
 from memfit.explain.study.factors import Factor, stacked
-from memfit.explain.study.inference import Answer, Base, Key, Question, answer, rows_of_trials
+from memfit.explain.study.inference import Base, Estimand, Estimate, Key, answer, rows_of_trials
 from memfit.explain.study.regression import adds_columns, explained_share, independent, with_intercept
 from memfit.explain.study.table import Table
 
@@ -42,7 +42,7 @@ class Circumstance:
     """One thing besides the hyperparameters: how it is asked about, and, when it was answered, what it explains."""
 
     key: Key
-    questions: tuple[Question, ...]
+    questions: tuple[Estimand, ...]
     candidates: tuple[np.ndarray, ...]
     """The columns of each question."""
     places: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ def _products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _order(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
-    """All steps and the drift that can be told from the hyperparameters."""
+    """All steps and the drift that can be separated from the hyperparameters."""
     n = len(table)
     if n < MIN_TRIALS:
         return "there are too few trials"
@@ -140,7 +140,9 @@ def _can_be_asked(columns: np.ndarray, base: Base) -> bool:
     """Whether something of the columns is left beside the base, and enough trials to judge it."""
     left = columns - base.basis @ (base.basis.T @ columns)
     is_separate = bool(np.all((left**2).sum(axis=0) > 0.02 * ((columns - columns.mean(axis=0)) ** 2).sum(axis=0)))
-    return is_separate and len(base) - base.columns.shape[1] - columns.shape[1] >= 2 and adds_columns(base.basis, columns)
+    return (
+        is_separate and len(base) - base.columns.shape[1] - columns.shape[1] >= 2 and adds_columns(base.basis, columns)
+    )
 
 
 def _background(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
@@ -179,14 +181,14 @@ def _asked(
     questions = []
     for columns in candidates:
         contrasts = np.hstack([np.zeros((columns.shape[1], num_base)), np.eye(columns.shape[1])])
-        questions.append(Question(key=key, base=base, further=columns, contrasts=contrasts))
+        questions.append(Estimand(key=key, base=base, further=columns, contrasts=contrasts))
     return Circumstance(
         key=key, kind=kind, questions=tuple(questions), candidates=candidates, places=places, is_roomy=is_roomy,
         columns=candidates[0],
     )  # fmt: skip
 
 
-def settled(each: Circumstance, found: Answer, table: Table, design: Design) -> Circumstance:
+def settled(each: Circumstance, found: Estimate, table: Table, design: Design) -> Circumstance:
     """A circumstance with what the data say: which step it is, and what it explains."""
     columns, place, kind = each.columns, 0, each.kind
     if each.places:

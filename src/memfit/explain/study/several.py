@@ -16,7 +16,7 @@ from memfit.explain.study.effects import found_pairs, main_key, pair_key
 from memfit.explain.study.explain import MIN_TRIALS, explain_table, report_of
 from memfit.explain.study.factors import Factor
 from memfit.explain.study.inference import ERROR_RATE, Interval
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import METHOD, change_figure, interval_text, listed, p_text, signed_bytes
 from memfit.explain.study.table import Table, table_of
 from memfit.records.study import Study
@@ -39,7 +39,7 @@ def explain_studies(studies: Sequence[Study], quantity: str | None = None) -> St
 
 
 def _with_own_titles(tables: list[Table]) -> list[Table]:
-    """Studies of one name are told apart by their place."""
+    """Studies of one name are distinguished by their place."""
     counts = Counter(table.title for table in tables)
     return [
         replace(table, title=f"{table.title} ({place})") if counts[table.title] > 1 else table
@@ -79,7 +79,7 @@ def _unknown(reason: str) -> StudyFinding:
     return StudyFinding(topic="study", verdict="cannot tell", sentence=sentence)
 
 
-def _levels(report: Report, factor: Factor) -> list[StudyFinding]:
+def _levels(report: StudyReport, factor: Factor) -> list[StudyFinding]:
     """Each study against the one with most trials."""
     found = report.answers[main_key(STUDY)]
     return [
@@ -88,24 +88,29 @@ def _levels(report: Report, factor: Factor) -> list[StudyFinding]:
     ]
 
 
-def _level(report: Report, low: str, high: str, change: Interval, p: float) -> StudyFinding:
+def _level(report: StudyReport, low: str, high: str, change: Interval, p: float) -> StudyFinding:
     _, least, most = change
     is_found = p <= ERROR_RATE and not least <= 0 <= most
     verdict: FindingVerdict = "found" if is_found else "cannot tell"
     if is_found:
         sentence = f"{high} against {low} at equal hyperparameters: {interval_text(change)}"
     elif max(-least, most) <= report.matters_bytes:
-        verdict, sentence = "ruled out", f"{high} takes as much as {low} at equal hyperparameters: {interval_text(change)}"
+        verdict, sentence = (
+            "ruled out",
+            f"{high} takes as much as {low} at equal hyperparameters: {interval_text(change)}",
+        )
     else:
         ends = f"{signed_bytes(least)} to {signed_bytes(most)}"
-        sentence = f"whether {high} takes more than {low} does not stand out from chance: {ends} at equal hyperparameters"
+        sentence = (
+            f"whether {high} takes more than {low} does not stand out from chance: {ends} at equal hyperparameters"
+        )
     return StudyFinding(
         topic="study", subjects=(high, low), verdict=verdict, sentence=sentence, evidence=(p_text(p),),
         effect=change_figure(change, METHOD), p=p,
     )  # fmt: skip
 
 
-def _differently(report: Report, first: Factor, second: Factor) -> StudyFinding:
+def _differently(report: StudyReport, first: Factor, second: Factor) -> StudyFinding:
     """A hyperparameter that does more in one study than in another."""
     found = report.answers[pair_key(first, second)]
     choice, other = (first, second) if first.name == STUDY else (second, first)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from memfit.explain.study.inference import Answer, Interval, Key, Question, Rows
+from memfit.explain.study.inference import Estimand, Estimate, Interval, Key, Rows
 
 AS_GOOD = 1.0
 """Two steps fit about as well when twice the difference of their log-likelihoods is below this."""
@@ -35,14 +35,14 @@ class _Fit:
 
 
 def with_unseen_steps(
-    answers: dict[Key, Answer],
-    questions: Sequence[Question],
+    answers: dict[Key, Estimate],
+    questions: Sequence[Estimand],
     steps: np.ndarray,
     y: np.ndarray,
     *,
     step_place: int | None,
     none_is_plausible: bool,
-) -> dict[Key, Answer]:
+) -> dict[Key, Estimate]:
     """The answers to questions of one model, widened; `steps` are columns over trials, and `step_place` says which
     column of the model is a step already."""
     if not questions or not steps.shape[1]:
@@ -115,7 +115,7 @@ def _errors(estimators: np.ndarray, left: np.ndarray, leverage: np.ndarray) -> n
     return np.sqrt(estimators**2 @ (left / np.maximum(1 - leverage, 0.05)) ** 2)
 
 
-def _union(found: Answer, values: np.ndarray, errors: np.ndarray) -> Answer:
+def _union(found: Estimate, values: np.ndarray, errors: np.ndarray) -> Estimate:
     """The interval of each contrast over all models."""
     intervals: list[Interval] = []
     for place, (middle, low, high) in enumerate(found.intervals):
@@ -124,4 +124,3 @@ def _union(found: Answer, values: np.ndarray, errors: np.ndarray) -> Answer:
         intervals.append((middle, float(min([low, *lows])), float(max([high, *highs]))))
     widened = replace(found, intervals=tuple(intervals))
     return replace(widened, is_behind_a_step=found.is_found and not widened.is_found)
-

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 from memfit.errors import MemfitError
 from memfit.records.figure import Figure, unknown
@@ -21,6 +21,10 @@ from memfit.records.study import Proposal, StudySettings, TrialOutcome
 from memfit.study.space.space import fingerprint
 from memfit.study.trials.order import parameters_for_workload
 from memfit.units import format_bytes
+
+if TYPE_CHECKING:
+    from memfit.predict.child.known_probes import KnownProbes
+    from memfit.predict.child.parent import ForkServer
 
 MOST_SECONDS = 120.0
 
@@ -34,7 +38,7 @@ class TrialPredictor:
         self.waiting: Proposal | None = None
         """The point that is being predicted."""
         self._known: dict[str, Figure] = {}
-        self._asked: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Figure] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._source = PointPredictions(settings.workload)
@@ -95,10 +99,10 @@ class PointPredictions:
 
     def __init__(self, workload: str) -> None:
         self.workload = workload
-        self._server: Any = None
-        self._known_probes: Any = None
+        self._server: ForkServer | None = None
+        self._known_probes: KnownProbes | None = None
 
-    def peak(self, built_with: dict[str, Any]) -> Figure:
+    def peak(self, built_with: dict[str, object]) -> Figure:
         """The predicted peak of the process at one point."""
         from dataclasses import replace
 
@@ -116,16 +120,15 @@ class PointPredictions:
         if not isinstance(engine, FakeEngine):
             prediction = predict_once(engine, question)
         else:
-            question = replace(
-                question, fork_server=self._started(), with_smallest=False, known_probes=self._known_probes
-            )
+            server = self._started()
+            question = replace(question, fork_server=server, with_smallest=False, known_probes=self._known_probes)
             reply = engine.trace(question)
-            if reply.found_probes is not None:
+            if reply.found_probes is not None and self._known_probes is not None:
                 self._known_probes = self._known_probes.joined(reply.found_probes)
             prediction = predict_reply(engine, question, reply)
         return prediction.level("process") or unknown("bytes", "the prediction has no figure for a process")
 
-    def _started(self) -> Any:
+    def _started(self) -> ForkServer:
         from memfit.predict.child.known_probes import KnownProbes
         from memfit.predict.child.parent import ForkServer
 

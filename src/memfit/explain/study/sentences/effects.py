@@ -6,10 +6,10 @@ small to matter), note (it acts through the law or together with another), canno
 
 from __future__ import annotations
 
-from memfit.explain.study.effects import Shares, found_pairs, pair_key, shares_of
+from memfit.explain.study.effects import EffectShares, found_pairs, pair_key, shares_of
 from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import Answer
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.inference import Estimate
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import (
     METHOD,
     Interval,
@@ -29,8 +29,8 @@ SEEMS = 0.15
 """A hyperparameter that explains this share by itself looks as if it mattered."""
 
 
-def effect_findings(report: Report) -> list[StudyFinding]:
-    """What every hyperparameter does; or why none can be told."""
+def effect_findings(report: StudyReport) -> list[StudyFinding]:
+    """What every hyperparameter does; or why that is unknown."""
     plan = report.plan
     if not plan.questions and not plan.together:
         return [_no_effects(report)]
@@ -40,12 +40,14 @@ def effect_findings(report: Report) -> list[StudyFinding]:
     return [*(_effect_finding(report, factor) for factor in plan.factors), *mixed]
 
 
-def _no_effects(report: Report) -> StudyFinding:
+def _no_effects(report: StudyReport) -> StudyFinding:
     names = tuple(options[0].name for options in report.design.point_encodings)
     names = tuple(name for name in names if name not in report.plan.together)
     sentence = "no hyperparameter varied"
     if names:
-        sentence = f"what {listed(names)} {'does' if len(names) == 1 else 'do'} cannot be concluded: {report.plan.reason}"
+        sentence = (
+            f"what {listed(names)} {'does' if len(names) == 1 else 'do'} cannot be concluded: {report.plan.reason}"
+        )
     return StudyFinding(topic="hyperparameter", subjects=names, verdict="cannot tell", sentence=sentence)
 
 
@@ -55,7 +57,7 @@ def _mixed(name: str, partners: tuple[str, ...]) -> StudyFinding:
     return StudyFinding(topic="hyperparameter", subjects=(name,), verdict="cannot tell", sentence=sentence)
 
 
-def _effect_finding(report: Report, factor: Factor) -> StudyFinding:
+def _effect_finding(report: StudyReport, factor: Factor) -> StudyFinding:
     """What one hyperparameter does, the others held fixed."""
     found = report.of(factor)
     verdict = _verdict(report, factor, found)
@@ -79,7 +81,7 @@ def _effect_finding(report: Report, factor: Factor) -> StudyFinding:
     )
 
 
-def _verdict(report: Report, factor: Factor, found: Answer) -> FindingVerdict:
+def _verdict(report: StudyReport, factor: Factor, found: Estimate) -> FindingVerdict:
     if found.is_found:
         return "found"
     if report.partners_of(factor) or report.acts_through_the_law(factor):
@@ -87,7 +89,7 @@ def _verdict(report: Report, factor: Factor, found: Answer) -> FindingVerdict:
     return "ruled out" if found.reach <= report.matters_bytes else "cannot tell"
 
 
-def _sentence(report: Report, factor: Factor, found: Answer, verdict: FindingVerdict) -> str:
+def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: FindingVerdict) -> str:
     path, change, name = _path(factor, found), found.change, factor.name
     if verdict == "found":
         return f"{name}: {interval_text(change)} {path}, everything else held fixed"
@@ -100,16 +102,16 @@ def _sentence(report: Report, factor: Factor, found: Answer, verdict: FindingVer
     return _cannot_tell(report, name, path, change)
 
 
-def _path(factor: Factor, found: Answer) -> str:
+def _path(factor: Factor, found: Estimate) -> str:
     high = factor.options[found.strongest] if factor.scale == "choice" else factor.high
     return f"from {value_text(factor.low)} to {value_text(high)}"
 
 
-def _of_all(report: Report) -> str:
+def _of_all(report: StudyReport) -> str:
     return f"below a tenth of the {format_bytes(report.differ_bytes)} by which trials differ"
 
 
-def _through(report: Report, factor: Factor) -> str:
+def _through(report: StudyReport, factor: Factor) -> str:
     partners = report.partners_of(factor)
     others = [name for name in partners if name != factor.name]
     if others:
@@ -125,7 +127,7 @@ def _behind_a_step(name: str, path: str, change: Interval) -> str:
     )
 
 
-def _cannot_tell(report: Report, name: str, path: str, change: Interval) -> str:
+def _cannot_tell(report: StudyReport, name: str, path: str, change: Interval) -> str:
     _, low, high = change
     ends = f"{signed_bytes(low)} to {signed_bytes(high)}"
     if low <= 0 <= high:
@@ -136,7 +138,7 @@ def _cannot_tell(report: Report, name: str, path: str, change: Interval) -> str:
     )
 
 
-def _trend(found: Answer, shares: Shares) -> list[str]:
+def _trend(found: Estimate, shares: EffectShares) -> list[str]:
     """The order of values, where it goes the way of the effect."""
     rho = shares.rank_correlation
     if rho is None or abs(rho) < 0.5 or (rho > 0) != (found.change[0] > 0):
@@ -144,7 +146,7 @@ def _trend(found: Answer, shares: Shares) -> list[str]:
     return [f"memory {'rises' if rho > 0 else 'falls'} with it in order: rank correlation {rho:+.2f}"]
 
 
-def _remarks(report: Report, factor: Factor, found: Answer) -> list[str]:
+def _remarks(report: StudyReport, factor: Factor, found: Estimate) -> list[str]:
     remarks = []
     if found.reach <= report.matters_bytes:
         remarks.append(f"small: {_of_all(report)}")
@@ -153,7 +155,7 @@ def _remarks(report: Report, factor: Factor, found: Answer) -> list[str]:
     return remarks
 
 
-def _explained_away(report: Report, shares: Shares) -> list[str]:
+def _explained_away(report: StudyReport, shares: EffectShares) -> list[str]:
     """An effect that only seems to be there while something else is not accounted for."""
     if not report.found or shares.alone < SEEMS or shares.beside > shares.alone / 4:
         return []
@@ -163,18 +165,18 @@ def _explained_away(report: Report, shares: Shares) -> list[str]:
     return [f"{seems}; once {listed(kinds)} is accounted for, {left} is left"]
 
 
-def joint_findings(report: Report) -> list[StudyFinding]:
+def joint_findings(report: StudyReport) -> list[StudyFinding]:
     """Pairs that act together, and effects that bend."""
     return [_joint_finding(report, *pair) for pair in found_pairs(report.plan, report.answers)]
 
 
-def _joint_finding(report: Report, first: Factor, second: Factor) -> StudyFinding:
+def _joint_finding(report: StudyReport, first: Factor, second: Factor) -> StudyFinding:
     found = report.answers[pair_key(first, second)]
     change = found.change
     if first is second:
         sentence = (
-            f"{first.name} does not act along a straight line: halfway memory lies {interval_text(change)} off the line "
-            "between its ends"
+            f"{first.name} does not act along a straight line: halfway memory lies {interval_text(change)} off the "
+            "line between its ends"
         )
     else:
         sentence = (

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from memfit.explain.study.order import Circumstance
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import (
     METHOD,
     Interval,
@@ -38,7 +38,7 @@ def left_out_notes(table: Table) -> list[str]:
     return notes
 
 
-def circumstance_finding(report: Report, each: Circumstance) -> StudyFinding:
+def circumstance_finding(report: StudyReport, each: Circumstance) -> StudyFinding:
     """A step, a drift, other programs or the time of day."""
     found, verdict = report.answers[each.key], _verdict(report, each)
     texts = {"step": _order_text, "drift": _order_text, "background": _background_text, "time of day": _hour_text}
@@ -68,7 +68,7 @@ def _effect(change: Interval, each: Circumstance) -> Figure | None:
     return msgspec.structs.replace(figure, unit="ratio") if each.kind == "background" else figure
 
 
-def _verdict(report: Report, each: Circumstance) -> FindingVerdict:
+def _verdict(report: StudyReport, each: Circumstance) -> FindingVerdict:
     if report.is_found(each):
         return "found"
     scale = float(np.ptp(report.table.background_bytes)) if each.kind == "background" else 1.0
@@ -76,7 +76,7 @@ def _verdict(report: Report, each: Circumstance) -> FindingVerdict:
     return "ruled out" if reach <= report.matters_bytes and not each.fails else "cannot tell"
 
 
-def _order_text(report: Report, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+def _order_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
     if verdict == "found":
         return _step_text(report, each) if each.kind == "step" else _drift_text(report, each)
     if each.fails:
@@ -90,7 +90,7 @@ def _order_text(report: Report, each: Circumstance, verdict: FindingVerdict) -> 
     return sentence, [f"the likeliest, {where}: {interval_text(found.change)}"]
 
 
-def _step_text(report: Report, each: Circumstance) -> tuple[str, list[str]]:
+def _step_text(report: StudyReport, each: Circumstance) -> tuple[str, list[str]]:
     table, change = report.table, report.answers[each.key].change
     before = span_text(table.labels, 0, each.place)
     after = span_text(table.labels, each.place, len(table))
@@ -104,7 +104,10 @@ def _step_text(report: Report, each: Circumstance) -> tuple[str, list[str]]:
     if each.survives:
         evidence.append(f"the step stays whichever is taken out: {listed(each.survives)}")
     evidence += _within_blocks(table, each)
-    return f"{before} and {after} differ by when they were recorded: {interval_text(change)} from one to the other", evidence
+    return (
+        f"{before} and {after} differ by when they were recorded: {interval_text(change)} from one to the other",
+        evidence,
+    )
 
 
 def _within_blocks(table: Table, each: Circumstance) -> list[str]:
@@ -114,12 +117,12 @@ def _within_blocks(table: Table, each: Circumstance) -> list[str]:
     return [f"within the two groups memory spans {format_bytes(spreads[0])} and {format_bytes(spreads[1])}"]
 
 
-def _drift_text(report: Report, each: Circumstance) -> tuple[str, list[str]]:
+def _drift_text(report: StudyReport, each: Circumstance) -> tuple[str, list[str]]:
     change = interval_text(report.answers[each.key].change)
     return f"memory drifts in the order of recording: {change} from the first trial to the last", []
 
 
-def _background_text(report: Report, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+def _background_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
     middle, low, high = report.answers[each.key].change
     span_bytes = float(np.ptp(report.table.background_bytes))
     evidence = [f"other programs' memory spans {format_bytes(span_bytes)}"]
@@ -131,7 +134,7 @@ def _background_text(report: Report, each: Circumstance, verdict: FindingVerdict
     return f"whether other programs are in the number does not stand out from chance: {slope}", evidence
 
 
-def _hour_text(report: Report, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+def _hour_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
     hours = report.table.hours
     evidence = [f"trials began between {np.min(hours):.1f} h and {np.max(hours):.1f} h"]
     sentences = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.explain.study.design import Design
-from memfit.explain.study.effects import Plan, found_pairs, main_key
+from memfit.explain.study.effects import EffectPlan, found_pairs, main_key
 from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import Answer, Key, answer
+from memfit.explain.study.inference import Estimate, Key, answer
 from memfit.explain.study.law import BATCH_NAMES, TERMS, Law
 from memfit.explain.study.order import Circumstance
 from memfit.explain.study.regression import residuals
@@ -21,7 +21,7 @@ CARRIED = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class StudyReport:
     """Questions and answers of one study."""
 
     table: Table
@@ -30,9 +30,9 @@ class Report:
     taken_out: tuple[Key, ...]
     """Circumstances that stand in the model of the hyperparameters."""
     covariates: np.ndarray
-    plan: Plan
+    plan: EffectPlan
     law: Law | str
-    answers: dict[Key, Answer]
+    answers: dict[Key, Estimate]
     differ_bytes: float
     matters_bytes: float
     """The smallest effect that matters."""
@@ -49,7 +49,7 @@ class Report:
     def is_found(self, each: Circumstance) -> bool:
         return self.answers[each.key].is_found and each.key in self.taken_out
 
-    def of(self, factor: Factor) -> Answer:
+    def of(self, factor: Factor) -> Estimate:
         return self.answers[main_key(factor.name)]
 
     @property

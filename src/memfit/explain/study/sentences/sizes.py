@@ -14,7 +14,7 @@ from memfit.explain.study.law import (
     term_key,
 )
 from memfit.explain.study.pairs import TrialTwins
-from memfit.explain.study.sentences.report import Report
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import Interval, is_sizeless, share_text, signed_bytes, value_text
 from memfit.explain.study.table import Table
 from memfit.records.study_findings import StudyFinding
@@ -24,7 +24,7 @@ MOST_TWINS = 3
 MOST_COMPARED = 500
 
 
-def law_finding(report: Report) -> StudyFinding:
+def law_finding(report: StudyReport) -> StudyFinding:
     """bytes = a + b * parameters + c * batch * activations, where it holds; without terms that may be zero."""
     law = report.law
     if isinstance(law, str):
@@ -41,7 +41,7 @@ def law_finding(report: Report) -> StudyFinding:
     if low > 0:
         terms.insert(0, format_bytes(base[0]))
     else:
-        evidence.append("what does not depend on the network's size cannot be told from nothing")
+        evidence.append("whether anything is taken whatever the network's size is unknown: the interval holds zero")
     if TERMS[0] in law.terms:
         evidence += _meaning(report.answers[term_key(TERMS[0])].change)
     sentence = f"memory follows a law: {' + '.join(terms)}"
@@ -87,12 +87,14 @@ def size_findings(table: Table) -> list[StudyFinding]:
     return [StudyFinding(topic="size of the network", verdict="note", sentence=sentence, evidence=tuple(evidence))]
 
 
-def twin_findings(report: Report, twins: list[TrialTwins], repeats: tuple[float, int] | None) -> list[StudyFinding]:
+def twin_findings(
+    report: StudyReport, twins: list[TrialTwins], repeats: tuple[float, int] | None
+) -> list[StudyFinding]:
     """The pairs that differ in one hyperparameter only."""
     return [_twin_finding(report, pair, repeats) for pair in twins[:MOST_TWINS]]
 
 
-def _twin_finding(report: Report, pair: TrialTwins, repeats: tuple[float, int] | None) -> StudyFinding:
+def _twin_finding(report: StudyReport, pair: TrialTwins, repeats: tuple[float, int] | None) -> StudyFinding:
     table = report.table
     labels = table.labels[pair.first], table.labels[pair.second]
     values = f"{value_text(pair.values[0])} and {value_text(pair.values[1])}"
@@ -110,7 +112,7 @@ def _twin_finding(report: Report, pair: TrialTwins, repeats: tuple[float, int] |
     return StudyFinding(topic="pair", subjects=subjects, verdict="note", sentence=sentence, evidence=tuple(evidence))
 
 
-def _scatter_text(report: Report, repeats: tuple[float, int] | None) -> str:
+def _scatter_text(report: StudyReport, repeats: tuple[float, int] | None) -> str:
     """What two trials differ by when nothing differs; unknown where nothing was repeated."""
     if repeats is not None:
         return f"repeats of the same trial scatter by {format_bytes(repeats[0])} ({repeats[1]} degrees of freedom)"
