@@ -30,7 +30,16 @@ from memfit.api.reproduce import (
     reproduce_optimizers,
     write_reproduction,
 )
-from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
+from memfit.api.study import (
+    StudyFollower,
+    StudyRun,
+    draw_study,
+    explain_studies,
+    explain_study,
+    find_study,
+    read_study,
+    run_study,
+)
 from memfit.records.notebook import use_html_maker
 
 __all__ = [
@@ -51,6 +60,7 @@ __all__ = [
     "draw_study",
     "examine_machine",
     "explain_run",
+    "explain_studies",
     "explain_study",
     "export_record",
     "export_run",

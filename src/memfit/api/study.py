@@ -11,7 +11,7 @@ from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
-    from memfit.records.study_findings import StudyFindings
+    from memfit.records.study_findings import StudiesFindings, StudyFindings
     from memfit.study.options import StudyOptions
 
 
@@ -175,6 +175,19 @@ def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None =
     from memfit.explain.study.explain import explain_study as explain
 
     return explain(study, quantity)
+
+
+@checked_options
+def explain_studies(studies: Sequence[Study], *, quantity: Literal["peak", "average"] | None = None) -> StudiesFindings:
+    """Explain studies side by side, and what differs between them when hyperparameters are held fixed.
+
+    >>> found = explain_studies([find_study("paper-mnist"), find_study("paper-cifar-10")])
+    >>> [findings.num_trials for findings in found.studies]
+    [11, 5]
+    """
+    from memfit.explain.study.several import explain_studies as explain
+
+    return explain(studies, quantity)
 
 
 @checked_options
