@@ -29,6 +29,7 @@ from memfit.api.reproduce import (
     write_reproduction,
 )
 from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
+from memfit.api.study_folders import end_trial, export_study, is_study, list_studies, nni_environment, stop_study
 
 __all__ = [
     "CommandResult",
@@ -46,20 +47,25 @@ __all__ = [
     "data_set_names",
     "diff_runs",
     "draw_study",
+    "end_trial",
     "examine_machine",
     "explain_run",
     "explain_study",
     "export_run",
+    "export_study",
     "fetch_data",
     "find_study",
     "fit_script",
     "fit_target",
     "fit_to_budget",
     "fitting_loop",
+    "is_study",
     "list_data",
     "list_reproductions",
+    "list_studies",
     "measure_command",
     "measure_run",
+    "nni_environment",
     "optimizer_bytes",
     "predict_peak",
     "read_grid",
@@ -75,6 +81,7 @@ __all__ = [
     "reproduce_optimizers",
     "resume_repeats",
     "run_study",
+    "stop_study",
     "use_working_instructions",
     "view_run",
     "write_grid",
