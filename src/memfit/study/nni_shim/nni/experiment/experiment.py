@@ -54,7 +54,7 @@ class Experiment:
         self._folder = None
         self._process = None
         self._is_viewed = False
-        self._was_stopped = False
+        self._ended_study = None
 
     # ---- starting and stopping --------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Experiment:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-        self._was_stopped = False
+        self._ended_study = None
         self._wait_for_start(first_error)
         self.port = port
         name = (self.config.experiment_name if self.config else None) or "N/A"
@@ -147,7 +147,6 @@ class Experiment:
             self.port = None
             return
         say("Stopping experiment, please wait...")
-        self._was_stopped = True
         os.kill(pid, signal.SIGTERM)
         while running_pid(self._folder) == pid:
             if self._process is not None and self._process.poll() is not None:
@@ -232,7 +231,12 @@ class Experiment:
     def _study(self):
         if self._folder is None:
             raise RuntimeError("the experiment was not started")
-        return read_study(self._folder)
+        has_ended = running_pid(self._folder) is None  # looked at first: what is read after the end is all there is
+        if self._ended_study is None or not has_ended:
+            study = read_study(self._folder)
+            self._ended_study = study if has_ended else None
+            return study
+        return self._ended_study
 
     def get_trial_job(self, trial_job_id):
         """One trial."""
