@@ -50,6 +50,7 @@ def cluster_for(wish: JobWish, log_folder: Path) -> SpecCluster:
         "worker_extra_args": ["--memory-limit", "0", *_resources(wish)],
         "log_directory": str(log_folder),
         "job_name": "memfit",
+        "scheduler_options": {"dashboard": False},
     }
     if wish.partition:
         common["queue"] = wish.partition
