@@ -2,7 +2,7 @@
 
 from nni.experiment import Experiment
 
-experiment = Experiment("local")
+experiment = Experiment("local", id="example")
 experiment.config.experiment_name = "example"
 experiment.config.trial_command = "python trial.py"
 experiment.config.trial_code_directory = "."

@@ -98,7 +98,7 @@ class Experiment:
         manifest.enter(self.id, self._folder, name, port)
         if run_mode is not RunMode.Detach:
             atexit.register(self.stop)
-        say(f"Every trial is measured: memfit study show {self._folder}")
+        say(f"Every trial is measured: memfit study show {_shown(self._folder)}")
 
     def _wait_for_start(self, first_error):
         deadline = time.monotonic() + START_SECONDS
@@ -136,7 +136,7 @@ class Experiment:
             else:
                 self._process.wait()
         status = self.get_status()
-        say(f"Experiment {self.id} is {status}: memfit study show {self._folder}")
+        say(f"Experiment {self.id} is {status}: memfit study show {_shown(self._folder)}")
         return status in ("DONE", "STOPPED")
 
     def stop(self):
@@ -192,7 +192,7 @@ class Experiment:
         experiment = _named(self)
         experiment.load_checkpoint()
         experiment._is_viewed = True
-        say(f"Experiment {experiment.id}: memfit study show {experiment._folder}")
+        say(f"Experiment {experiment.id}: memfit study show {_shown(experiment._folder)}")
         return experiment
 
     @classmethod
@@ -326,6 +326,12 @@ class Experiment:
         if running_pid(self._folder) is None:
             raise RuntimeError("the experiment does not run")
         send_request(self._folder, {"end_trial": trial_job_id, "reason": "it was ended by kill_trial_job"})
+
+
+def _shown(folder):
+    """A folder as one would type it here."""
+    near = os.path.relpath(folder)
+    return folder if near.startswith("..") else near
 
 
 def _is_valid(experiment_id):
