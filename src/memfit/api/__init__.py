@@ -40,6 +40,7 @@ from memfit.api.study import (
     read_study,
     run_study,
 )
+from memfit.api.study_folders import end_trial, is_study, list_studies, nni_environment, stop_study
 from memfit.records.notebook import use_html_maker
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "data_set_names",
     "diff_runs",
     "draw_study",
+    "end_trial",
     "examine_machine",
     "explain_run",
     "explain_studies",
@@ -70,11 +72,14 @@ __all__ = [
     "fit_target",
     "fit_to_budget",
     "fitting_loop",
+    "is_study",
     "list_data",
     "list_reproductions",
+    "list_studies",
     "measure_command",
     "measure_run",
     "metrics_text",
+    "nni_environment",
     "optimizer_bytes",
     "pipeline_chain",
     "plan_pipeline",
@@ -94,6 +99,7 @@ __all__ = [
     "reproduce_optimizers",
     "resume_repeats",
     "run_study",
+    "stop_study",
     "use_working_instructions",
     "view_run",
     "write_grid",

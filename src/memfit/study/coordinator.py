@@ -26,6 +26,7 @@ from memfit.errors import MemfitError, StorageError
 from memfit.job.network_size import known_size
 from memfit.records.figure import Figure
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
+from memfit.study.control import Request, take_requests
 from memfit.study.engine.engine import SearchEngine
 from memfit.study.folder import new_id
 from memfit.study.options import StudyOptions
@@ -69,6 +70,8 @@ class Coordinator:
     gpus: GpuPool
     watcher: StudyWatcher
     options: StudyOptions
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that every trial gets besides those of the process that runs it."""
     engine: SearchEngine = field(init=False)
     predictor: TrialPredictor = field(init=False)
     orders: dict[int, TrialOrder] = field(default_factory=dict)
@@ -111,11 +114,14 @@ class Coordinator:
     def _go_on(self) -> bool:
         """One round; False when there is nothing left to do."""
         self._obey()
+        self._answer_requests()
         self._fill()
         if not self.orders:
             return self._await_prediction()
         for news in self.runner.wait(WAIT_SECONDS):
             self._hear(news)
+        for trial_id, reason in self.engine.take_ends():
+            self._end_trial(trial_id, TrialEnd(kind="stopped early", reason=reason))
         self.watcher.tick(self.standing())
         return True
 
@@ -231,6 +237,7 @@ class Coordinator:
             profile=self.options.profile,
             live=self.watcher.has_line,
             predicted_peak=trial.predicted_peak,
+            environment=self.environment,
             run_folder=f"{name}/run",
         )
 
@@ -313,19 +320,54 @@ class Coordinator:
         if assessment.stop:
             self.runner.end(order.number, TrialEnd(kind="stopped early", reason=assessment.reason))
 
+    # ---- requests of other processes ------------------------------------------------------------------------------
+
+    def _answer_requests(self) -> None:
+        requests, refused = take_requests(self.folder)
+        for sentence in refused:
+            self._note(sentence)
+        for request in requests:
+            self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        if request.end_trial:
+            reason = request.reason or "it was ended by hand (memfit study stop --trial)"
+            if not self._end_trial(request.end_trial, TrialEnd(kind="cancelled", reason=reason)):
+                self._note(f"no trial {request.end_trial} runs, so none was ended")
+        asked = extent_of(self.settings)
+        wanted = StudyExtent(
+            max_trials=asked.max_trials if request.max_trials is None else request.max_trials,
+            max_seconds=asked.max_seconds if request.max_seconds is None else request.max_seconds,
+            concurrency=asked.concurrency if request.concurrency is None else request.concurrency,
+        )
+        if wanted != asked:
+            self._extend(wanted)
+
+    def _extend(self, wanted: StudyExtent) -> None:
+        """Go on with another number of trials, at a time or in all, or for longer."""
+        self.log.add(f"x{len(self.log.facts)}", "settings", wanted)
+        self.settings = msgspec.structs.replace(self.settings, **msgspec.structs.asdict(wanted))
+        self.engine.extend(self.settings)
+        self.runner.widen(wanted.concurrency)
+
+    def _end_trial(self, name: str, ending: TrialEnd) -> bool:
+        """End a running trial, by its id or its number; False when none of that name runs."""
+        found = [order for order in self.orders.values() if name in (order.trial_id, str(order.number))]
+        for order in found:
+            self.runner.end(order.number, ending)
+        return bool(found)
+
     # ---- telling --------------------------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
         """How far the study is."""
-        lessons = list(self.engine.history)
-        done = [lesson.trial for lesson in lessons if lesson.trial.is_finished]
         wanted = self._num_wanted()
         return Standing(
-            num_finished=sum(trial.was_run for trial in done),
+            num_finished=self.engine.history.num_ended_runs,
             num_wanted=wanted,
             num_running=len(self.orders),
             seconds=time.monotonic() - self._began,
-            seconds_left=self._seconds_left(done, wanted),
+            seconds_left=self._seconds_left(wanted),
             live=tuple(self.runner.live()),
             is_ending=self.was_interrupted,
         )
@@ -336,15 +378,14 @@ class Coordinator:
         known = [number for number in (self.settings.max_trials, num_points) if number is not None]
         return min(known) if known else None
 
-    def _seconds_left(self, done: list[TrialRecord], wanted: int | None) -> float | None:
+    def _seconds_left(self, wanted: int | None) -> float | None:
         """By the mean of the trials that ran, so many at a time; never more than the study may take."""
-        took = [trial.duration.value for trial in done if trial.was_run and trial.duration.value is not None]
-        most = self.settings.max_seconds
+        history, most = self.engine.history, self.settings.max_seconds
         by_clock = None if most is None else max(0.0, most - (time.monotonic() - self._began))
-        if not took or wanted is None:
+        if not history.num_timed or wanted is None:
             return by_clock
-        left = max(0, wanted - sum(trial.was_run for trial in done))
-        by_count = left * sum(took) / len(took) / self.settings.concurrency
+        left = max(0, wanted - history.num_ended_runs)
+        by_count = left * history.timed_seconds / history.num_timed / self.settings.concurrency
         return by_count if by_clock is None else min(by_count, by_clock)
 
     def _note(self, sentence: str) -> None:
