@@ -17,7 +17,7 @@ from memfit.api.measure import (
     read_run,
     use_working_instructions,
 )
-from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
+from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
 from memfit.api.report import export_run, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
@@ -62,6 +62,7 @@ __all__ = [
     "measure_run",
     "optimizer_bytes",
     "predict_peak",
+    "predict_ranks",
     "read_grid",
     "read_prediction",
     "read_run",

@@ -1,0 +1,95 @@
+"""Pipeline parallelism (`torch.distributed.pipelining`) of one rank alone (read in torch 2.13).
+
+A schedule begins with a vote over all stages on whether every one of them knows the shapes it will send and receive:
+the other stages vote as this one does. Where shapes are not given, a stage learns those of its input from the stage
+before, by an object that is sent; what such a stage sent in its own prediction is handed over (`RankFacts.mail`). The
+gradient of an output has the shape of that output.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as distributed
+
+from memfit.predict.ranks.torch_facts import NeedsRank, RankFacts
+
+VOTES = ("_warmup_forward_vote", "_warmup_backward_result")
+
+
+@contextlib.contextmanager
+def pipelining_on_fakes(facts: RankFacts) -> Iterator[None]:
+    """Within, a schedule runs although no other stage exists."""
+    from torch.distributed.pipelining.stage import PipelineStage, _PipelineStageBase
+
+    construct: Any = _PipelineStageBase.__init__
+
+    def constructed(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        facts.note_stage(self.group, self.stage_index, self.num_stages)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(_PipelineStageBase, "__init__", constructed))
+        for name in VOTES:
+            if hasattr(PipelineStage, name):
+                voted = _voting(getattr(PipelineStage, name))
+                stack.enter_context(patch.object(PipelineStage, name, voted))
+        if hasattr(PipelineStage, "_recv_meta"):
+            stack.enter_context(patch.object(PipelineStage, "_recv_meta", _receiving(facts)))
+            stack.enter_context(patch.object(PipelineStage, "_send_meta", _sending(facts)))
+        yield
+
+
+def _voting(original: Any) -> Any:
+    """A part of the vote in which every other stage says what this one says."""
+
+    def vote(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], bool):
+            self._memfit_vote = _vote_of(self, args[0])
+
+        def same(tensor: Any, *rest: Any, **others: Any) -> int:
+            tensor.fill_(self._memfit_vote)
+            return 0
+
+        with patch.object(distributed, "recv", same):
+            return original(self, *args, **kwargs)
+
+    return vote
+
+
+def _vote_of(stage: Any, has_backward: bool) -> int:
+    from torch.distributed.pipelining.stage import InferenceMode
+
+    return 0 if InferenceMode.needs_dynamic(stage._user_meta, has_backward) else 1
+
+
+def _receiving(facts: RankFacts) -> Any:
+    """Shapes from the stage before: as its own prediction sent them; of gradients: those of the outputs."""
+    from torch.distributed.pipelining.stage import _derive_grad_metas, _StageBackwardMeta
+
+    def receive(self: Any, src_stage: int) -> Any:
+        if src_stage > self.stage_index:
+            return _StageBackwardMeta(backward_metas=_derive_grad_metas(self._stage_meta.outputs))
+        sender = self._resolve_peer_global_rank(src_stage)
+        sent = facts.received_mail.get(f"{src_stage}>{self.stage_index}")
+        if sent is None:
+            raise NeedsRank(sender)
+        return pickle.loads(base64.b64decode(sent))
+
+    return receive
+
+
+def _sending(facts: RankFacts) -> Any:
+    def send(self: Any, meta: Any, dst_stage: int) -> None:
+        if dst_stage > self.stage_index:
+            packed = base64.b64encode(pickle.dumps(meta)).decode()
+            facts.mail[f"{self.stage_index}>{dst_stage}"] = packed
+
+    return send
+
+
