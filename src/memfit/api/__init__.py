@@ -17,6 +17,7 @@ from memfit.api.measure import (
     read_run,
     use_working_instructions,
 )
+from memfit.api.pipeline_run import run_pipeline
 from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
 from memfit.api.report import export_run, view_run, write_report
 from memfit.api.reproduce import (
@@ -75,6 +76,7 @@ __all__ = [
     "reproduce_offloading",
     "reproduce_optimizers",
     "resume_repeats",
+    "run_pipeline",
     "run_study",
     "use_working_instructions",
     "view_run",

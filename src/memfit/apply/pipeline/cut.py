@@ -10,6 +10,7 @@ which a later stage reads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,18 @@ class _Reads(TorchDispatchMode):
         if stage < self.stage and tensor is not self.sent:
             reader = self.inside[-1] if self.inside else "the model"
             shape = " x ".join(map(str, tensor.shape)) or "a number"
-            self.carried[f"the result of {maker} ({shape}), read in {reader} by {func}"] = None
+            self.carried[f"the result of {maker} ({shape}), read in {reader} by {func}{_own_line()}"] = None
+
+
+def _own_line() -> str:
+    """' at model.py:24': the innermost line that is neither torch's nor memfit's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not any(part in name for part in ("/torch/", "/memfit/", "<")):
+            return f" at {name.rpartition('/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _tensors_in(value: object) -> Iterator[torch.Tensor]:

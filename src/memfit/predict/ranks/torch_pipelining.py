@@ -12,37 +12,41 @@ import base64
 import contextlib
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as distributed
 
+from memfit.predict.child.after_import import after_import
 from memfit.predict.ranks.torch_facts import NeedsRank, RankFacts
 
+STAGE = "torch.distributed.pipelining.stage"
 VOTES = ("_warmup_forward_vote", "_warmup_backward_result")
 
 
 @contextlib.contextmanager
 def pipelining_on_fakes(facts: RankFacts) -> Iterator[None]:
-    """Within, a schedule runs although no other stage exists."""
-    from torch.distributed.pipelining.stage import PipelineStage, _PipelineStageBase
+    """Within, a schedule runs although no other stage exists; nothing is imported that the job does not import."""
+    with contextlib.ExitStack() as stack, after_import(STAGE, partial(_patch, stack, facts)):
+        yield
 
-    construct: Any = _PipelineStageBase.__init__
+
+def _patch(stack: contextlib.ExitStack, facts: RankFacts, module: Any) -> None:
+    stage, base = module.PipelineStage, module._PipelineStageBase
+    construct = base.__init__
 
     def constructed(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         facts.note_stage(self.group, self.stage_index, self.num_stages)
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(patch.object(_PipelineStageBase, "__init__", constructed))
-        for name in VOTES:
-            if hasattr(PipelineStage, name):
-                voted = _voting(getattr(PipelineStage, name))
-                stack.enter_context(patch.object(PipelineStage, name, voted))
-        if hasattr(PipelineStage, "_recv_meta"):
-            stack.enter_context(patch.object(PipelineStage, "_recv_meta", _receiving(facts)))
-            stack.enter_context(patch.object(PipelineStage, "_send_meta", _sending(facts)))
-        yield
+    stack.enter_context(patch.object(base, "__init__", constructed))
+    for name in VOTES:
+        if hasattr(stage, name):
+            stack.enter_context(patch.object(stage, name, _voting(getattr(stage, name))))
+    if hasattr(stage, "_recv_meta"):
+        stack.enter_context(patch.object(stage, "_recv_meta", _receiving(facts)))
+        stack.enter_context(patch.object(stage, "_send_meta", _sending(facts)))
 
 
 def _voting(original: Any) -> Any:
@@ -70,9 +74,10 @@ def _vote_of(stage: Any, has_backward: bool) -> int:
 
 def _receiving(facts: RankFacts) -> Any:
     """Shapes from the stage before: as its own prediction sent them; of gradients: those of the outputs."""
-    from torch.distributed.pipelining.stage import _derive_grad_metas, _StageBackwardMeta
 
     def receive(self: Any, src_stage: int) -> Any:
+        from torch.distributed.pipelining.stage import _derive_grad_metas, _StageBackwardMeta
+
         if src_stage > self.stage_index:
             return _StageBackwardMeta(backward_metas=_derive_grad_metas(self._stage_meta.outputs))
         sender = self._resolve_peer_global_rank(src_stage)
