@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -96,9 +97,7 @@ def sequence_parallel(model: nn.Module) -> nn.Module:
             "down": RowwiseParallel(output_layouts=Shard(0), use_local_output=False),
         }
         parallelize_module(layer, mesh, plan)  # pyright: ignore[reportArgumentType]
-    inputs = PrepareModuleInput(
-        input_layouts=Replicate(), desired_input_layouts=Shard(0), use_local_output=False
-    )
+    inputs = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(0), use_local_output=False)
     parallelize_module(model, mesh, inputs)
     parallelize_module(model.head, mesh, ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()))  # pyright: ignore[reportArgumentType]
     return model
@@ -131,7 +130,7 @@ def train_pipeline(way: str, num_steps: int, static: bool) -> None:
     example = torch.zeros(micro, WIDTH, requires_grad=True)
     blocks = BLOCKS // num_stages
     modules = [nn.Sequential(*[Block(WIDTH) for _ in range(blocks)]) for _ in own]
-    shapes = {"input_args": (example,), "output_args": (example,)} if static else {}
+    shapes: Any = {"input_args": (example,), "output_args": (example,)} if static else {}
     stages = [
         PipelineStage(module, index, num_stages, torch.device("cpu"), **shapes)
         for module, index in zip(modules, own, strict=True)

@@ -1,4 +1,4 @@
-"""Is the predicted tensor peak of every rank that of real processes? Real gloo runs of 2 and 4 ranks beside predictions.
+"""Is the predicted tensor peak of every rank that of real processes? Real gloo runs beside predictions.
 
     python -m benchmarks.pipeline.ranks [--ranks 2 4] [--only 1f1b] [--dynamic]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,15 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
+    from memfit.records.figure import Figure, Source
     from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
     from memfit.records.prediction import Prediction
 
-WORKER = Path(__file__).with_name("pipeline_worker.py")
+WORKER = Path(__file__).with_name("torch_pipeline_worker.py")
 LOOK_SECONDS = 0.1
 LEAVE_SECONDS = 3.0
 """How long ranks may take to end by themselves once another one has died."""
@@ -112,7 +114,7 @@ def _run_in(folder: Path, order: PipelineOrder, predicted: bool, most_seconds: f
     losses = next((result.losses for result in results.values() if result.losses), ())
     return PipelineRun(
         order=order, ranks=ranks, losses=losses, total_seconds=time.monotonic() - started,
-        command=f"torchrun --nproc-per-node {order.num_ranks} -m memfit.api.pipeline_worker FOLDER",
+        command=f"torchrun --nproc-per-node {order.num_ranks} -m memfit.api.torch_pipeline_worker FOLDER",
     )  # fmt: skip
 
 
@@ -164,7 +166,7 @@ def _start(folder: Path, order: PipelineOrder) -> list[_RankProcess]:
         log = folder / f"rank-{rank}.log"
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "memfit.api.pipeline_worker", str(folder)], env=variables, stdout=output,
+                [sys.executable, "-m", "memfit.api.torch_pipeline_worker", str(folder)], env=variables, stdout=output,
                 stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_the_parent,
             )  # fmt: skip
         found.append(_RankProcess(rank=rank, process=process, log=log, started=time.monotonic()))
@@ -203,10 +205,8 @@ def _end(processes: list[_RankProcess]) -> None:
     """Nothing of a run survives it."""
     for each in processes:
         each.was_ended = each.process.poll() is None
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(each.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         each.process.wait()
 
 
@@ -242,7 +242,7 @@ def _outcome(
     )
 
 
-def _figure(value: float | None, unit: str, source: Any, reason: str) -> Any:
+def _figure(value: float | None, unit: Literal["bytes", "seconds"], source: Source, reason: str) -> Figure:
     from memfit.records.figure import Figure
 
     if value is None:
@@ -250,7 +250,7 @@ def _figure(value: float | None, unit: str, source: Any, reason: str) -> Any:
     return Figure(value=value, unit=unit, source=source)
 
 
-def _median(result: RankResult | None) -> Any:
+def _median(result: RankResult | None) -> Figure:
     seconds = () if result is None else result.step_seconds[1:] or result.step_seconds
     return _figure(statistics.median(seconds) if seconds else None, "seconds", "measured", "the rank did not end")
 

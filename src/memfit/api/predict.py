@@ -56,7 +56,8 @@ def predict_peak(
     options = PredictOptions(
         device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, probes=probes,
         allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep, fit_batch=fit_batch,
-        lengths=lengths, ranks=ranks, rank=rank, shard=shard, engine=engine, show_output=show_output, most_seconds=most_seconds,
+        lengths=lengths, ranks=ranks, rank=rank, shard=shard, engine=engine, show_output=show_output,
+        most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
     return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)
@@ -64,10 +65,10 @@ def predict_peak(
 
 @checked_options
 def predict_ranks(
-    target: str | Callable[..., Any],
+    target: str | Callable[..., object],
     *,
     ranks: int,
-    settings: Mapping[str, Any] | Sequence[str] = (),
+    settings: Mapping[str, object] | Sequence[str] = (),
     arguments: Sequence[str] = (),
     device: str = "cpu",
     memory: str | None = None,

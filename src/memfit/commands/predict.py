@@ -14,17 +14,16 @@ from memfit.records.prediction import Prediction
 from memfit.records.ranks import RankPredictions
 
 
-
 class Rank(click.ParamType):
     """A number, or 'all'."""
 
     name = "rank"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if isinstance(value, int) or value == "all":
+        if isinstance(value, int):
             return value
-        if isinstance(value, str) and value.isdigit():
-            return int(value)
+        if isinstance(value, str) and (value == "all" or value.isdigit()):
+            return value if value == "all" else int(value)
         raise UsageError(f"{value!r} is no rank", hint="--rank 0, --rank 1, ... or --rank all")
 
 

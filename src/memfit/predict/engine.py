@@ -74,7 +74,7 @@ class Traced:
     probe_seconds: float
     host_peak_bytes: int
     num_operators: int
-    evidence: RankEvidence = RankEvidence()
+    evidence: RankEvidence = field(default_factory=RankEvidence)
     """What the rank's number decided."""
 
 

@@ -78,10 +78,10 @@ def predict(
 
 
 def predict_ranks(
-    target: str | Callable[..., Any],
+    target: str | Callable[..., object],
     options: PredictOptions,
     *,
-    settings: Mapping[str, Any] | tuple[str, ...] = (),
+    settings: Mapping[str, object] | tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
     tell: Callable[[str], None] | None = None,

@@ -12,7 +12,7 @@ class PipelineOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     target: str
     """As `memfit predict` takes it: FILE:function, or a built-in workload."""
-    settings: dict[str, int | float | str | bool] = {}
+    settings: dict[str, bool | int | float | str | None] = {}
     starts: tuple[str, ...]
     """The first module of every stage but the first, as in `model.named_modules()`."""
     ranks: tuple[int, ...]

@@ -103,7 +103,7 @@ def test_what_crosses_a_cut_is_refused_by_name(habit: dict[str, bool], words: st
 def test_a_cut_in_another_order_or_at_no_module_is_refused():
     with pytest.raises(UsageError, match="one after another"):
         find_stages(Net(), ["blocks.2", "blocks.1"], batch())
-    with pytest.raises(UsageError, match="no module blocks.9"):
+    with pytest.raises(UsageError, match=r"no module blocks\.9"):
         find_stages(Net(), ["blocks.9"], batch())
 
 

@@ -19,6 +19,9 @@ from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape, Stag
 from memfit.records.ranks import named_ranks
 
 
+torch = pytest.importorskip("torch")
+
+
 def mesh(*shape: int) -> Mesh:
     count = 1
     for size in shape:
@@ -28,7 +31,6 @@ def mesh(*shape: int) -> Mesh:
 
 @given(st.integers(0, 40), st.integers(1, 12))
 def test_the_parts_of_all_ranks_are_those_that_torch_cuts(rows: int, num_ranks: int):
-    torch = pytest.importorskip("torch")
     sharded = ShardedShape(mesh=mesh(num_ranks), split=(0,), shape=(rows, 3))
     ours = [local_shape(sharded, rank) for rank in range(num_ranks)]
     torchs = [tuple(part.shape) for part in torch.empty(rows, 3).chunk(num_ranks)]
@@ -69,7 +71,7 @@ class Job:
     """Ranks whose events are known."""
 
     digests: dict[int, str]
-    evidence: RankEvidence = RankEvidence()
+    evidence: RankEvidence = field(default_factory=RankEvidence)
     needs: dict[int, int] = field(default_factory=dict)
     run_ranks: list[int] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ which a later stage reads.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +68,9 @@ class _Reads(TorchDispatchMode):
         self._names = {id(tensor): name for name, tensor in named.items()}
         self._made: dict[int, tuple[torch.Tensor, int, str]] = {id(given): (given, 0, "nothing: it is the input")}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         for tensor in _tensors_in((args, kwargs or {})):
             self._note_read(tensor, func)
         result = func(*args, **(kwargs or {}))
@@ -76,7 +78,7 @@ class _Reads(TorchDispatchMode):
             self._made.setdefault(id(tensor), (tensor, self.stage, self.inside[-1] if self.inside else "the model"))
         return result
 
-    def _note_read(self, tensor: torch.Tensor, func: Any) -> None:
+    def _note_read(self, tensor: torch.Tensor, func: object) -> None:
         name = self._names.get(id(tensor))
         if name is not None:
             self.readers[name].add(self.stage)
@@ -116,7 +118,7 @@ def find_stages(model: nn.Module, starts: Sequence[str], micro_batch: torch.Tens
     reads = _Reads(named, inputs[0])
     is_start = {module: index for index, module in enumerate(modules, start=1)}
 
-    def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(path: str, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         reads.inside.append(path or "the model")
         index = is_start.get(module, 0)
         if index:
@@ -136,7 +138,9 @@ def find_stages(model: nn.Module, starts: Sequence[str], micro_batch: torch.Tens
         stack.enter_context(reads)
         output = functional_call(model, named, (inputs[0],), tie_weights=False)
     if reads.stage != len(starts):
-        raise UsageError("the model never came to this stage", found=starts[reads.stage], hint="cut at modules it calls")
+        raise UsageError(
+            "the model never came to this stage", found=starts[reads.stage], hint="cut at modules it calls"
+        )
     _refuse_carried(reads.carried, starts)
     _refuse_shared(model, reads.readers, starts)
     return StageParts(
@@ -193,11 +197,11 @@ class StageModule(nn.Module):
         starts, index = self._parts.starts, self._index
         with_grad = torch.is_grad_enabled()
 
-        def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def begin(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
             torch.set_grad_enabled(with_grad)
             return put_in(args, kwargs, received, starts[index - 1])
 
-        def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def leave(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             raise _Left(sent_tensor(args, kwargs, starts[index]))
 
         model = self._model[0]
@@ -213,7 +217,7 @@ class StageModule(nn.Module):
             yield self._parts.inputs[0]
 
 
-def _hook(stack: ExitStack, module: nn.Module, hook: Any) -> None:
+def _hook(stack: ExitStack, module: nn.Module, hook: Callable[..., object]) -> None:
     stack.callback(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True).remove)
 
 
@@ -245,7 +249,7 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
 
-def sent_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> torch.Tensor:
+def sent_tensor(args: tuple[object, ...], kwargs: dict[str, object], name: str) -> torch.Tensor:
     """The one tensor that a stage is given; whatever else it is given must not be a tensor."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     if not tensors:
@@ -254,8 +258,8 @@ def sent_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tor
 
 
 def put_in(
-    args: tuple[Any, ...], kwargs: dict[str, Any], received: torch.Tensor, name: str
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args: tuple[object, ...], kwargs: dict[str, object], received: torch.Tensor, name: str
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments with the received tensor in the place of their first one; other tensors are refused by name."""
     first = sent_tensor(args, kwargs, name)
     others = [f"argument {place}" for place, value in enumerate(args) if _is_meta(value) and value is not first]

@@ -37,7 +37,8 @@ def make_stages(model: torch.nn.Module, parts: StageParts, own: Sequence[int], d
     return [
         PipelineStage(
             StageModule(model, parts, index), index, parts.num_stages, torch.device(device),
-            input_args=(_example(parts.inputs[index], index > 0),), output_args=(_example(_output_of(parts, index), True),),
+            input_args=(_example(parts.inputs[index], index > 0),),
+            output_args=(_example(_output_of(parts, index), True),),
         )
         for index in own
     ]  # fmt: skip

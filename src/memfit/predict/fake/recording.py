@@ -28,9 +28,9 @@ from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
 from memfit.predict.observe.log import TraceLog
 from memfit.predict.observe.places import Places
-from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.observe.tracker import Signer, Tracker, tensors_in
 from memfit.predict.observe.work import WorkCounter
+from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.records.prediction import Assumption
 
 

@@ -1,4 +1,4 @@
-"""Evidence of what a rank's number decides in its job: sharded shapes, pipeline stages, groups, lines that ask; data."""
+"""Evidence of what a rank's number decides in its job: sharded shapes, stages, groups, lines that ask for it."""
 
 from __future__ import annotations
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 from unittest.mock import patch
 
+import torch
 import torch.distributed as distributed
 
 from memfit.predict.child.after_import import after_import
@@ -25,6 +27,19 @@ STAGE = "torch.distributed.pipelining.stage"
 VOTES = ("_warmup_forward_vote", "_warmup_backward_result")
 
 
+class TorchStage(Protocol):
+    """What is asked of torch's stage."""
+
+    group: distributed.ProcessGroup | None
+    stage_index: int
+    num_stages: int
+    _user_meta: Any
+    _stage_meta: Any
+    _memfit_vote: int
+
+    def _resolve_peer_global_rank(self, stage: int) -> int: ...
+
+
 @contextlib.contextmanager
 def pipelining_on_fakes(facts: RankFacts) -> Iterator[None]:
     """Within, a schedule runs although no other stage exists; nothing is imported that the job does not import."""
@@ -32,11 +47,11 @@ def pipelining_on_fakes(facts: RankFacts) -> Iterator[None]:
         yield
 
 
-def _patch(stack: contextlib.ExitStack, facts: RankFacts, module: Any) -> None:
+def _patch(stack: contextlib.ExitStack, facts: RankFacts, module: ModuleType) -> None:
     stage, base = module.PipelineStage, module._PipelineStageBase
     construct = base.__init__
 
-    def constructed(self: Any, *args: Any, **kwargs: Any) -> None:
+    def constructed(self: TorchStage, *args: object, **kwargs: object) -> None:
         construct(self, *args, **kwargs)
         facts.note_stage(self.group, self.stage_index, self.num_stages)
 
@@ -49,14 +64,14 @@ def _patch(stack: contextlib.ExitStack, facts: RankFacts, module: Any) -> None:
         stack.enter_context(patch.object(stage, "_send_meta", _sending(facts)))
 
 
-def _voting(original: Any) -> Any:
+def _voting(original: Callable[..., object]) -> Callable[..., object]:
     """A part of the vote in which every other stage says what this one says."""
 
-    def vote(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def vote(self: TorchStage, *args: object, **kwargs: object) -> object:
         if args and isinstance(args[0], bool):
             self._memfit_vote = _vote_of(self, args[0])
 
-        def same(tensor: Any, *rest: Any, **others: Any) -> int:
+        def same(tensor: torch.Tensor, *rest: object, **others: object) -> int:
             tensor.fill_(self._memfit_vote)
             return 0
 
@@ -66,17 +81,17 @@ def _voting(original: Any) -> Any:
     return vote
 
 
-def _vote_of(stage: Any, has_backward: bool) -> int:
-    from torch.distributed.pipelining.stage import InferenceMode
+def _vote_of(stage: TorchStage, has_backward: bool) -> int:
+    from torch.distributed.pipelining._utils import InferenceMode
 
     return 0 if InferenceMode.needs_dynamic(stage._user_meta, has_backward) else 1
 
 
-def _receiving(facts: RankFacts) -> Any:
+def _receiving(facts: RankFacts) -> Callable[[TorchStage, int], object]:
     """Shapes from the stage before: as its own prediction sent them; of gradients: those of the outputs."""
 
-    def receive(self: Any, src_stage: int) -> Any:
-        from torch.distributed.pipelining.stage import _derive_grad_metas, _StageBackwardMeta
+    def receive(self: TorchStage, src_stage: int) -> object:
+        from torch.distributed.pipelining._utils import _derive_grad_metas, _StageBackwardMeta
 
         if src_stage > self.stage_index:
             return _StageBackwardMeta(backward_metas=_derive_grad_metas(self._stage_meta.outputs))
@@ -89,12 +104,10 @@ def _receiving(facts: RankFacts) -> Any:
     return receive
 
 
-def _sending(facts: RankFacts) -> Any:
-    def send(self: Any, meta: Any, dst_stage: int) -> None:
+def _sending(facts: RankFacts) -> Callable[[TorchStage, object, int], None]:
+    def send(self: TorchStage, meta: object, dst_stage: int) -> None:
         if dst_stage > self.stage_index:
             packed = base64.b64encode(pickle.dumps(meta)).decode()
             facts.mail[f"{self.stage_index}>{dst_stage}"] = packed
 
     return send
-
-

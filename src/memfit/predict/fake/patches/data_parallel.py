@@ -41,20 +41,21 @@ class _RealIntegers(TorchDispatchMode):
 @contextlib.contextmanager
 def data_parallel_on_fakes() -> Iterator[None]:
     """Within, DDP runs with its own reducer."""
-    rebuild: Any = distributed.Reducer._rebuild_buckets
-    before_forward = data_parallel.DistributedDataParallel._pre_forward
+    reducer_class: Any = vars(distributed)["Reducer"]
+    rebuild = reducer_class._rebuild_buckets
+    before_forward: Any = data_parallel.DistributedDataParallel._pre_forward
 
     def rebuilt(reducer: object) -> object:
         with _RealIntegers():
             return rebuild(reducer)
 
-    def with_own_sums(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_own_sums(self: data_parallel.DistributedDataParallel, *args: object, **kwargs: object) -> object:
         if not self._comm_hooks:
             self.register_comm_hook(None, _take_itself)
         return before_forward(self, *args, **kwargs)
 
     with (
-        patch.object(distributed.Reducer, "_rebuild_buckets", rebuilt),
+        patch.object(reducer_class, "_rebuild_buckets", rebuilt),
         patch.object(data_parallel.DistributedDataParallel, "_pre_forward", with_own_sums),
         patch.object(data_parallel, "_verify_param_shape_across_processes", _agreed),
     ):

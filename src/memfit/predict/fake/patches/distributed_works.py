@@ -8,7 +8,7 @@ schedules: 7 to 8 % of the peak). The methods of the process group are wrapped (
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -16,13 +16,14 @@ import torch
 import torch.distributed as distributed
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memfit.predict.ranks.torch_collective_values import ALIKE, RULES, Known, Result, is_followed, received
 from memfit.predict.observe.known_values import assume, keep_shadow, shadow_of
-from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.ranks.torch_collective_values import ALIKE, RULES, Known, Result, is_followed, received
+from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_works import OwningWork
 
 Note = Callable[[str, str], None]
+Rule = Callable[..., Iterable[Result]]
 
 
 NO_TENSORS = ("barrier",)
@@ -43,8 +44,8 @@ def owning_works(note: Note, facts: RankFacts) -> Iterator[None]:
         yield
 
 
-def _owning(original: Any, rule: Any, note: Note, facts: RankFacts) -> Any:
-    def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+def _owning(original: Callable[..., object], rule: Rule | None, note: Note, facts: RankFacts) -> Callable[..., object]:
+    def call(group: distributed.ProcessGroup, *args: object, **kwargs: object) -> object:
         facts.note_communicator(group)
         results = _found(rule, group, args, kwargs)
         work = original(group, *args, **kwargs)
@@ -56,7 +57,7 @@ def _owning(original: Any, rule: Any, note: Note, facts: RankFacts) -> Any:
 
 
 def _found(
-    rule: Any, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    rule: Rule | None, group: distributed.ProcessGroup, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
     """The targets of a collective and their values; None where a source is unknown, or too large to be followed."""
     if rule is received:
@@ -90,22 +91,22 @@ def _put(results: list[tuple[torch.Tensor, torch.Tensor | None]], size: int, not
 # ---- objects --------------------------------------------------------------------------------------------------------
 
 
-def _objects(note: Note) -> dict[str, Any]:
+def _objects(note: Note) -> dict[str, Callable[..., None]]:
     """Python objects that ranks exchange: all ranks send the same."""
 
-    def all_gather(object_list: list[Any], obj: object, group: object = None) -> None:
+    def all_gather(object_list: list[object], obj: object, group: object = None) -> None:
         note("ranks", ALIKE)
         object_list[:] = [obj] * len(object_list)
 
-    def gather(obj: object, object_gather_list: list[Any] | None = None, *args: object, **kwargs: object) -> None:
+    def gather(obj: object, object_gather_list: list[object] | None = None, *args: object, **kwargs: object) -> None:
         note("ranks", ALIKE)
         if object_gather_list is not None:
             object_gather_list[:] = [obj] * len(object_gather_list)
 
-    def broadcast(object_list: list[Any], *args: object, **kwargs: object) -> None:
+    def broadcast(object_list: list[object], *args: object, **kwargs: object) -> None:
         note("ranks", ALIKE)
 
-    def scatter(outputs: list[Any], inputs: list[Any] | None = None, *args: object, **kwargs: object) -> None:
+    def scatter(outputs: list[object], inputs: list[object] | None = None, *args: object, **kwargs: object) -> None:
         note("ranks", ALIKE)
         if inputs:
             outputs[0] = inputs[distributed.get_rank() % len(inputs)]

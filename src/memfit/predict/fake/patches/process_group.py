@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.patches.data_parallel import data_parallel_on_fakes
 from memfit.predict.fake.patches.distributed_works import owning_works
-from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
-from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.environment import Ranks, environment_of
+from memfit.predict.ranks.torch_facts import RankFacts
+from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
 from memfit.predict.sandbox.processes import variables_set
 
 Note = Callable[[str, str], None]
@@ -34,9 +34,9 @@ def _shapes_worked_out_unseen() -> Iterator[None]:
     """A sharded tensor works out shapes on fake tensors of full size, which are no memory: keep them out of the log."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    original = ShardingPropagator._propagate_tensor_meta_non_cached
+    original: Any = ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def unseen(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def unseen(self: ShardingPropagator, *args: object, **kwargs: object) -> object:
         with _disable_current_modes():
             return original(self, *args, **kwargs)
 
@@ -51,15 +51,17 @@ def pretending_ranks(ranks: Ranks, note: Note, facts: RankFacts) -> Iterator[Non
         yield
         return
 
-    def join(*args: Any, **kwargs: Any) -> None:
+    def join(*args: object, world_size: int | None = None, **kwargs: object) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        size = ranks.count if ranks.count > 1 else max(kwargs.get("world_size", 1) or 1, 1)
+        size = ranks.count if ranks.count > 1 else max(world_size or 1, 1)
         note("ranks", f"the process group is rank {ranks.rank} of {size}, without the others (--ranks)")
         with _disable_current_modes():
             original("fake", rank=ranks.rank, world_size=size, store=FakeStore())
 
-    def spawn(function: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> None:
+    def spawn(
+        function: Callable[..., None], args: tuple[object, ...] = (), nprocs: int = 1, *rest: object, **kwargs: object
+    ) -> None:
         index = ranks.rank % max(nprocs, 1)
         note("ranks", f"of {nprocs} spawned processes number {index} was run, in this one")
         function(index, *args)

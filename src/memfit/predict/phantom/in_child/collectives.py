@@ -17,6 +17,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as distributed
 
+from memfit.predict.observe.places import tensors_anywhere
+from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.ranks.torch_collective_values import (
     ALIKE,
     RULES,
@@ -27,8 +29,6 @@ from memfit.predict.ranks.torch_collective_values import (
     is_followed,
     reduced,
 )
-from memfit.predict.observe.places import tensors_anywhere
-from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_works import OwningWork
 

@@ -1,6 +1,6 @@
 """Process of one rank of `memfit pipeline --run`; also started by `torchrun`.
 
-    torchrun --nproc-per-node 4 -m memfit.api.pipeline_worker FOLDER
+    torchrun --nproc-per-node 4 -m memfit.api.torch_pipeline_worker FOLDER
 
 FOLDER holds order.json; what the rank found is left there as rank-R.json, and rank-R.step while it runs. Everything
 that a run needs of torchrun are its variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
