@@ -18,7 +18,6 @@ from memfit.predict.ranks.every_rank import RankRun, RankRuns, predict_every_ran
 from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape, StageFact
 from memfit.records.ranks import named_ranks
 
-
 torch = pytest.importorskip("torch")
 
 
