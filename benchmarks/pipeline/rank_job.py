@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 WIDTH, BLOCKS, BATCH = 256, 8, 512
+DEVICE = os.environ.get("RANK_JOB_DEVICE", "cpu")
 
 
 class Block(nn.Module):
@@ -61,7 +62,7 @@ def fully_sharded(model: nn.Module) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in model.layers:  # pyright: ignore[reportGeneralTypeIssues]
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -72,7 +73,7 @@ def tensor_parallel(model: nn.Module) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in model.layers:  # pyright: ignore[reportGeneralTypeIssues]
         parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
@@ -89,7 +90,7 @@ def sequence_parallel(model: nn.Module) -> nn.Module:
         parallelize_module,
     )
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in model.layers:  # pyright: ignore[reportGeneralTypeIssues]
         plan = {
             "norm": SequenceParallel(sequence_dim=0),
@@ -127,19 +128,19 @@ def train_pipeline(way: str, num_steps: int, static: bool) -> None:
     if way in V_SHAPED:
         own = [rank, num_stages - 1 - rank]
     micro = BATCH // num_micro_batches
-    example = torch.zeros(micro, WIDTH, requires_grad=True)
+    example = torch.zeros(micro, WIDTH, requires_grad=True, device=DEVICE)
     blocks = BLOCKS // num_stages
-    modules = [nn.Sequential(*[Block(WIDTH) for _ in range(blocks)]) for _ in own]
+    modules = [nn.Sequential(*[Block(WIDTH) for _ in range(blocks)]).to(DEVICE) for _ in own]
     shapes: Any = {"input_args": (example,), "output_args": (example,)} if static else {}
     stages = [
-        PipelineStage(module, index, num_stages, torch.device("cpu"), **shapes)
+        PipelineStage(module, index, num_stages, torch.device(DEVICE), **shapes)
         for module, index in zip(modules, own, strict=True)
     ]
     schedule_class = getattr(pipelining.schedules, name)
     schedule = schedule_class(stages[0] if per_rank == 1 else stages, num_micro_batches, loss_fn=loss_of)
     parameters = [parameter for module in modules for parameter in module.parameters()]
     optimizer = torch.optim.Adam(parameters)
-    x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
+    x, target = torch.randn(BATCH, WIDTH, device=DEVICE), torch.randn(BATCH, WIDTH, device=DEVICE)
     for _ in range(num_steps):
         losses: list[torch.Tensor] = []
         arguments = (x,) if 0 in own else ()
@@ -150,10 +151,10 @@ def train_pipeline(way: str, num_steps: int, static: bool) -> None:
 
 def train(way: str, num_steps: int) -> None:
     """A model under one kind of data or tensor parallelism."""
-    model = WAYS[way](Net())
+    model = WAYS[way](Net().to(DEVICE))
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(num_steps):
-        x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
+        x, target = torch.randn(BATCH, WIDTH, device=DEVICE), torch.randn(BATCH, WIDTH, device=DEVICE)
         loss = loss_of(model(x), target)
         loss.backward()
         optimizer.step()
@@ -167,7 +168,9 @@ def main() -> None:
     parser.add_argument("--num-steps", type=int, default=3)
     parser.add_argument("--dynamic", action="store_true", help="let the stages of a pipeline find their shapes out")
     arguments = parser.parse_args()
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if DEVICE == "cpu" else "nccl")
+    if DEVICE != "cpu":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(int(os.environ["RANK"]))
     if arguments.way in SCHEDULES:
         train_pipeline(arguments.way, arguments.num_steps, not arguments.dynamic)
