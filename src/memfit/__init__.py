@@ -31,6 +31,7 @@ _HOME_OF_NAME = {
     "optimizer_bytes": "memfit.api",
     "plan_pipeline": "memfit.api",
     "predict_peak": "memfit.api",
+    "predict_ranks": "memfit.api",
     "read_grid": "memfit.api",
     "read_prediction": "memfit.api",
     "read_record": "memfit.api",
@@ -41,6 +42,7 @@ _HOME_OF_NAME = {
     "reproduce_hyperparameters": "memfit.api",
     "reproduce_offloading": "memfit.api",
     "reproduce_optimizers": "memfit.api",
+    "run_pipeline": "memfit.api",
     "run_study": "memfit.api",
     "write_report": "memfit.api",
 }
@@ -67,6 +69,7 @@ __all__ = [
     "optimizer_bytes",
     "plan_pipeline",
     "predict_peak",
+    "predict_ranks",
     "read_grid",
     "read_prediction",
     "read_record",
@@ -77,6 +80,7 @@ __all__ = [
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
+    "run_pipeline",
     "run_study",
     "write_report",
 ]
@@ -102,6 +106,7 @@ if TYPE_CHECKING:
         optimizer_bytes,
         plan_pipeline,
         predict_peak,
+        predict_ranks,
         read_grid,
         read_prediction,
         read_record,
@@ -112,6 +117,7 @@ if TYPE_CHECKING:
         reproduce_hyperparameters,
         reproduce_offloading,
         reproduce_optimizers,
+        run_pipeline,
         run_study,
         write_report,
     )

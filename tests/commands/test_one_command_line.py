@@ -34,6 +34,7 @@ MEANINGS = {
     "--repeat": "how often each is run",
     "--concurrency": "how many at a time",
     "--ranks": "how many ranks",
+    "--rank": "which of them",
     "--threads": "how many threads",
     "--points": "how many budgets of a curve",
     "--seed": "of random choices",

@@ -19,7 +19,8 @@ from memfit.api.measure import (
     use_working_instructions,
 )
 from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
-from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
+from memfit.api.pipeline_run import run_pipeline
+from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
 from memfit.api.report import export_run, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
@@ -84,6 +85,7 @@ __all__ = [
     "pipeline_chain",
     "plan_pipeline",
     "predict_peak",
+    "predict_ranks",
     "read_grid",
     "read_pipeline",
     "read_prediction",
@@ -98,6 +100,7 @@ __all__ = [
     "reproduce_offloading",
     "reproduce_optimizers",
     "resume_repeats",
+    "run_pipeline",
     "run_study",
     "stop_study",
     "use_working_instructions",

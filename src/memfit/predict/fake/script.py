@@ -62,7 +62,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         recording.running(),
         _pretending(recording, chooser),
         counter.listening(),
-        pretending_ranks(request.options.ranks, note),
+        pretending_ranks(request.options.this_rank, note, recording.facts),
         files.guarding(),
         ScratchFinder(files).asked_last(),
         shared.standing_in(),
