@@ -18,7 +18,7 @@ from memfit.api.measure import (
     use_working_instructions,
 )
 from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
-from memfit.api.report import export_run, view_run, write_report
+from memfit.api.report import export_run, report_folder, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,
@@ -28,6 +28,7 @@ from memfit.api.reproduce import (
     reproduce_optimizers,
     write_reproduction,
 )
+from memfit.api.serve import serve_folder
 from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
 
 __all__ = [
@@ -69,12 +70,14 @@ __all__ = [
     "repeat_commands",
     "repeat_runs",
     "replay_snapshot",
+    "report_folder",
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
     "resume_repeats",
     "run_study",
+    "serve_folder",
     "use_working_instructions",
     "view_run",
     "write_grid",
