@@ -21,7 +21,7 @@ from memfit.api.measure import (
 from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
 from memfit.api.pipeline_run import run_pipeline
 from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
-from memfit.api.report import export_run, view_run, write_report
+from memfit.api.report import export_run, report_folder, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,
@@ -31,6 +31,7 @@ from memfit.api.reproduce import (
     reproduce_optimizers,
     write_reproduction,
 )
+from memfit.api.serve import serve_folder
 from memfit.api.study import (
     StudyFollower,
     StudyRun,
@@ -95,6 +96,7 @@ __all__ = [
     "repeat_commands",
     "repeat_runs",
     "replay_snapshot",
+    "report_folder",
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
@@ -102,6 +104,7 @@ __all__ = [
     "resume_repeats",
     "run_pipeline",
     "run_study",
+    "serve_folder",
     "stop_study",
     "use_working_instructions",
     "view_run",

@@ -21,6 +21,8 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "measure": "Run a command and measure its memory exactly.",
         "attach": "Measure a program that is already running.",
         "show": "Show a run: summary, picture, page; or a study.",
+        "serve": "Show records in the browser: runs, studies, plans, snapshots.",
+        "report": "Write that page as one file that works offline.",
         "diff": "Compare two runs: do they differ by more than the noise?",
         "export": "Write a run or study for TensorBoard, Perfetto, Prometheus, CSV.",
         "replay": "Replay a CUDA memory snapshot, under other settings too.",
