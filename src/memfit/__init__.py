@@ -37,6 +37,7 @@ _HOME_OF_NAME = {
     "reproduce_hyperparameters": "memfit.api",
     "reproduce_offloading": "memfit.api",
     "reproduce_optimizers": "memfit.api",
+    "reproduce_pipelining": "memfit.api",
     "run_study": "memfit.api",
     "write_report": "memfit.api",
 }
@@ -69,6 +70,7 @@ __all__ = [
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
+    "reproduce_pipelining",
     "run_study",
     "write_report",
 ]
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
         reproduce_hyperparameters,
         reproduce_offloading,
         reproduce_optimizers,
+        reproduce_pipelining,
         run_study,
         write_report,
     )

@@ -27,6 +27,7 @@ from memfit.api.reproduce import (
     reproduce_hyperparameters,
     reproduce_offloading,
     reproduce_optimizers,
+    reproduce_pipelining,
     write_reproduction,
 )
 from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
@@ -77,6 +78,7 @@ __all__ = [
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
+    "reproduce_pipelining",
     "resume_repeats",
     "run_study",
     "use_working_instructions",
