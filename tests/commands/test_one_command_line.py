@@ -116,6 +116,7 @@ MEANINGS = {
     "--image-size": "bytes of an image",
     "--passes": "over a day's images",
     "--link": "speed between ranks",
+    "--graph": "a profile of layers",
     "--latency": "what a transfer takes at least",
     "--full-duplex": "a link carries both ways at once",
     "--micro-batches": "parts of a batch in a pipeline",

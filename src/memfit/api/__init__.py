@@ -29,6 +29,7 @@ from memfit.api.reproduce import (
     reproduce_hyperparameters,
     reproduce_offloading,
     reproduce_optimizers,
+    reproduce_pipelining,
     write_reproduction,
 )
 from memfit.api.serve import serve_folder
@@ -101,6 +102,7 @@ __all__ = [
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
+    "reproduce_pipelining",
     "resume_repeats",
     "run_pipeline",
     "run_study",

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from memfit.api.compare import compare_recipes
 from memfit.api.fit import predicted_chain
 from memfit.api.options import checked_options
+from memfit.api.pipeline import pipeline_chain
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
     from memfit.api.study import StudyFollower
     from memfit.records.grid import Grid
+    from memfit.records.pipeline import PipelineChain
     from memfit.records.plan import Chain
     from memfit.records.reproduction import (
         EdgeTables,
         HyperparameterTrials,
         OffloadingExperiment,
         OptimizerResult,
+        PipeliningResult,
         PublishedResult,
         Rerun,
     )
@@ -35,7 +38,7 @@ def list_reproductions() -> tuple[PublishedResult, ...]:
     """The published results that can be run again, with their sources and statements.
 
     >>> [result.name for result in list_reproductions()]
-    ['hyperparameters', 'offloading', 'edge', 'optimizers']
+    ['hyperparameters', 'offloading', 'edge', 'optimizers', 'pipelining']
     """
     from memfit.reproduce.registry import RESULTS
 
@@ -252,6 +255,66 @@ def reproduce_optimizers(
     return msgspec.structs.replace(found, statements=slides.statements_on(found))
 
 
+@checked_options
+def reproduce_pipelining(
+    *,
+    graphs: Sequence[str | Path] = (),
+    device: str = "cuda:v100-16gb",
+    networks: Sequence[str] = (),
+    link_bytes_per_second: float = 12e9,
+    num_random: int = 60,
+    progress: ShareProgress | None = None,
+) -> PipeliningResult:
+    """Pipelines within the memory of their ranks, beside cuts that ignore it, and the published statements judged.
+
+    `graphs` are profiles of PipeDream (graph.txt); without them, standard networks are predicted for a GPU.
+
+    >>> found = reproduce_pipelining(graphs=["vgg16/graph.txt"])  # doctest: +SKIP
+    >>> [statement.verdict for statement in found.statements]  # doctest: +SKIP
+    """
+    from importlib.util import find_spec
+
+    import msgspec
+
+    from memfit.records.pipeline import RankLink
+    from memfit.records.reproduction import PipeliningResult
+    from memfit.reproduce import pipelining
+
+    show, started = progress or _no_progress, time.monotonic()
+    link = RankLink(bytes_per_second=link_bytes_per_second)
+    chains = _pipeline_chains(graphs, networks, device, show)
+    comparisons = pipelining.compare_rules(chains, link, lambda what, share: show(what, 0.2 + 0.2 * share))
+    found = PipeliningResult(chains=tuple(chains), comparisons=comparisons)
+    if find_spec("scipy") is not None:
+        show("random chains by integer program", 0.4)
+        solved, equal, better = pipelining.solver_against_exact(num_random)
+        show("loads that are hard to share out", 0.5)
+        packing = tuple((loads, *pipelining.solve_packing(loads)) for loads in pipelining.PACKING)
+        shared = pipelining.shared_ranks(chains, link, lambda what, share: show(what, 0.55 + 0.45 * share))
+        found = msgspec.structs.replace(
+            found, num_solved=solved, num_equal=equal, num_better=better, packing=packing, shared=shared
+        )
+    statements = pipelining.statements_on(found, chains, link)
+    return msgspec.structs.replace(found, statements=statements, took_seconds=time.monotonic() - started)
+
+
+def _pipeline_chains(
+    graphs: Sequence[str | Path], networks: Sequence[str], device: str, show: ShareProgress
+) -> dict[str, PipelineChain]:
+    """Profiles by the name of their folder, or standard networks predicted for a device."""
+    if graphs:
+        named = [(Path(graph).parent.name or Path(graph).stem, graph) for graph in graphs]
+        return {name: pipeline_chain(str(graph)) for name, graph in named}
+    from memfit.reproduce.networks import networks_called
+
+    _require_rates(device)
+    chains = {}
+    for name, settings in networks_called(networks).items():
+        show(f"predicting {name}", 0.2 * len(chains) / 4)
+        chains[name] = pipeline_chain(name, settings=tuple(settings), device=device)
+    return chains
+
+
 def beside_published(study: Study) -> Rerun | None:
     """The published trials beside those of a study that runs them again; None for any other study."""
     from memfit.reproduce.hyperparameters import published_data, rerun_of
@@ -261,7 +324,8 @@ def beside_published(study: Study) -> Rerun | None:
 
 @checked_options
 def write_reproduction(
-    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult, folder: str | Path
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult | PipeliningResult,
+    folder: str | Path,
 ) -> tuple[Path, ...]:
     """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
     from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult

@@ -1,4 +1,4 @@
-"""Published results run again: statements with evidence and verdict, and the tables of three results."""
+"""Published results run again: statements with evidence and verdict, and the tables of the results."""
 
 from __future__ import annotations
 
@@ -296,3 +296,38 @@ class OptimizerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     statements: tuple[Statement, ...] = ()
     took_seconds: float = 0.0
     was_interrupted: bool = False
+
+
+# Pipelining: cuts within the memory of ranks, on profiles of layers; planned and simulated, nothing is run.
+
+
+class PipelineComparison(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Periods of several cuts of one chain within the same memory; None where a cut does not fit."""
+
+    chain: str
+    num_ranks: int
+    memory_bytes: int
+    exact_seconds: float | None = None
+    """The best contiguous plan."""
+    blind_seconds: float | None = None
+    """PipeDream's cut, which ignores memory."""
+    rule_seconds: float | None = None
+    """Planned with one micro-batch in flight for each rank from there on."""
+    shared_seconds: float | None = None
+    """The best plan found with one rank that holds several stages."""
+
+
+class PipeliningResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole answer."""
+
+    chains: tuple[str, ...]
+    comparisons: tuple[PipelineComparison, ...] = ()
+    shared: tuple[PipelineComparison, ...] = ()
+    num_solved: int | None = None
+    """Random chains that fit; None where there was no solver."""
+    num_equal: int = 0
+    num_better: int = 0
+    packing: tuple[tuple[tuple[int, ...], float, float, float], ...] = ()
+    """Loads, and the shortest period by the program, by packing, and with contiguous stages."""
+    statements: tuple[Statement, ...] = ()
+    took_seconds: float = 0.0

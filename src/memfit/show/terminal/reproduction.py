@@ -20,6 +20,7 @@ from memfit.records.reproduction import (
     OffloadingExperiment,
     OptimizerResult,
     Panel,
+    PipeliningResult,
     Price,
     PublishedResult,
     Rerun,
@@ -275,6 +276,35 @@ def optimizers_text(found: OptimizerResult, *, width: int = 80, color: bool = Fa
     if found.measured is not None:
         parts += [Text(""), draw_grid(found.measured, width)]
     return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
+
+
+def pipelining_text(found: PipeliningResult, *, width: int = 80, color: bool = False) -> str:
+    """Periods of the cuts beside each other, those with a shared rank, then the statements."""
+    cuts = table("network", ">ranks", ">memory", ">exact", ">ignores memory", ">fixed rule")
+    for row in found.comparisons:
+        cuts.add_row(
+            row.chain, str(row.num_ranks), format_bytes(row.memory_bytes), _period(row.exact_seconds),
+            _multiple(row.blind_seconds, row.exact_seconds), _multiple(row.rule_seconds, row.exact_seconds),
+        )  # fmt: skip
+    title = "Time from one micro-batch to the next, and that of other cuts as a multiple; - does not fit"
+    parts: list[RenderableType] = [Text(title, style="bold"), cuts]
+    if found.shared:
+        shared = table("network", ">ranks", ">memory", ">exact contiguous", ">with a shared rank")
+        for row in found.shared:
+            shared.add_row(
+                row.chain, str(row.num_ranks), format_bytes(row.memory_bytes), _period(row.exact_seconds),
+                _period(row.shared_seconds),
+            )  # fmt: skip
+        parts += [Text(""), Text("One rank with several stages", style="bold"), shared]
+    return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
+
+
+def _period(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def _multiple(seconds: float | None, best: float | None) -> str:
+    return "-" if seconds is None or not best else f"x {seconds / best:.2f}"
 
 
 def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
