@@ -30,6 +30,7 @@ MEANINGS = {
     "--interval": "time between samples",
     "--steps": "optimizer steps",
     "--trials": "how many points",
+    "--part": "parts of a published result",
     "--random": "how many new points of published ranges",
     "--repeat": "how often each is run",
     "--concurrency": "how many at a time",
