@@ -18,7 +18,8 @@ from memfit.api.measure import (
     use_working_instructions,
 )
 from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
-from memfit.api.report import export_run, report_folder, view_run, write_report
+from memfit.api.report import export_run, view_run, write_report
+from memfit.api.report_folder import report_folder
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,

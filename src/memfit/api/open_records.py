@@ -1,4 +1,4 @@
-"""How each kind of record is opened for the page: read, explained, and turned into a document.
+"""Openers of records for the page: each reads a kind, explains it, and makes its document.
 
 A new kind of record gets a line in `OPENERS`, a document in `show/page/documents` and a section in `show/page/app`.
 """
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from memfit.api.explained_run import explain_run
 
 if TYPE_CHECKING:
+    from memfit.records.fit import Fit
     from memfit.records.ledger import LedgerFacts
     from memfit.records.plan import Plan
     from memfit.records.prediction import Prediction, Saving
-    from memfit.records.study_findings import StudyFindings
     from memfit.records.study import Study
+    from memfit.records.study_findings import StudyFindings
     from memfit.serve.library import Opened, Opener
     from memfit.show.page.documents.run import RunDetails
 
@@ -97,9 +98,25 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     from memfit.serve.library import Opened
     from memfit.show.page.documents.study import study_document
 
+    if path.is_dir():
+        _refuse_elsewhere(path, is_named=path == root)
     study = find_study(str(path))
     inline = whole or len(study.trials) <= INLINE_CURVES
     return Opened(document=study_document(study, _findings(study), with_curves=inline), study=study)
+
+
+def _refuse_elsewhere(folder: Path, *, is_named: bool) -> None:
+    """A folder of others may name any file or server as its database: only a file in it is read."""
+    from memfit.errors import RecordError
+    from memfit.study.folder import find
+    from memfit.study.storage.open import is_file
+
+    where = find(folder)
+    inside = where is not None and is_file(where.storage) and Path(where.storage).name == where.storage
+    inside = inside and where is not None and not (folder / where.storage).is_symlink()
+    if where is not None and not inside and not (is_named and not is_file(where.storage)):
+        hint = "name the study itself: memfit serve STUDY"
+        raise RecordError("the study's database is not in its folder", found=where.storage[:200], hint=hint)
 
 
 def _findings(study: Study) -> StudyFindings | None:
@@ -176,7 +193,7 @@ def report_openers() -> dict[str, Opener]:
     return {**OPENERS, "run": partial(open_run, fine=True), "study": partial(open_study, whole=True)}
 
 
-def read_plan_or_fit(path: Path) -> tuple[Plan, object]:
+def read_plan_or_fit(path: Path) -> tuple[Plan, Fit | None]:
     """The plan in a file, and the fit around it where the file is one."""
     import msgspec
 

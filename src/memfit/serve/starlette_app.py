@@ -115,7 +115,7 @@ class Answers:
 
 
 def make_app(library: Library, *, title: str, open_snapshot: OpenSnapshot) -> Starlette:
-    """The application over a folder; it trusts whoever asks, so a `Guard` has to stand in front of it."""
+    """The application over a folder; it trusts whoever asks, so a `RequestGuard` has to stand in front of it."""
     answers = Answers(library, title=title, open_snapshot=open_snapshot)
     return Starlette(
         routes=[
