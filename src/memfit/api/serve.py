@@ -33,12 +33,12 @@ def serve_folder(
     except ModuleNotFoundError as error:
         hint = 'pip install "memfit[serve]", or `memfit report` for a file that needs no server'
         raise MissingExtra("the server needs starlette and uvicorn", found=f"no {error.name}", hint=hint) from None
-    from memfit.api.open_records import open_snapshot, served_openers
+    from memfit.api.open_records import open_dropped, served_openers
     from memfit.serve.library import Library
 
     library = Library(Path(folder), served_openers())
     library.read_ahead()
-    app = make_app(library, title=f"{Path(folder).resolve().name}", open_snapshot=open_snapshot)
+    app = make_app(library, title=f"{Path(folder).resolve().name}", open_snapshot=open_dropped)
     listener = listen(host, port)
     serve_app(
         app, listener, host=host, token=token or new_token(), on_ready=on_ready or (lambda url: None), until=until

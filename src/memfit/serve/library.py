@@ -7,13 +7,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memfit.errors import MemfitError, NotARun
 from memfit.records.study import Study
 from memfit.serve.catalogue import FolderContents, find_records, kind_of, resolve, signature
-from memfit.show.page.documents.document import Document
+from memfit.show.page.documents.document import Body, Document
 from memfit.show.views.curves import Curve
 
 MOST_OPENED = 4
@@ -29,6 +29,8 @@ class Opened:
     curves: tuple[Curve, ...] = ()
     """Of a run, with every sample: windows are cut from them."""
     study: Study | None = None
+    later: Mapping[str, Callable[[], Body]] = field(default_factory=dict)
+    """What takes long to find out, by name: the page asks for it after it has drawn the rest."""
 
 
 Opener = Callable[[Path, Path], Opened]

@@ -194,8 +194,14 @@ function studySection(host, id, document_) {
       document.documentElement.dataset.paintedMs = performance.now().toFixed(0);
       front.draw();
       if (view.trial !== null) openTrial(view.trial); else trialView.show(null);
-      fillFindings(parts.findings, study);
+      findMore();
     }, 0));
+  }
+  // Findings take a while: they are asked for once the page is there, and again when the study has ended.
+  async function findMore() {
+    fillFindings(parts.findings, study);
+    if (study.body.findings || !source.isServed) return;
+    try { const answer = await source.later(id, 'findings'); study.body.findings = answer.findings; fillFindings(parts.findings, study); } catch { /* the rest of the page does not need them */ }
   }
   fillAll(true);
   onRedraw(() => { readShades(); parallel.layout(); });
@@ -211,9 +217,10 @@ function studySection(host, id, document_) {
   onLeave(() => document.removeEventListener('keydown', keys));
   return {
     // A study that went on: the same filters over more trials.
-    update(next) { const kept = parallel.brushText(); study = readStudy(next.body); sortedRows = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); fillFindings(parts.findings, study); },
-    isLive: () => { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; },
+    update(next) { const kept = parallel.brushText(); study = readStudy(next.body); sortedRows = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
+    isLive,
   };
+  function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
 }
 
 function compareValues(a, b) { if (Number.isNaN(a)) return Number.isNaN(b) ? 0 : 1; if (Number.isNaN(b)) return -1; return a - b; }
