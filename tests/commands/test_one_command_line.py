@@ -65,6 +65,8 @@ MEANINGS = {
     "--over": "a second run",
     "--predicted": "a prediction to draw",
     "--open": "open the page",
+    "--port": "where a server listens",
+    "--host": "the address a server listens on",
     "--resume": "go on with interrupted repeats",
     "--fail-above": "exit code 1 above this",
     "--to": "the format",
@@ -136,7 +138,7 @@ MEANINGS = {
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
-    "--ranks", "--planner",
+    "--ranks", "--planner", "--open",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]
