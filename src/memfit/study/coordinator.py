@@ -107,8 +107,9 @@ class Coordinator:
         self._fill()
         if not self.orders:
             return False
-        for news in self.runner.wait(WAIT_SECONDS):
-            self._hear(news)
+        with self.log.together():
+            for news in self.runner.wait(WAIT_SECONDS):
+                self._hear(news)
         for trial_id, reason in self.engine.take_ends():
             self._end_trial(trial_id, TrialEnd(kind="stopped early", reason=reason))
         self.watcher.tick(self.standing())
@@ -322,7 +323,7 @@ class Coordinator:
             num_running=len(self.orders),
             seconds=time.monotonic() - self._began,
             seconds_left=self._seconds_left(wanted),
-            live=tuple(self.runner.live()),
+            live=tuple(self.runner.live()) if self.watcher.has_line else (),
             is_ending=self.was_interrupted,
         )
 

@@ -27,7 +27,7 @@ from memfit.errors import UsageError
 from memfit.records.study import LiveTrial, StudySettings, TrialOutcome
 from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.process import INTERRUPTED
+from memfit.study.trials.process import INTERRUPTED, TrialProcess
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News
 from memfit.version import VERSION
@@ -40,10 +40,13 @@ CLOCK_SECONDS = 5.0
 class DaskRunner:
     """Sends orders to a scheduler and takes in what comes back; Dask's threads only fill the queue."""
 
-    def __init__(self, address: str, settings: StudySettings, tell: Callable[[str], None]) -> None:
+    task = staticmethod(run_on_worker)
+    """What a worker does with an order."""
+
+    def __init__(self, client: Client, settings: StudySettings, tell: Callable[[str], None]) -> None:
         self.tell = tell
         self.settings = settings
-        self.client = _connected(address)
+        self.client = client
         self.orders: dict[int, TrialOrder] = {}
         self._futures: dict[int, Future] = {}
         self._queue: queue.Queue[News] = queue.Queue()
@@ -63,7 +66,7 @@ class DaskRunner:
 
     def start(self, order: TrialOrder) -> None:
         future = self.client.submit(
-            run_on_worker,
+            self.task,
             msgspec.json.encode(order),
             key=task_key(order),
             pure=False,
@@ -78,10 +81,18 @@ class DaskRunner:
         if self._published is None:
             self._published = set(self.client.list_datasets())  # pyright: ignore[reportArgumentType]
         if task_key(order) not in self._published:
-            return False
+            return self._adopt_from_home(order)
         future: Any = self.client.get_dataset(task_key(order))
         self._follow(order, future)
         return True
+
+    def _adopt_from_home(self, order: TrialOrder) -> bool:
+        """Take the record of a trial whose files had come home when the coordinator was killed."""
+        record = TrialProcess(order).conclude() if Path(order.folder, "run").is_dir() else None
+        if record is not None:
+            self.orders[order.number] = order
+            self._queue.put(News(number=order.number, record=record))
+        return record is not None
 
     def _follow(self, order: TrialOrder, future: Future) -> None:
         if not self._is_listening:
@@ -105,8 +116,8 @@ class DaskRunner:
 
     def _forget(self, number: int) -> None:
         """Let the scheduler drop the trial, whose result is home."""
-        order, _ = self.orders.pop(number, None), self._futures.pop(number, None)
-        if order is not None:
+        order, future = self.orders.pop(number, None), self._futures.pop(number, None)
+        if order is not None and future is not None:
             self.client.unpublish_dataset(task_key(order))
 
     def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None:
@@ -229,7 +240,8 @@ def _loss_note(num_begun: int) -> tuple[str, ...]:
     return (f"{num_begun - 1} workers were lost while they ran it; it was run again with the same parameters",)
 
 
-def _connected(address: str) -> Client:
+def connect(address: str) -> Client:
+    """A connection to a scheduler, or one clear line."""
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
