@@ -77,6 +77,7 @@ bench: $(STAMP) ## the benchmarks, with their peers installed beside
 	$(BIN)/python -m benchmarks.speed.predict
 	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.study.listing
+	$(BIN)/python -m benchmarks.study.figures
 	$(BIN)/python -m benchmarks.study.overhead
 	$(BIN)/python -m benchmarks.study.shim
 	$(BIN)/python -m benchmarks.study.constraint_toy

@@ -34,6 +34,7 @@ MEANINGS = {
     "--repeat": "how often each is run",
     "--concurrency": "how many at a time",
     "--ranks": "how many ranks",
+    "--rank": "which of them",
     "--threads": "how many threads",
     "--points": "how many budgets of a curve",
     "--seed": "of random choices",
@@ -67,6 +68,7 @@ MEANINGS = {
     "--fail-above": "exit code 1 above this",
     "--to": "the format",
     "--table": "one table of many",
+    "--trial": "one trial of many",
     "--disk": "a folder to move tensors to",
     "--optimizer": "a row of a grid",
     "--technique": "a column of a grid",
@@ -113,12 +115,26 @@ MEANINGS = {
     "--images-per-day": "how many images",
     "--image-size": "bytes of an image",
     "--passes": "over a day's images",
+    "--link": "speed between ranks",
+    "--latency": "what a transfer takes at least",
+    "--full-duplex": "a link carries both ways at once",
+    "--micro-batches": "parts of a batch in a pipeline",
+    "--schedule": "the order of forwards and backwards",
+    "--explain": "a cut of the user's",
+    "--recompute": "stages may recompute",
+    "--host-link": "stages may move to the host",
+    "--weights": "versions of the weights",
+    "--optimizer-copies": "values per parameter",
+    "--cuts": "where a profile may be cut",
+    "--count-in-place": "in-place outputs count again",
+    "--runtime": "whose transfer buffers",
     "--from": "files of one's own",
     "--check": "read every file",
 }
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
+    "--ranks", "--planner",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]

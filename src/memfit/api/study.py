@@ -11,7 +11,7 @@ from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
-    from memfit.records.study_findings import StudyFindings
+    from memfit.records.study_findings import StudiesFindings, StudyFindings
     from memfit.study.options import StudyOptions
 
 
@@ -194,12 +194,32 @@ def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None =
 
 
 @checked_options
-def draw_study(study: Study, folder: str | Path | None = None) -> tuple[Path, ...]:
-    """Draw memory against each hyperparameter, and parallel coordinates, into a folder (the study's own).
+def explain_studies(studies: Sequence[Study], *, quantity: Literal["peak", "average"] | None = None) -> StudiesFindings:
+    """Explain studies side by side, and what differs between them when hyperparameters are held fixed.
 
-    >>> draw_study(read_study("memfit-studies/mlp"))  # doctest: +SKIP
-    (PosixPath('memfit-studies/mlp/memory.png'), PosixPath('memfit-studies/mlp/parallel.png'))
+    >>> found = explain_studies([find_study("paper-mnist"), find_study("paper-cifar-10")])
+    >>> [findings.num_trials for findings in found.studies]
+    [11, 5]
     """
+    from memfit.explain.study.several import explain_studies as explain
+
+    return explain(studies, quantity)
+
+
+@checked_options
+def draw_study(study: Study, folder: str | Path | None = None, *, trials: Sequence[int] = ()) -> tuple[Path, ...]:
+    """Draw a study into a folder (its own); returns the pictures that there was something to draw for.
+
+    memory.png           peak memory against each hyperparameter
+    parallel.png         parallel coordinates of the best 100, 20, 5 and 1 %, ranked and coloured by metric
+    parallel_memory.png  the same by peak memory, the least first
+    intermediate.png     intermediate results of all trials, and of those whose numbers are in `trials` (the best)
+    size.png             memory against the number of parameters, with the law that `explain` finds
+
+    >>> draw_study(read_study("memfit-studies/mlp"))[0]  # doctest: +SKIP
+    PosixPath('memfit-studies/mlp/memory.png')
+    """
+    from memfit.explain.study.memory_law import memory_law
     from memfit.show.figures.study import draw_study as draw
 
-    return draw(study, folder if folder is not None else study.folder)
+    return draw(study, folder if folder is not None else study.folder, law=memory_law(study), trials=trials)

@@ -1,4 +1,4 @@
-"""Studies on disk: list them, stop one that runs, end one of its trials, and write one as a table."""
+"""Studies on disk: list them, stop one that runs, end one of its trials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from memfit.api.options import checked_options
 
@@ -69,19 +69,6 @@ def is_study(folder: str | Path) -> bool:
     from memfit.study.folder import WHERE_FILE
 
     return (Path(folder) / WHERE_FILE).is_file()
-
-
-@checked_options
-def export_study(
-    study: Study, to: Literal["csv", "json"], path: str | Path | None = None, *, overwrite: bool = False
-) -> Path:
-    """Write a study as a table, a row for each trial, or as JSON; by default here, named after the study.
-
-    >>> export_study(read_study("memfit-studies/mlp"), "csv", "trials.csv")  # doctest: +SKIP
-    """
-    from memfit.show.export.study_table import write_study
-
-    return write_study(study, to, path, overwrite=overwrite)
 
 
 def nni_environment(base: Mapping[str, str]) -> dict[str, str]:

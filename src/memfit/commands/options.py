@@ -64,7 +64,7 @@ no_report_option = click.option("--no-report", is_flag=True, help="Write no pict
 html_option = click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, in one file.")
 
 
-FORMATS = ("csv", "json", "chrome-trace", "memory-viewer")
+FORMATS = ("csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics", "figures")
 
 
 def to_option(*, required: bool = False) -> Callable[[FC], FC]:

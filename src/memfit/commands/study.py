@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,7 @@ from memfit.errors import MissingExtra, UsageError
 if TYPE_CHECKING:
     from memfit.api import StudyRun
     from memfit.records.study import Study
+    from memfit.show.export.formats import Format
 
 EPILOG = """\b
 Examples:
@@ -102,7 +103,7 @@ class _Study(click.Command):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(
     words: tuple[str, ...], figures: bool, quiet: bool, as_json: bool, now: bool, trial: str | None,
-    to: Literal["csv", "json"] | None,
+    to: Format | None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Run the trials of a study, each in a process of its own whose memory is measured.
@@ -179,13 +180,14 @@ def _show(folder: str, storage: str, as_json: bool) -> None:
     print_study(api.read_study(folder, storage=storage), as_json)
 
 
-def _export(folder: str, to: Literal["csv", "json"] | None, output: str | None, storage: str, overwrite: bool) -> None:
+def _export(folder: str, to: Format | None, output: str | None, storage: str, overwrite: bool) -> None:
     from memfit import api
 
     if to is None:
         raise UsageError("in which format?", hint=f"memfit study export {folder} --to csv")
     study = api.read_study(folder, storage=storage)
-    click.echo(f"wrote {api.export_study(study, to, output, overwrite=overwrite)}")
+    for path in api.export_record(study, to, output, overwrite=overwrite):
+        click.echo(f"wrote {path}")
 
 
 def _folder(words: tuple[str, ...]) -> str:
@@ -197,11 +199,14 @@ def _folder(words: tuple[str, ...]) -> str:
 def print_study(study: Study, as_json: bool) -> None:
     """The study; a re-run of published trials stands beside them."""
     from memfit import api
-    from memfit.show.paper import write_text
+    from memfit.show.paper import on_terminal, write_text
     from memfit.show.terminal.reproduction import rerun_text
     from memfit.show.terminal.study import study_text
 
-    write_record(study, lambda width, color: study_text(study, width=max(width, 120)), as_json=as_json)
+    is_wide = not on_terminal()
+    write_record(
+        study, lambda width, color: study_text(study, width=None if is_wide else max(width, 120)), as_json=as_json
+    )
     rerun = None if as_json else api.beside_published(study)
     if rerun is not None:
         write_text(lambda width, color: "\n" + rerun_text(rerun, width=max(width, 120)))

@@ -19,6 +19,7 @@ import msgspec
 
 from memfit.records.figure import Figure, unknown
 from memfit.records.live import LiveState
+from memfit.records.notebook import NotebookRecord
 
 STUDY_FORMAT = "memfit-study"
 STUDY_VERSION = 1
@@ -301,7 +302,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
+class Study(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True):
     """A whole study, as it is read back."""
 
     study_id: str

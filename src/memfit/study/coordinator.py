@@ -1,6 +1,6 @@
 """Coordinator of a study from its first trial to its last, through interruptions of every kind.
 
-    ask the engine -> store the proposal -> (predict, reject) -> start -> hear -> tell the engine -> store the end
+    ask the engine -> (predict, reject) -> store the proposal -> start -> hear -> tell the engine -> store the end
 
 Every arrow may be the last thing this process does. A proposal that was stored and never started is started by the
 next session; a trial that runs without its coordinator goes on and is taken up again, or its recorded end is; one
@@ -11,6 +11,7 @@ or SIGTERM, ends what runs, to be run again.
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ import msgspec
 
 from memfit.errors import MemfitError, StorageError
 from memfit.job.network_size import known_size
+from memfit.records.figure import Figure
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.control import Request, take_requests
 from memfit.study.engine.engine import SearchEngine
@@ -39,6 +41,8 @@ from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
 from memfit.study.tuners.ordered import engine_for
 
+DIE_ALIKE = 5
+"""So many first trials of a session that fail with the same words end it: the rest would fail as well."""
 MOST_ATTEMPTS = 3
 """A trial whose end is lost so many times is a failed one."""
 WAIT_SECONDS = 0.5
@@ -76,9 +80,13 @@ class Coordinator:
     """Trials to start with the parameters they have, and the number of the attempt."""
     why_stopped: str = ""
     problem: StorageError | None = None
+    _starting: list[TrialOrder] = field(default_factory=list)
+    """Trials of this round that are stored as started, and will be as soon as that is on disk."""
     _began: float = 0.0
     _num_interrupts: int = 0
     _noted: set[str] = field(default_factory=set)
+    _first_deaths: list[str] | None = field(default_factory=list)
+    """How the first trials failed; None as soon as one has not."""
 
     # ---- the session ----------------------------------------------------------------------------------------------
 
@@ -90,11 +98,16 @@ class Coordinator:
         self.predictor = TrialPredictor(self.settings, wanted=self.options.predict and limited)
         study = study_of(self.log.study_id, self.log.facts)
         self.engine.restore(study.trials)
+        if any(trial.was_run and trial.kind not in ("failed", "running") for trial in study.trials):
+            self._first_deaths = None
         with self._signals():
             for trial in study.trials:
                 self._take_up(trial)
-            while self._go_on():
-                pass
+            try:
+                while self._go_on():
+                    pass
+            finally:
+                self.predictor.close()
         self.why_stopped = self.why_stopped or self.engine.why_finished
         self.log.close()
         if self.problem is not None:
@@ -106,12 +119,20 @@ class Coordinator:
         self._answer_requests()
         self._fill()
         if not self.orders:
-            return False
+            return self._await_prediction()
         with self.log.together():
             for news in self.runner.wait(WAIT_SECONDS):
                 self._hear(news)
         for trial_id, reason in self.engine.take_ends():
             self._end_trial(trial_id, TrialEnd(kind="stopped early", reason=reason))
+        self.watcher.tick(self.standing())
+        return True
+
+    def _await_prediction(self) -> bool:
+        """With nothing running, the answer to the point that is being predicted is all there is to wait for."""
+        if not self.predictor.is_busy or self._has_to_stop():
+            return False
+        self._take_prediction(WAIT_SECONDS)
         self.watcher.tick(self.standing())
         return True
 
@@ -131,15 +152,36 @@ class Coordinator:
     # ---- starting -------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Start as many trials as there is room for."""
-        while not self._has_to_stop() and self.runner.has_room() and self.gpus.has_room():
+        """Start as many trials as there is room for, once all of them are stored."""
+        with self.log.together():
+            self._choose()
+        starting, self._starting = self._starting, []
+        for order in starting:
+            self._launch(order)
+
+    def _choose(self) -> None:
+        """Fill the room there is with trials that are to be started."""
+        self._take_prediction()
+        while not self._has_to_stop() and self.runner.has_room(len(self._starting)) and self.gpus.has_room():
             if self.again:
                 self._start(*self.again.pop(0))
                 continue
+            if self.predictor.is_busy:
+                return
             proposal = None if self.engine.is_finished else self._ask()
             if proposal is None:
                 return
-            self._begin(proposal)
+            if self.predictor.is_on:
+                self.predictor.begin(proposal)
+                self._take_prediction()
+            else:
+                self._begin(proposal, None)
+
+    def _take_prediction(self, most_seconds: float = 0.0) -> None:
+        """Begin with the point that was predicted meanwhile."""
+        found = self.predictor.finished(most_seconds)
+        if found is not None and not self._has_to_stop():
+            self._begin(*found)
 
     def _has_to_stop(self) -> bool:
         most = self.settings.max_seconds
@@ -154,13 +196,12 @@ class Coordinator:
         except Exception as error:  # a tuner may be the user's own class
             self._stop(f"the tuner failed: {_words(error)}")
             return None
-        if proposal is None and not self.engine.is_finished and not self.orders:
+        if proposal is None and not self.engine.is_finished and not self.orders and not self.again:
             self._stop(f"the tuner waits for a trial, but none runs: {self.engine.why_waiting}")
         return proposal
 
-    def _begin(self, proposal: Proposal) -> None:
-        """Store a new point, and start it unless it cannot fit."""
-        peak = self.predictor.peak(proposal.parameters)
+    def _begin(self, proposal: Proposal, peak: Figure | None) -> None:
+        """Store a new point, and put it in line unless it cannot fit."""
         trial_id = new_id(5)
         body = Proposed(proposal=proposal, trial_id=trial_id, predicted_peak=peak)
         self.log.add(f"p{proposal.number}", "proposed", body, proposal.number)
@@ -171,22 +212,27 @@ class Coordinator:
             reason = "the trial was not run"
             self._end(msgspec.structs.replace(trial, outcome=rejection, num_attempts=0, metric_reason=reason))
         else:
-            self._start(trial, 1)
+            self.again.append((trial, 1))
 
     def _start(self, trial: TrialRecord, attempt: int) -> None:
-        """Start one attempt; when that is not possible here, the trial waits for another session."""
+        """Store that one attempt starts, and put it among those that do."""
         order = self._order(trial, attempt)
         folder = trial_folder_name(trial.number, attempt)
         body = Started(attempt=attempt, folder=folder, started_at=now_text(), worker=order.worker)
         self.log.add(f"s{trial.number}.{attempt}", "started", body, trial.number)
+        self.orders[trial.number] = order
+        self._starting.append(order)
+
+    def _launch(self, order: TrialOrder) -> None:
+        """Start one attempt; when that is not possible here, the trial waits for another session."""
         try:
-            self.runner.start(order)
+            if self.problem is None:
+                self.runner.start(order)
         except StorageError as error:
-            self.gpus.give_back(trial.number)
             self.problem = error
             self._stop(str(error))
-            return
-        self.orders[trial.number] = order
+        if self.problem is not None:
+            self._forget(order.number)
 
     def _order(self, trial: TrialRecord, attempt: int) -> TrialOrder:
         settings, name = self.settings, trial_folder_name(trial.number, attempt)
@@ -236,6 +282,21 @@ class Coordinator:
             self._note(f"the tuner failed when it received the result of trial {trial.number}: {_words(error)}")
         self.log.add(f"e{trial.number}", "ended", trial, trial.number)
         self.watcher.ended(trial, self.standing())
+        self._watch_for_deaths(trial)
+
+    def _watch_for_deaths(self, trial: TrialRecord) -> None:
+        """Stop a study whose first trials all die alike, and say why."""
+        if self._first_deaths is None or not trial.was_run:
+            return
+        if trial.kind != "failed":
+            self._first_deaths = None
+            return
+        self._first_deaths.append(trial.outcome.message)
+        if len({_alike(message) for message in self._first_deaths}) > 1:
+            self._first_deaths = None
+        elif len(self._first_deaths) == DIE_ALIKE:
+            words = self._first_deaths[0] or "no message"
+            self._stop(f"the first {DIE_ALIKE} trials all failed alike, so no further one is started: {words}")
 
     def _completed(self, trial: TrialRecord) -> TrialRecord:
         """The record with what the study knows beyond the trial."""
@@ -392,6 +453,11 @@ def extent_of(settings: StudySettings) -> StudyExtent:
     return StudyExtent(
         max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency
     )
+
+
+def _alike(message: str) -> str:
+    """A message without its numbers: those of processes, lines and files differ from trial to trial."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e-?\d+)?", "#", message)
 
 
 def _words(error: Exception) -> str:

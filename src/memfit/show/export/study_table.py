@@ -1,4 +1,4 @@
-"""Export of a study: a CSV table with a row for each trial, or the whole record as JSON.
+"""Export of a study as a CSV table with a row for each trial.
 
 Columns of parameters are called `params_NAME`, of other reported values `others_NAME`; quantities end in their unit,
 and one that is not known is an empty cell.
@@ -9,12 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
 
-from memfit.errors import UsageError
 from memfit.records.study import Study, TrialRecord
-from memfit.show.as_json import to_json
-from memfit.show.new_file import check_new, write_bytes
 
 _FIGURES = {
     "peak_bytes": "peak",
@@ -25,15 +21,6 @@ _FIGURES = {
     "epoch_seconds": "epoch_time",
     "energy_joules": "energy",
 }
-
-
-def write_study(study: Study, to: str, path: str | Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write the study in one format; returns the file."""
-    if to not in ("csv", "json"):
-        raise UsageError(f"a study cannot be written as {to}", hint="--to csv, or --to json")
-    content = to_json(study) if to == "json" else study_csv(study).encode()
-    name = Path(study.folder).resolve().name if study.folder else study.study_id
-    return write_bytes(check_new(path or f"{name}.{to}", overwrite=overwrite), content)
 
 
 def study_csv(study: Study) -> str:

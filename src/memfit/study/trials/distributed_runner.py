@@ -33,6 +33,8 @@ from memfit.study.trials.runner import News
 from memfit.version import VERSION
 
 CONNECT_SECONDS = 20
+OFFER_SECONDS = 5.0
+"""How long an answer of the scheduler on what workers offer is believed."""
 CLOCK_SECONDS = 5.0
 """A worker whose clock is further off than this is named."""
 
@@ -54,12 +56,14 @@ class DaskRunner:
         self._published: set[str] | None = None
         """What earlier sessions left with the scheduler; None before it was asked."""
         self._is_listening = False
+        self._offered: dict[str, float] = {}
+        self._ask_again_at = 0.0
         self._begun: dict[int, list[str]] = {}
         self._endings: dict[int, TrialEnd] = {}
         self._check_workers()
 
-    def has_room(self, order: TrialOrder | None = None) -> bool:
-        return len(self.orders) < self.settings.concurrency
+    def has_room(self, num_starting: int = 0) -> bool:
+        return len(self.orders) + num_starting < self.settings.concurrency
 
     def widen(self, concurrency: int) -> None:
         self.settings = msgspec.structs.replace(self.settings, concurrency=concurrency)
@@ -142,7 +146,7 @@ class DaskRunner:
 
     def _wishes(self, order: TrialOrder) -> dict[str, float]:
         """What to ask for, of what is offered now: a wish that no worker can grant would wait for ever."""
-        wishes, offered = dict[str, float](), _resources(self.client)
+        wishes, offered = dict[str, float](), self._offers()
         predicted = order.predicted_peak
         peak = None if predicted is None else predicted.value if predicted.value is not None else predicted.high
         if peak is not None and "memory" in offered:
@@ -150,6 +154,13 @@ class DaskRunner:
         if order.num_gpus and "GPU" in offered:
             wishes["GPU"] = min(float(order.num_gpus), offered["GPU"])
         return wishes
+
+    def _offers(self) -> dict[str, float]:
+        """What workers offer; asked for now and then, since a thousand of them have much to say."""
+        if time.monotonic() >= self._ask_again_at:
+            self._offered = _resources(self.client)
+            self._ask_again_at = time.monotonic() + OFFER_SECONDS
+        return self._offered
 
     def _check_workers(self) -> None:
         """Say what would make trials wait for ever, or falsify what is measured."""
