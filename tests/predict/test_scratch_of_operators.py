@@ -6,13 +6,16 @@ The oracle is the allocator's own log of the same calls run for real.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from memfit.job.description import describe_job  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
+from memfit.predict.devices.parse import parse_device  # noqa: E402
 from memfit.predict.fake.probe.asking import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
 from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
@@ -20,10 +23,15 @@ from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.testing.engines import on_fake_tensors  # noqa: E402
+from memfit.testing.operators_made_of_others import CALLS as GPU_CALLS  # noqa: E402
+from memfit.testing.operators_made_of_others import job_of  # noqa: E402
 
 F = torch.nn.functional
 MODEL_BYTES = 8
 """The holder's parameters: the real run keeps the step alone, which does not use them."""
+SUMS_BYTES = 8192
+"""More than partial sums of a reduction take."""
 CALLS: dict[str, Callable[..., Any]] = {
     "float times mask": lambda x, m, i, h: x * m,
     "float plus whole numbers": lambda x, m, i, h: x + i,
@@ -67,3 +75,14 @@ def test_what_an_operator_allocates_inside_is_predicted_to_the_byte(name: str):
     results = {number: result_of(probe(text)) for text, number in signatures.texts.items()}
     predicted_bytes = peak_of(timeline_of(trace.log, trace.root_names, results), "cpu")[0]
     assert predicted_bytes - MODEL_BYTES == real_bytes
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="fake CUDA tensors are those of a CPU build of torch")
+@pytest.mark.parametrize("name", GPU_CALLS)
+def test_operators_made_of_others_take_what_they_take_on_a_gpu(name: str, tmp_path: Path):
+    path = tmp_path / "job.py"
+    text, peak_bytes = job_of(name)
+    path.write_text(text)
+    found = on_fake_tensors(describe_job(f"{path}:make", {}, ()), parse_device("cuda:a100-40gb"), with_smallest=False)
+    tensors = next(level for level in found.levels if level.name == "tensors")
+    assert 0 <= (tensors.figure.value or 0) - peak_bytes < SUMS_BYTES

@@ -147,6 +147,36 @@ def _safe_softmax(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
     return [Inside(1, (source.numel(), source.numel() // source.shape[dim], result.element_size()))]
 
 
+# ---- operators made of others ----------------------------------------------------------------------------------------
+
+
+def _loss_before_it_is_reduced(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    """The loss of every element, where it is reduced."""
+    reduction = args[2] if len(args) > 2 else 1
+    return [Inside(1, (kept_by_loss_bytes(args),))] if reduction else []
+
+
+def kept_by_loss_bytes(args: Sequence[Any]) -> int:
+    """The loss of every element of two tensors that are broadcast to one shape."""
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return math.prod(shape) * torch.promote_types(args[0].dtype, args[1].dtype).itemsize
+
+
+def _magnitudes(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    """Only floating-point numbers can be infinite: their magnitudes are compared."""
+    return [Inside(0, (args[0].nbytes,), until=1)] if args[0].dtype.is_floating_point else []
+
+
+def _one_roll_after_another(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    """Each dimension but the last is rolled into a tensor of its own."""
+    num_dims = len(args[2]) if len(args) > 2 else 0
+    return [Inside(0, (result.nbytes,) * (num_dims - 1), until=1)] if num_dims > 1 else []
+
+
+def _difference(args: Sequence[Any], result: Any, card: Card) -> list[Inside]:
+    return [Inside(0, (kept_by_loss_bytes(args),), until=1)]
+
+
 # ---- norms of rows ---------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +308,11 @@ def _softmax_backward(args: Sequence[Any], result: Any, card: Card) -> list[Insi
     return [Inside(1, (gradient.numel() * kind.itemsize,))]
 
 
+RESULT_KEEPS_EVERY_ELEMENT = {
+    aten.mse_loss.default, aten.smooth_l1_loss.default, aten.soft_margin_loss.default,
+    aten.binary_cross_entropy.default,
+}  # fmt: skip
+"""Losses whose reduced result keeps the storage in which the loss of every element was to stand."""
 RULES: dict[Any, Rule] = {
     aten._softmax_backward_data.default: _softmax_backward,
     aten.sum.default: _sums(None),
@@ -292,6 +327,13 @@ RULES: dict[Any, Rule] = {
     aten.amin.default: _reduces(1, _own_bytes),
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.binary_cross_entropy_with_logits.default: _entropy_with_logits,
+    aten.mse_loss.default: _loss_before_it_is_reduced,
+    aten.smooth_l1_loss.default: _loss_before_it_is_reduced,
+    aten.huber_loss.default: _loss_before_it_is_reduced,
+    aten.isinf.default: _magnitudes,
+    aten.roll.default: _one_roll_after_another,
+    aten.dist.default: _difference,
+    aten.ldexp.Tensor: _difference,
     aten._safe_softmax.default: _safe_softmax,
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,

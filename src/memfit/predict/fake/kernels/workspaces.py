@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from memfit.predict.fake.kernels.recurrent import BACKWARD, FORWARD, course_of, draws_dropout, library_workspace_bytes
-from memfit.predict.fake.kernels.reductions import Card, Inside, scratch_of
+from memfit.predict.fake.kernels.reductions import (
+    RESULT_KEEPS_EVERY_ELEMENT,
+    Card,
+    Inside,
+    kept_by_loss_bytes,
+    scratch_of,
+)
 from memfit.predict.gpu_rules.cudnn import Pass, Scratch, batch_norm_scratch, convolution_scratch
 from memfit.predict.gpu_rules.embedding import embedding_course
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE, dropout_state_bytes
@@ -68,6 +75,8 @@ def _of_batch_norm(picture: Any) -> Scratch | None:
 def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
     """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
     log = tracker.log
+    if func in RESULT_KEEPS_EVERY_ELEMENT and args[0].device.type == "cuda":
+        _keep_every_element(tracker, args, start)
     for inside in reversed(scratch_of(func, args, result, card)):
         note_inside(tracker, inside, str(func), start, f"cuda:{torch.cuda.current_device()}")
     if func in (FORWARD, BACKWARD):
@@ -79,6 +88,15 @@ def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...],
         return
     for num_before, scratch in reversed(scratches_of_call(func, args, result)):
         log.scratch(scratch, _after_births(log.entries, start, num_before))
+
+
+def _keep_every_element(tracker: Tracker, args: tuple[Any, ...], start: int) -> None:
+    """The result of a reduced loss lives in a storage for the loss of every element."""
+    log, num_bytes = tracker.log, kept_by_loss_bytes(args)
+    for kind, uid in log.entries[start:]:
+        if kind == "alloc" and log.births[uid].num_bytes < num_bytes:
+            log.live_bytes += num_bytes - log.births[uid].num_bytes
+            log.births[uid] = replace(log.births[uid], num_bytes=num_bytes)
 
 
 def note_inside(tracker: Tracker, inside: Inside, operator: str, start: int, device: str) -> None:
