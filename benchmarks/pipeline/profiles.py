@@ -43,7 +43,7 @@ def split_claims(chains: Chains) -> list[Claim]:
 
 
 def speed_claims(chains: Chains) -> list[Claim]:
-    """CPU seconds, which other programs do not change, of the exact planner over ranks and memory, and of the integer program for its cut."""
+    """CPU seconds of the exact planner over ranks and memory, and of the integer program for its cut."""
     claims = []
     import scipy.optimize  # noqa: F401  (its loading takes seconds and is no planning)
 
