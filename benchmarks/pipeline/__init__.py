@@ -1,1 +1,1 @@
-"""Pipelines: is the exact planner exact, does the solver agree, how long do they take, what do other cuts cost?"""
+"""Benchmarks of pipelines and of every rank of a distributed training."""

@@ -115,10 +115,10 @@ def test_figures_show_every_parameter_also_of_branches_that_were_not_taken(here:
         )
         for number, point in enumerate(points)
     )
-    by_name = {axis.name: axis for axis in axes_of(trials)}
+    by_name = {axis.name: axis for axis in axes_of([trial.flat_parameters for trial in trials])}
     assert list(by_name) == ["m", "m/a/w", "lr"]
     assert by_name["m/a/w"].has_gaps
     assert by_name["m/a/w"].place(None) < 0
     assert by_name["lr"].is_log
     study = Study(study_id="s", settings=StudySettings(space=SearchSpace(parameters=())), trials=trials)
-    assert [path.name for path in draw_study(study, here)] == ["memory.png", "parallel.png"]
+    assert [path.name for path in draw_study(study, here)] == ["memory.png", "parallel.png", "parallel_memory.png"]

@@ -68,13 +68,15 @@ def write_report(
 @checked_options
 def export_run(
     record: RunRecord,
-    to: Literal["csv", "json", "chrome-trace", "memory-viewer"],
+    to: Literal["csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics"],
     path: str | Path | None = None,
     *,
     table: str | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
-    """Write a run as 'csv', 'json', 'chrome-trace' or 'memory-viewer'; returns the files written.
+    """Write a run as 'csv', 'json', 'chrome-trace', 'perfetto', 'memory-viewer', 'tensorboard' or 'openmetrics'.
+
+    Returns the files written; `export_record` does the same for studies, predictions and grids.
 
     >>> export_run(memfit.read_run("runs/first"), "csv", "steps.csv", table="steps")  # doctest: +SKIP
     """

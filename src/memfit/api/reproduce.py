@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from memfit.records.reproduction import (
         EdgeTables,
         HyperparameterTrials,
+        LayerShare,
         OffloadingExperiment,
         OptimizerResult,
         PipeliningResult,
         PublishedResult,
         Rerun,
     )
-    from memfit.records.study import Study
+    from memfit.records.study import Study, StudySettings
 
 Settings = dict[str, int | str]
 ShareProgress = Callable[[str, float], None]
@@ -157,11 +158,16 @@ def reproduce_hyperparameters(
     steps: int | None = 20,
     replicates: int = 3,
     num_random: int | None = None,
+    parts: Sequence[Literal["tables", "single-changes", "future-work"]] = ("tables", "single-changes", "future-work"),
     seed: int = 0,
     concurrency: int = 1,
     progress: StudyFollower | None = None,
 ) -> HyperparameterTrials:
     """Run the published trials again, or `num_random` new points of their ranges, and judge the published conclusions.
+
+    'single-changes' are trials that change one hyperparameter alone (fully connected and convolutional networks),
+    'future-work' what the source leaves open: the cause by layer, GANs, other learners, energy. Neither is run with
+    `num_random`.
 
     Each data set of `data` (all three when none is named) is a study in a folder below `output`, which the same call
     goes on with. `steps` caps every trial, because memory does not change after the second step; None trains all the
@@ -172,21 +178,68 @@ def reproduce_hyperparameters(
     """
     import msgspec
 
-    from memfit.records.reproduction import HyperparameterTrials
+    from memfit.records.reproduction import HyperparameterTrials, Learner, SingleChange
+    from memfit.reproduce import single_changes as single
+    from memfit.reproduce.future_work import answers_of
     from memfit.reproduce.hyperparameter_statements import statements_on
     from memfit.reproduce.hyperparameters import data_sets_called, rerun_of, rerun_settings
 
+    chosen = data_sets_called(data)
+    wanted = ("tables",) if num_random is not None else tuple(parts)
+    sets = [each for name in chosen for each in single.CHANGE_SETS[name]] if "single-changes" in wanted else []
+    again: dict[str, Any] = {"replicates": replicates, "steps": steps, "seed": seed}
     reruns: list[Rerun] = []
+    changes: list[SingleChange] = []
+    learners: list[Learner] = []
     was_interrupted = False
-    for name in data_sets_called(data):
-        settings = rerun_settings(name, num_random=num_random, replicates=replicates, steps=steps, seed=seed)
-        settings = msgspec.structs.replace(settings, concurrency=concurrency)
-        ran = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
-        reruns.append(rerun_of(ran.study))
-        was_interrupted = ran.was_interrupted
+
+    def ran(settings: StudySettings) -> Study | None:
+        """Run a study, or go on with it; None once one was interrupted."""
+        nonlocal was_interrupted
         if was_interrupted:
-            break
-    return HyperparameterTrials(reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted)
+            return None
+        settings = msgspec.structs.replace(settings, concurrency=concurrency)
+        run = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
+        was_interrupted = run.was_interrupted
+        return run.study
+
+    for name in chosen if "tables" in wanted else ():
+        study = ran(rerun_settings(name, num_random=num_random, **again))
+        reruns += [rerun_of(study)] if study is not None else []
+    for each in sets:
+        study = ran(single.change_settings(each, **again))
+        changes += single.changes_in(study, each) if study is not None else ()
+    for name in single.LEARNERS if "future-work" in wanted else ():
+        study = ran(single.learner_settings(name, **again))
+        learners += single.learners_in(study) if study is not None else ()
+    layers = _layers_of(chosen) if "future-work" in wanted and not was_interrupted else ()
+    return HyperparameterTrials(
+        reruns=tuple(reruns), statements=statements_on(reruns, changes), changes=tuple(changes),
+        learners=tuple(learners), layers=layers,
+        answers=answers_of(layers, learners, reruns) if "future-work" in wanted else (),
+        was_interrupted=was_interrupted,
+    )  # fmt: skip
+
+
+def _layers_of(data_sets: Sequence[str]) -> tuple[LayerShare, ...]:
+    """What each layer holds at the peak of a step, predicted, of the base networks of the single changes."""
+    from memfit.api.predict import predict_peak
+    from memfit.errors import MemfitError
+    from memfit.records.figure import Figure
+    from memfit.records.reproduction import LayerShare
+    from memfit.reproduce.single_changes import CHANGE_SETS
+
+    found: list[LayerShare] = []
+    for each in (each for name in data_sets for each in CHANGE_SETS[name]):
+        try:
+            prediction = predict_peak(each.workload, settings={"data": each.data, "optimizer": "adam", **each.base})
+        except MemfitError:
+            continue
+        for share in prediction.at_peak.by_module:
+            held = Figure(value=float(share.num_bytes), unit="bytes", source="predicted", method="fake tensors")
+            network = f"{each.workload} on {each.data}"
+            found.append(LayerShare(network=network, layer=share.name or "outside of layers", held=held))
+    return tuple(found)
 
 
 @checked_options
@@ -341,4 +394,6 @@ def write_reproduction(
 
         curves = draw_edge(found, folder) if isinstance(found, EdgeTables) else draw_offloading(found, folder)
         return (*written, *curves)
-    return written
+    from memfit.show.figures.reproduction import draw_hyperparameters
+
+    return (*written, *draw_hyperparameters(found, folder))

@@ -1,4 +1,4 @@
-"""memfit export: this run, in a format other tools read."""
+"""memfit export: a run, study, prediction or grid in a format other tools read."""
 
 from __future__ import annotations
 
@@ -8,32 +8,46 @@ from typing import Any
 import click
 
 from memfit import api
-from memfit.commands.options import force_option, output_option
+from memfit.commands.options import force_option, output_option, to_option
 
-FORMATS = ("csv", "json", "chrome-trace", "memory-viewer")
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("run", type=click.Path(path_type=Path))
-@output_option("Where to [default: here, named after the run].")
+@click.argument("record", type=click.Path(path_type=Path))
+@output_option("Where to [default: here, named after the record].")
 @force_option
-@click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
+@to_option(required=True)
 @click.option("--table", type=click.Choice(TABLES), help="Of csv, this table alone, as one file.")
-def command(run: Path, to: Any, output: str | None, table: str | None, force: bool) -> None:
-    """Write a run as CSV tables, JSON, a chrome trace or a snapshot for PyTorch's memory viewer.
+@click.option("--trial", "trials", type=int, multiple=True, metavar="N", help="Of figures, draw this one by itself.")
+def command(record: Path, to: Any, output: str | None, table: str | None, trials: tuple[int, ...], force: bool) -> None:
+    """Write a RECORD (a folder of a run, study or grid, or a record in JSON) for other programs.
 
     \b
-    csv            a folder with samples, tree, steps, processes, system, gpu and energy
+    csv            run: a folder with samples, tree, steps and more; study: a row per trial; grid: a row per cell
     json           the whole record
-    chrome-trace   memory as counters, steps and phases as slices; for Perfetto or chrome://tracing
-    memory-viewer  the tensors of a traced step (needs `memfit measure --ledger`)
+    chrome-trace   run: memory as counters, steps and phases as slices; for Perfetto or chrome://tracing
+    perfetto       run: the same in Perfetto's own format, with units
+    memory-viewer  run: the tensors of a traced step (needs `memfit measure --ledger`)
+    tensorboard    run: curves; study: curves and hyperparameters of every trial, into its own folder
+    openmetrics    text for Prometheus; printed unless -o is given
+    figures        study: parallel coordinates, intermediate results, memory against everything, as PNG
 
     \b
     Examples:
-      memfit export runs/train-1 --to csv -o tables
       memfit export runs/train-1 --to csv --table steps -o steps.csv
-      memfit export runs/train-1 --to chrome-trace -o train.trace.json
+      memfit export runs/train-1 --to perfetto -o train.pftrace
+      memfit export memfit-studies/mlp --to tensorboard
+      memfit export memfit-studies/mlp --to figures --trial 3 --trial 17 -o figures
     """
-    for path in api.export_run(api.read_run(run), to, output, table=table, overwrite=force):
-        click.echo(f"wrote {path}")
+    found = api.read_record(record)
+    if to == "openmetrics" and output is None:
+        if table or trials:
+            raise click.UsageError("openmetrics has no tables and no trials")
+        click.echo(api.metrics_text(found), nl=False)
+        return
+    written = api.export_record(found, to, output, table=table, trials=trials, overwrite=force)
+    for path in written[:1] if to == "tensorboard" else written:
+        click.echo(f"wrote {path}" + (f" and {len(written) - 1} more" if to == "tensorboard" and written[1:] else ""))
+    if to == "tensorboard":
+        click.echo(f"tensorboard --logdir {written[0].parent}")

@@ -132,6 +132,10 @@ def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> 
     "--steps", type=click.IntRange(min=1), metavar="N", default=20, show_default=True,
     help="Cap the optimizer steps of every trial.",
 )  # fmt: skip
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice(["tables", "single-changes", "future-work"]),
+    help="Only this part; repeatable [default: all three].",
+)  # fmt: skip
 @click.option("--whole", is_flag=True, help="Train all published epochs instead (hours).")
 @click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N new points of the same ranges.")
 @click.option(
@@ -143,9 +147,12 @@ def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> 
 @quiet_option
 @json_option
 def hyperparameters(
-    output: str, force: bool, steps: int, whole: bool, quiet: bool, as_json: bool, **asked: Any
+    output: str, force: bool, steps: int, whole: bool, quiet: bool, as_json: bool, parts: tuple[str, ...], **asked: Any
 ) -> None:
     """Published trials on MNIST, Fashion-MNIST and CIFAR-10, each measured here, beside the published numbers.
+
+    Then trials that change one hyperparameter alone, also of convolutional networks, and what the source leaves to
+    future work: the cause by layer, GANs, other learners, energy.
 
     The same command in the same place goes on where it stopped.
     """
@@ -154,6 +161,8 @@ def hyperparameters(
     from memfit.show.terminal.reproduction import hyperparameters_text
 
     progress = StudyProgress(quiet=quiet)
+    if parts:
+        asked["parts"] = parts
     try:
         found = api.reproduce_hyperparameters(
             **asked, output=output, overwrite=force, steps=None if whole else steps, progress=progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from memfit.records.notebook import NotebookRecord
 from memfit.records.plan import Candidate, Lever, Plan
 
 
@@ -37,7 +38,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.same and not self.within_tolerance
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fit(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole answer."""
 
     target: str

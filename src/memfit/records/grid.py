@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
+from memfit.records.notebook import NotebookRecord
 from memfit.records.prediction import LevelName, Share
 from memfit.regular_file import describe_error, read_regular
 
@@ -136,7 +137,7 @@ class BudgetAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The cheapest ways into the budget from where the user is, the least costly first."""
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Grid(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Optimizers side by side under techniques."""
 
     format: str = msgspec.field(default_factory=lambda: GRID_FORMAT)

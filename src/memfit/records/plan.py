@@ -16,6 +16,7 @@ import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
+from memfit.records.notebook import NotebookRecord
 from memfit.records.operators import OperatorChoice
 from memfit.regular_file import describe_error, read_regular
 
@@ -296,7 +297,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it does not fit."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True):
     """What to do, what it promises, how far from the best it can be at most, and why."""
 
     format: str = PLAN_FORMAT

@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
+from memfit.records.notebook import NotebookRecord
 from memfit.records.timeline import Timeline
 from memfit.regular_file import describe_error, read_regular
 
@@ -149,7 +150,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     num_operators: int
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Prediction(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The memory of a training that has not been run."""
 
     format: str = msgspec.field(default_factory=lambda: PREDICTION_FORMAT)

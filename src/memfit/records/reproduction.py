@@ -204,6 +204,10 @@ class EdgeTables(msgspec.Struct, frozen=True, kw_only=True):
 # Hyperparameters: published trials run again, their numbers beside ours, and whether capped trials say enough.
 
 
+def _no_energy() -> Figure:
+    return Figure(value=None, unit="joules", reason="it was not measured")
+
+
 class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One published trial, and its replicates here."""
 
@@ -218,6 +222,7 @@ class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     background: Figure
     system: Figure
     """Job and background together, the quantity that was published."""
+    energy: Figure = msgspec.field(default_factory=lambda: _no_energy())
     num_done: int
     num_trials: int
 
@@ -251,11 +256,54 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class SingleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One hyperparameter changed alone, everything else held fixed."""
+
+    workload: str
+    data: str
+    name: str
+    levels: tuple[str, ...]
+    """Its values, from low to high."""
+    peaks: tuple[Figure, ...]
+    """Of the job alone at each value: the mean over the replicates, the smallest and largest as low and high."""
+
+
+class Learner(msgspec.Struct, frozen=True, kw_only=True):
+    """Another learner than the published ones, at one setting."""
+
+    name: str
+    settings: str
+    peak: Figure
+    duration: Figure
+    energy: Figure
+
+
+class LayerShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer of a network holds when its step peaks."""
+
+    network: str
+    layer: str
+    held: Figure
+
+
+class FutureAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that the source leaves to future work, and what was found here."""
+
+    question: str
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
+    """Why there is no answer; empty with one."""
+
+
 class HyperparameterTrials(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer: every table beside its re-run, and the statements."""
+    """The whole answer: every table beside its re-run, single changes, the statements, and what was left open."""
 
     reruns: tuple[Rerun, ...]
     statements: tuple[Statement, ...]
+    changes: tuple[SingleChange, ...] = ()
+    learners: tuple[Learner, ...] = ()
+    layers: tuple[LayerShare, ...] = ()
+    answers: tuple[FutureAnswer, ...] = ()
     was_interrupted: bool = False
     """The same command goes on with it."""
 

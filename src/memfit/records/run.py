@@ -9,6 +9,7 @@ import msgspec
 
 from memfit.records.figure import Figure
 from memfit.records.ledger import LedgerFacts
+from memfit.records.notebook import NotebookRecord
 from memfit.records.ranges import AnyBytes, Bytes, Count, Nanos, Number, Seconds
 from memfit.records.samples import Samples, TreeCurve
 from memfit.records.steps import Steps
@@ -250,7 +251,7 @@ class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(NotebookRecord):
     """Everything known of one run."""
 
     folder: str

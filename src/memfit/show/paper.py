@@ -78,6 +78,11 @@ def write_text(compose: Compose, stream: TextIO | None = None) -> None:
     _write(stream, writable(text, stream.encoding or "utf-8"))
 
 
+def on_terminal() -> bool:
+    """Whether the standard output is a terminal: only there is anything shortened."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def write_json(raw: bytes, stream: TextIO | None = None) -> None:
     """Write one JSON document and a line end."""
     _write(_opened(stream), raw.decode() + "\n")

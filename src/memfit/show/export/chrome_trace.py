@@ -28,7 +28,7 @@ Event = dict[str, Any]
 def chrome_trace(run: RunRecord) -> bytes:
     """The whole trace as JSON."""
     trace = {
-        "traceEvents": list(_events(run)),
+        "traceEvents": list(trace_events(run)),
         "displayTimeUnit": "ms",
         "otherData": {
             "tool": "memfit",
@@ -43,7 +43,8 @@ def chrome_trace(run: RunRecord) -> bytes:
     return to_json(trace)
 
 
-def _events(run: RunRecord) -> Iterator[Event]:
+def trace_events(run: RunRecord) -> Iterator[Event]:
+    """Names of tracks, then counters, then slices."""
     yield _name(JOB, "whole job")
     yield from _counters(JOB, "memory of the tree", run.tree.time_seconds, run.tree.tree_bytes)
     pid_of = {process.index: process.pid for process in run.processes}

@@ -1,15 +1,17 @@
 """A study in the terminal: how it went, the best and the largest trials, then every trial.
 
-Columns are laid out by hand: a thousand rows are a listing, and come in a fraction of a second.
+Columns are laid out by hand: ten thousand rows are a listing, and come in a second. No hyperparameter is ever cut: on a
+terminal they go on in the next line, and elsewhere a trial is one line however long.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
-from memfit.records.study import Study, StudySettings, TrialRecord
+from memfit.records.study import Study, TrialRecord
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_seconds
 
@@ -17,19 +19,21 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code !
 """Parameters and messages are the user's: they must not steer the reader's terminal."""
 HEADS = ("#", "outcome", "peak", "average", "background", "time", "per epoch", "metric", "parameters")
 _LEFT = {"outcome", "parameters"}
+MOST_NOTES = 8
+"""Of each kind on a terminal; elsewhere all are listed."""
 
 
-def study_text(study: Study, *, width: int = 80) -> str:
-    """The whole study as text."""
-    parts = [_title(study), _counts(study), *_best(study), "", *_table(study, width), *_notes(study)]
+def study_text(study: Study, *, width: int | None = 80) -> str:
+    """The whole study as text for a terminal of this width; None is no terminal, and nothing is shortened."""
+    parts = [_title(study, width), _counts(study), *_best(study), "", *_table(study, width), *_notes(study, width)]
     return "\n".join(parts).translate(_CONTROLS).rstrip() + "\n"
 
 
-def _title(study: Study) -> str:
+def _title(study: Study, width: int | None) -> str:
     settings = study.settings
     what = settings.command or settings.workload
     tuner = settings.tuner.name or settings.tuner.class_name
-    return f"{settings.name or study.study_id}: {cut(what, 60)}, tuner {tuner}"
+    return f"{settings.name or study.study_id}: {what if width is None else cut(what, 60)}, tuner {tuner}"
 
 
 def _counts(study: Study) -> str:
@@ -70,12 +74,12 @@ def front_of(study: Study) -> list[TrialRecord]:
     return front
 
 
-def _table(study: Study, width: int) -> list[str]:
-    rows = [_row(trial) for trial in study.trials]
-    return columns(HEADS, rows, max(width, 80)) if rows else []
+def _table(study: Study, width: int | None) -> list[str]:
+    rows = [_row(trial, digits=None if width is None else 6) for trial in study.trials]
+    return columns(HEADS, rows, None if width is None else max(width, 80)) if rows else []
 
 
-def _row(trial: TrialRecord) -> tuple[str, ...]:
+def _row(trial: TrialRecord, digits: int | None) -> tuple[str, ...]:
     return (
         str(trial.number),
         trial.kind,
@@ -84,33 +88,52 @@ def _row(trial: TrialRecord) -> tuple[str, ...]:
         _bytes(trial.background),
         _seconds(trial.duration),
         _seconds(trial.epoch_time),
-        "-" if trial.metric is None else f"{trial.metric:.6g}",
-        " ".join(f"{name}={_value(value)}" for name, value in trial.flat_parameters.items()),
+        "-" if trial.metric is None else _value(trial.metric, digits),
+        " ".join(f"{name}={_value(value, digits)}" for name, value in trial.flat_parameters.items()),
     )
 
 
-def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows under their heads; the last column gets what is left of the width, and is cut there."""
-    widths = [max(len(row[index]) for row in (heads, *rows)) for index in range(len(heads))]
-    room = max(20, width - sum(widths[:-1]) - 2 * (len(heads) - 1))
+def columns(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Rows under their heads; the last column goes on in further lines where the width ends, and never without one."""
+    widths = [max(len(row[index]) for row in (heads, *rows)) for index in range(len(heads) - 1)]
+    before = sum(widths) + 2 * len(widths)
+    room = None if width is None else max(30, width - before)
     lines = []
     for row in (heads, *rows):
         cells = [
             cell.ljust(size) if head in _LEFT else cell.rjust(size)
             for head, cell, size in zip(heads[:-1], row, widths, strict=False)
         ]
-        lines.append("  ".join([*cells, cut(row[-1], room)]).rstrip())
+        first, *more = _wrapped(row[-1], room)
+        lines.append("  ".join([*cells, first]).rstrip())
+        lines += [" " * before + line for line in more]
     return lines
 
 
-def _notes(study: Study) -> list[str]:
+def _wrapped(text: str, room: int | None) -> list[str]:
+    """Lines of at most so many letters, broken between words only."""
+    if room is None or len(text) <= room:
+        return [text]
+    return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False) or [""]
+
+
+def _notes(study: Study, width: int | None) -> list[str]:
     """What went wrong, counted; and why trials have no metric."""
     counted = Counter(note for trial in study.trials for note in trial.notes)
     reasons = Counter(t.metric_reason for t in study.trials if t.kind == "done" and t.metric is None)
     failures = Counter(t.outcome.message for t in study.trials if t.kind == "failed")
-    lines = [f"{count} x {text}" for text, count in (reasons + failures).most_common(5)]
-    lines += [f"{count} x {text}" for text, count in counted.most_common(5)]
+    lines = [*_counted(reasons + failures, width), *_counted(counted, width)]
     return ["", *lines, *study.settings.notes] if lines or study.settings.notes else []
+
+
+def _counted(texts: Counter[str], width: int | None) -> list[str]:
+    """Each text with how often it came, the most frequent first; what a terminal does not get is counted."""
+    most = None if width is None else MOST_NOTES
+    lines = [f"{count} x {text}" for text, count in texts.most_common(most)]
+    hidden = len(texts) - len(lines)
+    return (
+        [*lines, f"and {hidden} more of this kind; send the output to a file or a pipe to see all"] if hidden else lines
+    )
 
 
 def _bytes(figure: Figure) -> str:
@@ -121,12 +144,8 @@ def _seconds(figure: Figure) -> str:
     return "-" if figure.value is None else format_seconds(figure.value)
 
 
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def best_first(trials: Sequence[TrialRecord], settings: StudySettings) -> list[TrialRecord]:
-    """The trials with a metric, best first."""
-    sign = -1.0 if settings.goal.direction == "maximize" else 1.0
-    done = [trial for trial in trials if trial.kind == "done" and trial.metric is not None]
-    return sorted(done, key=lambda trial: sign * (trial.metric or 0.0))
+def _value(value: object, digits: int | None) -> str:
+    """A value in so many digits, or in all it has."""
+    if not isinstance(value, float):
+        return str(value)
+    return repr(value) if digits is None else f"{value:.{digits}g}"

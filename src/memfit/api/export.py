@@ -1,0 +1,117 @@
+"""Exports: find out what kind of record a path holds, and write it in a format that other tools read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memfit.api.options import checked_options
+from memfit.api.study import draw_study, read_study
+from memfit.errors import NotARun, RecordError, UsageError
+
+if TYPE_CHECKING:
+    from memfit.records.grid import Grid
+    from memfit.records.prediction import Prediction
+    from memfit.records.run import RunRecord
+    from memfit.records.study import Study, TrialRecord
+    from memfit.show.export.formats import Format
+
+
+@checked_options
+def read_record(path: str | Path) -> RunRecord | Study | Prediction | Grid:
+    """Read what a path holds: the folder of a run, a study or a grid, or a record in a JSON file.
+
+    >>> read_record("memfit-studies/mlp").trials[0].peak.value  # doctest: +SKIP
+    """
+    from memfit.records.grid import read_grid
+    from memfit.runfolder.reader import read_run
+
+    path = Path(path)
+    if (path / "where.json").exists():
+        return read_study(path)
+    if (path / "grid.json").exists() and not (path / "run.json").exists():
+        return read_grid(path / "grid.json")
+    return read_run(path) if path.is_dir() or not path.exists() else _read_json(path)
+
+
+def _read_json(path: Path) -> Study | Prediction | Grid | RunRecord:
+    """A record that `--json` printed, by the first reader that knows it."""
+    from memfit.records.grid import read_grid
+    from memfit.records.prediction import read_prediction
+    from memfit.study.json_file import read_study_json
+
+    for read in (read_prediction, read_grid, read_study_json):
+        try:
+            return read(path)
+        except RecordError:
+            continue
+    hint = (
+        "a folder of `memfit measure`, `study` or `compare`, or what `predict`, `compare` or `study` print with --json"
+    )
+    raise NotARun(f"{path} is no record of memfit", hint=hint)
+
+
+@checked_options
+def export_record(
+    record: RunRecord | Study | Prediction | Grid,
+    to: Format,
+    path: str | Path | None = None,
+    *,
+    table: str | None = None,
+    trials: Sequence[int] = (),
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write a record in a format that another tool reads; returns the files written.
+
+    A run can be written as csv, json, chrome-trace, perfetto, memory-viewer, tensorboard and openmetrics; a study as
+    csv, json, tensorboard, openmetrics and figures; a prediction as json and openmetrics; a grid as csv, json and
+    openmetrics. `table` is one table of a run's csv, `trials` are those a figure of intermediate results is drawn of.
+    The event files of a study go into its own folder, beside the traces of `--profile`, unless a path is given.
+
+    >>> export_record(memfit.read_study("memfit-studies/mlp"), "tensorboard")  # doctest: +SKIP
+    """
+    from memfit.records.study import Study
+    from memfit.show.export.formats import check_format, default_path, export
+    from memfit.show.new_file import check_new
+
+    check_format(record, to, table)
+    if trials and to != "figures":
+        raise UsageError("only figures are drawn of chosen trials", hint="--to figures")
+    if isinstance(record, Study) and to == "figures":
+        target = check_new(path or default_path(record, to), overwrite=overwrite)
+        return list(draw_study(record, target, trials=trials))
+    if isinstance(record, Study) and to == "tensorboard":
+        own = Path(record.folder, "trials") if record.folder and path is None else None
+        return export(
+            record,
+            to,
+            own or path,
+            overwrite=overwrite or own is not None,
+            read_run=lambda trial: _run_of(record, trial),
+        )
+    return export(record, to, path, table=table, overwrite=overwrite)
+
+
+def _run_of(study: Study, trial: TrialRecord) -> RunRecord | None:
+    """The run of a trial, where it can be read; a trial on another machine may have left none here."""
+    from memfit.runfolder.reader import read_run
+
+    folder = Path(study.folder, trial.run_folder)
+    if not (study.folder and trial.run_folder and folder.is_dir()):
+        return None
+    try:
+        return read_run(folder)
+    except RecordError:
+        return None
+
+
+@checked_options
+def metrics_text(*records: RunRecord | Study | Prediction | Grid) -> str:
+    """The OpenMetrics text of records, as Prometheus reads it.
+
+    >>> print(metrics_text(memfit.read_run("runs/first")))  # doctest: +SKIP
+    """
+    from memfit.show.export.openmetrics import openmetrics
+
+    return openmetrics(*records)

@@ -1,0 +1,213 @@
+"""Axes of a study: one line per hyperparameter over its search space, with a place between 0 and 1 for every value.
+
+The options of a `choice` are ticks of equal distance, numbers in the order of numbers; a range goes from end to end of
+the space on its own scale, whether trials went there or not. What is not set at a point (another branch was chosen) has
+a place of its own below. A value that the space does not know, such as one of a custom tuner, widens the axis.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.records.study import PATH_SEPARATOR, Bell, Choice, Integers, Nested, Parameter, SearchSpace, Span
+from memfit.show.wording import cut
+
+NOT_SET = "not set"
+GAP_PLACE = -0.12
+"""Where a value stands that is not there."""
+_LOG_SPAN = 50
+"""A range that no space describes is drawn on a logarithmic scale from this factor on."""
+_LABEL_LETTERS = 18
+_MOST_WHOLE = 12
+"""A range of whole numbers no longer than this has a tick for each."""
+_SERIES = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?([-x,_ /]\d+(\.\d+)?)*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyAxis:
+    """One hyperparameter, or one result, as places on a line."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    """Labels from the bottom to the top; empty for a range of numbers."""
+    low: float = 0.0
+    high: float = 1.0
+    """Ends of a range, as written."""
+    is_log: bool = False
+    is_whole: bool = False
+    """Whether only whole numbers stand on it."""
+    has_gaps: bool = False
+    gap_word: str = NOT_SET
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a range and not a list of options."""
+        return not self.options
+
+    @property
+    def title(self) -> str:
+        """The name, with the scale where that is not the usual one."""
+        return f"{self.name} (log)" if self.is_log else self.name
+
+    @property
+    def num_places(self) -> int | None:
+        """How many values can stand on it, where they are few enough to be spread around their ticks."""
+        if self.options:
+            return len(self.options)
+        is_short = self.is_whole and self.high - self.low <= _MOST_WHOLE
+        return round(self.high - self.low) + 1 if is_short else None
+
+    def place(self, value: object) -> float:
+        """Between 0 and 1; what is not set stands below."""
+        return float(self.places([value])[0])
+
+    def places(self, values: Sequence[object]) -> np.ndarray:
+        """The place of each value."""
+        if self.options:
+            index = {option: number for number, option in enumerate(self.options)}
+            last = max(1, len(self.options) - 1)
+            middle = 0.5 if len(self.options) == 1 else 0.0
+            return np.array([GAP_PLACE if v is None else index[option_label(v)] / last + middle for v in values])
+        numbers = np.array([math.nan if value is None else value for value in values], dtype=float)
+        return np.where(np.isnan(numbers), GAP_PLACE, self._along(numbers))
+
+    def _along(self, numbers: np.ndarray) -> np.ndarray:
+        if self.high == self.low:
+            return np.full(len(numbers), 0.5)
+        if self.is_log:
+            return np.log(numbers / self.low) / math.log(self.high / self.low)
+        return (numbers - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int = 12) -> list[tuple[float, str]]:
+        """Places with their words; of more than `most` options every k-th is named."""
+        if self.options:
+            every = math.ceil(len(self.options) / most)
+            found = [(self.place_of_option(k), cut(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))]
+            found = [tick if k % every == 0 else (tick[0], "") for k, tick in enumerate(found)]
+        else:
+            values = self._tick_values()
+            words = [f"{value:,.0f}" for value in values] if self.is_whole else distinct_words(values)
+            found = list(zip(self.places(values).tolist(), words, strict=True))
+        return found + ([(GAP_PLACE, self.gap_word)] if self.has_gaps else [])
+
+    def place_of_option(self, index: int) -> float:
+        """The place of the k-th option."""
+        return 0.5 if len(self.options) == 1 else index / (len(self.options) - 1)
+
+    def _tick_values(self) -> list[float]:
+        if self.high == self.low:
+            return [self.low]
+        if self.is_whole and self.high - self.low <= _MOST_WHOLE:
+            return [float(number) for number in range(round(self.low), round(self.high) + 1)]
+        inner = _round_inside(self.low, self.high, self.is_log)
+        return [self.low, *(value for value in inner if 0.07 < float(self.places([value])[0]) < 0.93), self.high]
+
+
+def _round_inside(low: float, high: float, is_log: bool) -> list[float]:
+    """A few round numbers between two ends: powers of ten, or multiples of 1, 2, 2.5 or 5."""
+    if is_log and high / low >= 10:
+        powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+        return [10.0**power for power in powers][:: max(1, len(powers) // 6)]
+    rough = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = min((factor * unit for factor in (1, 2, 2.5, 5, 10)), key=lambda step: abs(step - rough))
+    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def distinct_words(values: Sequence[float]) -> list[str]:
+    """Numbers in as few digits, from three on, as keep their distances."""
+    gaps = np.diff(np.unique(np.asarray(values, dtype=float)))
+    least = float(gaps.min()) if len(gaps) else math.inf
+    for digits in range(3 if len(gaps) else 5, 17):
+        words = [f"{value:.{digits}g}" for value in values]
+        if all(abs(float(word) - value) <= 0.1 * least for word, value in zip(words, values, strict=True)):
+            return words
+    return [repr(float(value)) for value in values]
+
+
+def option_label(value: object) -> str:
+    """An option in words; 8 and 8.0 are one option, True and 1 are two."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:.12g}" if isinstance(value, float) else str(value)
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def axes_of(values: Sequence[Mapping[str, object]], space: SearchSpace | None = None) -> list[StudyAxis]:
+    """An axis for every hyperparameter: those of the space in its order, then those that only trials have."""
+    parameters = dict(_paths(space.parameters)) if space is not None else {}
+    names = dict.fromkeys([*parameters, *(name for point in values for name in point)])
+    return [axis_over(name, [point.get(name) for point in values], parameters.get(name)) for name in names]
+
+
+def _paths(parameters: Iterable[Parameter], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+    """Every parameter of a space with its path, those of branches behind the choice they belong to."""
+    for parameter in parameters:
+        path = f"{prefix}{parameter.name}"
+        yield path, parameter
+        if isinstance(parameter, Nested):
+            for branch in parameter.branches:
+                yield from _paths(branch.parameters, PATH_SEPARATOR.join((path, branch.name, "")))
+
+
+def axis_over(name: str, values: Sequence[object], parameter: Parameter | None = None) -> StudyAxis:
+    """The axis of these values, over what the space allows where it is known."""
+    known = [value for value in values if value is not None]
+    has_gaps = len(known) < len(values)
+    numbers = [number for number in map(_finite_number, known) if number is not None]
+    if isinstance(parameter, (Choice, Nested)) or len(numbers) < len(known):
+        labels = dict.fromkeys([*_written_options(parameter), *(option_label(value) for value in known)])
+        is_fixed = isinstance(parameter, (Choice, Nested))
+        return StudyAxis(name=name, options=in_order(list(labels), is_fixed) or ("",), has_gaps=has_gaps)
+    ends = [*_ends(parameter), *numbers] or [0.0]
+    low, high = min(ends), max(ends)
+    is_log = low > 0 and (_is_log(parameter) if parameter is not None else high / low >= _LOG_SPAN)
+    is_whole = bool(numbers) and all(number.is_integer() for number in [low, high, *numbers])
+    is_whole = is_whole and (isinstance(parameter, Integers) or parameter is None)
+    return StudyAxis(name=name, low=low, high=high, is_log=is_log, is_whole=is_whole, has_gaps=has_gaps)
+
+
+def _finite_number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats is a label like any other
+        return None
+
+
+def _written_options(parameter: Parameter | None) -> list[str]:
+    if isinstance(parameter, Choice):
+        return [option_label(option) for option in parameter.options]
+    return [branch.name for branch in parameter.branches] if isinstance(parameter, Nested) else []
+
+
+def _ends(parameter: Parameter | None) -> list[float]:
+    if isinstance(parameter, Integers):
+        return [float(parameter.low), float(max(parameter.low, parameter.end - 1))]
+    return [float(parameter.low), float(parameter.high)] if isinstance(parameter, Span) else []
+
+
+def _is_log(parameter: Parameter) -> bool:
+    return isinstance(parameter, (Span, Bell)) and parameter.log
+
+
+def in_order(labels: Sequence[str], is_fixed: bool = False) -> tuple[str, ...]:
+    """Numbers, and series of numbers such as '64-32', in the order of numbers; others as written, or by letters."""
+    if all(_SERIES.fullmatch(label) for label in labels):
+        return tuple(sorted(labels, key=_numbers_in))
+    return tuple(labels) if is_fixed else tuple(sorted(labels))
+
+
+def _numbers_in(label: str) -> tuple[float, ...]:
+    try:
+        return (float(label),)
+    except ValueError:
+        return tuple(float(piece) for piece in re.findall(r"\d+(?:\.\d+)?", label))

@@ -1,0 +1,177 @@
+"""Do the figures of a study show every trial and every option, over the search space, in the order of numbers?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit import api
+from memfit.errors import UsageError
+from memfit.explain.study.memory_law import memory_law
+from memfit.records.memory_law import MemoryLaw
+from memfit.records.study import Branch, Choice, Integers, Intermediate, Nested, SearchSpace, Span
+from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
+from memfit.show.figures.study_parallel import parallel_picture
+from memfit.show.figures.study_size import size_picture
+from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order
+from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
+from memfit.testing.made_studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
+
+
+def named(axis: StudyAxis) -> list[str]:
+    return [word for _, word in axis.ticks()]
+
+
+# ---- axes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_a_choice_are_ticks_in_the_order_of_numbers_also_those_that_were_never_tried():
+    axis = axis_over("width", [100, 8], Choice(name="width", options=(1024, 8, 100, 16)))
+    assert named(axis) == ["8", "16", "100", "1024"]
+    assert [axis.place(value) for value in (8, 16, 1024)] == [0, 1 / 3, 1]
+
+
+def test_texts_that_hold_numbers_are_ordered_as_numbers_and_words_as_they_were_written():
+    assert in_order(["128-64", "64-32", "1024-8", "64-8"]) == ("64-8", "64-32", "128-64", "1024-8")
+    written = Choice(name="size", options=("small", "medium", "large"))
+    assert named(axis_over("size", ["large"], written)) == ["small", "medium", "large"]
+
+
+def test_a_range_spans_the_space_on_its_own_scale():
+    axis = axis_over("lr", [0.01], Span(name="lr", low=1e-5, high=1e-1, log=True))
+    assert (axis.low, axis.high, axis.is_log) == (1e-5, 1e-1, True)
+    assert axis.place(1e-3) == pytest.approx(0.5)
+    assert not axis_over("x", [3.0], Span(name="x", low=0.1, high=100)).is_log
+    assert named(axis_over("n", [2], Integers(name="n", low=1, end=4))) == ["1", "2", "3"]
+
+
+def test_one_and_true_are_two_options_and_eight_and_eight_point_zero_one():
+    axis = axis_over("x", [True, 1, 8, 8.0, [1, 2], {"a": 1}])
+    assert sorted(axis.options) == ["1", "8", "[1, 2]", "true", '{"a": 1}']
+
+
+def test_a_value_that_the_space_does_not_know_widens_the_axis():
+    axis = axis_over("n", [50], Integers(name="n", low=1, end=4))
+    assert axis.high == 50
+    assert "extra" in axis_over("c", ["extra"], Choice(name="c", options=("a",))).options
+
+
+def test_parameters_of_branches_have_axes_of_their_own_with_a_tick_for_not_set():
+    branches = (Branch(name="a", parameters=(Span(name="w", low=0, high=1),)), Branch(name="b"))
+    space = SearchSpace(parameters=(Nested(name="m", branches=branches),))
+    axes = {axis.name: axis for axis in axes_of([{"m": "a", "m/a/w": 0.5}, {"m": "b"}], space)}
+    assert list(axes) == ["m", "m/a/w"]
+    assert axes["m/a/w"].place(None) < 0
+    assert NOT_SET in named(axes["m/a/w"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.none(), st.integers(-(10**6), 10**6), st.floats(-1e9, 1e9), st.text(max_size=5), st.booleans())
+    )
+)
+def test_every_value_has_a_place_and_only_what_is_not_set_stands_below(values: list[object]):
+    axis = axis_over("x", values)
+    places = axis.places(values)
+    assert len(places) == len(values)
+    for value, place in zip(values, places.tolist(), strict=True):
+        assert place < 0 if value is None else -1e-9 <= place <= 1 + 1e-9
+
+
+# ---- ranking ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_groups_hold_100_20_5_and_1_percent_and_equal_groups_are_one():
+    ranked = rank_trials(made_study(300), "metric").ranked
+    metrics = [trial.metric for trial in ranked]
+    assert metrics == sorted(metrics, key=lambda metric: metric or 0)
+    counts = [len(chosen) for _, chosen in top_groups(ranked)]
+    assert counts == [len(ranked), -(-len(ranked) // 5), -(-len(ranked) // 20), -(-len(ranked) // 100)]
+    assert [title for title, _ in top_groups(ranked[:5])] == [
+        "best 100%: 5 of 5 trials", "best 20%, 5%, 1%: 1 of 5 trials",
+    ]  # fmt: skip
+
+
+def test_ranked_trials_and_the_others_are_all_finished_trials():
+    study = made_study(200)
+    for by in ("metric", "memory"):
+        found = rank_trials(study, by)
+        assert {trial.number for trial in (*found.ranked, *found.others)} == {t.number for t in study.trials}
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def panels_of(picture: Any) -> Any:
+    """The panels of a picture that there is."""
+    return picture.axes
+
+
+def lines_of(panel: Any, num_points: int | None = None) -> int:
+    """How many lines a panel has, all or those of so many points."""
+    from matplotlib.collections import LineCollection
+
+    lines = [line for each in panel.collections if isinstance(each, LineCollection) for line in each.get_segments()]
+    return sum(num_points is None or len(line) == num_points for line in lines)
+
+
+@pytest.mark.parametrize("by", ["metric", "memory"])
+def test_parallel_coordinates_draw_every_finished_trial_once_in_the_first_panel(by: RankedBy):
+    study = made_study(150)
+    picture = parallel_picture(study, by)
+    panels = [panel for panel in panels_of(picture) if panel.get_title(loc="left")]
+    assert lines_of(panels[0], 9) == len(study.trials)
+    assert lines_of(panels[-1], 9) == len(top_groups(rank_trials(study, by).ranked)[-1][1])
+    words = {text.get_text() for text in panels[0].texts}
+    assert {"relu", "gelu", "tanh", "8", "1024", "sgd", "adam", NOT_SET, "none"} <= words
+    assert len(panels[0].get_xticklabels()) == 7 + 2
+    assert MADE_SPACE.parameters[0].name in panels[0].get_xticklabels()[0].get_text()
+
+
+def test_intermediate_results_of_chosen_trials_are_drawn_by_themselves_and_unknown_ones_refused():
+    study = made_study(40)
+    reporting = [trial.number for trial in study.trials if trial.intermediates]
+    picture = curves_picture(study, reporting[:2])
+    assert lines_of(panels_of(picture)[0]) == len(reporting)
+    labels = [text.get_text() for text in panels_of(picture)[1].get_legend().get_texts()]
+    assert [label.split(":")[0] for label in labels] == [f"trial {number}" for number in reporting[:2]]
+    with pytest.raises(UsageError, match="no intermediate results"):
+        curves_picture(study, [999])
+
+
+def test_a_long_curve_keeps_its_extremes():
+    values = np.random.default_rng(0).normal(size=20_000)
+    reports = tuple(Intermediate(sequence=k, value=float(value)) for k, value in enumerate(values))
+    trial = msgspec.structs.replace(made_study(1).trials[0], intermediates=reports)
+    curve = curve_of(trial)
+    assert len(curve) <= MOST_POINTS + 2
+    assert (curve[:, 1].min(), curve[:, 1].max()) == (values.min(), values.max())
+    assert (curve[0, 0], curve[-1, 0]) == (0, 19_999)
+
+
+def test_the_law_is_drawn_where_it_holds_and_its_absence_is_written_in_the_picture():
+    study = made_study(120)
+    law = memory_law(study)
+    assert isinstance(law, MemoryLaw)
+    assert law.bytes_per_parameter == pytest.approx(PER_PARAMETER, rel=0.02)
+    assert law.bytes_per_activation == pytest.approx(PER_ACTIVATION, rel=0.1)
+    assert law.base_bytes == pytest.approx(BASE_BYTES, rel=0.01)
+    picture = size_picture(study, law)
+    labels = [text.get_text() for text in panels_of(picture)[0].get_legend().get_texts()]
+    assert labels == ["law at least activations", "law at median activations", "law at most activations"]
+    without = size_picture(study, "too few trials")
+    assert "no law is drawn: too few trials" in panels_of(without)[0].get_title(loc="left")
+
+
+def test_every_figure_is_written(tmp_path: Path):
+    paths = api.draw_study(made_study(60), tmp_path)
+    assert [path.name for path in paths] == [
+        "memory.png", "parallel.png", "parallel_memory.png", "intermediate.png", "size.png",
+    ]  # fmt: skip
