@@ -67,9 +67,9 @@ def solver_claims(number: int) -> list[Claim]:
         outcome = None if proposal is None else judge(case, proposal)
         if proposal is None or outcome is None:
             continue
-        started = time.perf_counter()
+        started = time.process_time()
         placed = best_schedule(case, proposal.stages)
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.process_time() - started)
         solved += 1
         period = math.inf if placed is None else placed.period_seconds
         equal += abs(period / outcome.period_seconds - 1) <= 1e-5
@@ -84,5 +84,5 @@ def solver_claims(number: int) -> list[Claim]:
         Claim("the solver attains the exact period", f"{solved} chains", f"{equal} equal", equal == solved),
         Claim("the solver never beats it", f"{solved} chains", f"{better} shorter", better == 0),
         Claim("one copy less never keeps the period", f"{lowered} counts", f"{attained} kept it", attained == 0),
-        Claim("slowest program", f"{solved} chains", f"{slowest:.2f} s", None),
+        Claim("slowest program", f"{solved} chains", f"{slowest:.2f} s of CPU", None),
     ]
