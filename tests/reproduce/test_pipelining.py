@@ -71,7 +71,8 @@ def test_the_joint_program_packs_as_well_as_trying_all(loads: tuple[int, ...]):
 def test_the_whole_result_is_written_with_every_statement(tmp_path: Path):
     pytest.importorskip("scipy")
     found = api.reproduce_pipelining(graphs=[GRAPH], num_random=8)
-    assert {each.verdict for each in found.statements} <= {"holds", "does not hold"}
+    open_ones = [each.says for each in found.statements if each.verdict == "cannot tell"]
+    assert set(open_ones) <= {pipelining.SHARED_SAYS}, "a shared rank need not pay on this chain"
     text = pipelining_text(found, width=100)
     assert all(each.says.split(",")[0] in " ".join(text.split()) for each in found.statements)
     written = api.write_reproduction(found, tmp_path / "out")
