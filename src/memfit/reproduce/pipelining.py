@@ -43,6 +43,7 @@ ILP_SAYS = "an integer linear program finds the best schedule of any given alloc
 HARD_SAYS = "without contiguity, finding the best allocation is as hard as packing bins, even without memory limits"
 SHARED_SAYS = "giving one rank several stages can be faster than one stage on each"
 BLIND_SAYS = "cuts that ignore memory are slower within the same memory"
+TOO_FEW = "no chain can be cut into as many stages as there are ranks; other networks or profiles"
 SAID = (MEMORY_SAYS, COUNT_SAYS, EXACT_SAYS, ILP_SAYS, HARD_SAYS, SHARED_SAYS, BLIND_SAYS)
 
 
@@ -59,6 +60,11 @@ def memory_sizes(chain: PipelineChain, num_ranks: int, link: RankLink, number: i
     return [round(low * (most / low) ** (index / (number - 1))) for index in range(number)]
 
 
+def num_pieces(chain: PipelineChain) -> int:
+    """How many stages a chain can be cut into."""
+    return 1 + sum(not layer.no_cut_because for layer in chain.layers[:-1])
+
+
 def compare_rules(
     chains: Mapping[str, PipelineChain], link: RankLink, progress: Callable[[str, float], None]
 ) -> tuple[PipelineComparison, ...]:
@@ -68,7 +74,7 @@ def compare_rules(
     for index, (name, num_ranks) in enumerate(wanted):
         progress(f"{name} on {num_ranks} ranks", index / len(wanted))
         chain = chains[name]
-        if num_ranks > 1 + sum(not layer.no_cut_because for layer in chain.layers[:-1]):
+        if num_ranks > num_pieces(chain):
             continue
         for size in memory_sizes(chain, num_ranks, link):
             rows.append(_compared(name, PipelineCase(chain, (size,) * num_ranks, link)))
@@ -168,7 +174,7 @@ def shared_ranks(
     rows = []
     for index, (name, chain) in enumerate(chains.items()):
         progress(f"{name} with a shared rank", index / len(chains))
-        for size in memory_sizes(chain, num_ranks, link)[1:4]:
+        for size in memory_sizes(chain, num_ranks, link)[1:4] if num_pieces(chain) >= num_ranks else ():
             case = PipelineCase(chain, (size,) * num_ranks, link)
             try:
                 plan = special_plan(case, baselines=False)
@@ -195,7 +201,7 @@ def statements_on(
     solver = found.num_solved is not None
     needs = "" if solver else "the integer programs need scipy: pip install 'memfit[ilp]'"
     return (
-        judged(MEMORY_SAYS, SHORT, evidence=memory, holds=fall),
+        judged(MEMORY_SAYS, SHORT, evidence=memory, holds=fall if memory else None, reason="" if memory else TOO_FEW),
         _on_counts(found, off),
         _on_solver(EXACT_SAYS, found, needs, "the greedy rule has the period of the integer program in"),
         _on_solver(ILP_SAYS, found, needs, "the integer program attains the exact period in"),
@@ -209,10 +215,9 @@ def _memory_evidence(chains: Mapping[str, PipelineChain], link: RankLink) -> tup
     """Of the fastest pipeline on four ranks: activations against weights, and copies against ranks behind."""
     lines, fall, off = [], True, []
     for name, chain in chains.items():
-        try:
-            plan = plan_pipeline(PipelineCase(chain, (1 << 60,) * 4, link), baselines=False)
-        except DoesNotFit:
+        if num_pieces(chain) < 4:
             continue
+        plan = plan_pipeline(PipelineCase(chain, (1 << 60,) * 4, link), baselines=False)
         copies = [stage.in_flight for stage in plan.cut.stages]
         first = {part.name: part.num_bytes for part in plan.ranks[0].parts}
         weights = sum(layer.parameter_bytes for layer in chain.layers)
@@ -237,9 +242,10 @@ def _on_counts(found: PipeliningResult, off: Sequence[str]) -> Statement:
             f"planned by the fixed rule: {statistics.median(by_rule):.2f} times the exact period in the median, "
             f"{max(by_rule):.2f} at worst, no plan in {missing} of {len(found.comparisons)} cases that have one"
         )
-    return judged(
-        COUNT_SAYS, SHORT, evidence=lines, holds=bool(off) or missing > 0 or max(by_rule, default=1) > 1 + SAME
-    )
+    if not found.comparisons:
+        return judged(COUNT_SAYS, SHORT, evidence=lines, holds=None, reason=TOO_FEW)
+    is_off = bool(off) or missing > 0 or max(by_rule, default=1) > 1 + SAME
+    return judged(COUNT_SAYS, SHORT, evidence=lines, holds=is_off)
 
 
 def _on_solver(says: str, found: PipeliningResult, needs: str, words: str) -> Statement:
@@ -276,7 +282,8 @@ def _on_shared(found: PipeliningResult, needs: str) -> Statement:
         f"{format_seconds(row.shared_seconds or 0)} with a shared rank"
         for _, row in sorted(better, key=lambda pair: -pair[0])[:4]
     ]
-    return judged(SHARED_SAYS, SHORT, evidence=lines, holds=bool(better))
+    reason = "" if better else "none of these cases gains; other networks or sizes of memory may"
+    return judged(SHARED_SAYS, SHORT, evidence=lines, holds=True if better else None, reason=reason)
 
 
 def _on_blind(found: PipeliningResult) -> Statement:

@@ -10,7 +10,7 @@ import pytest
 
 from memfit.errors import DoesNotFit, InvalidSchedule, UsageError
 from memfit.plan.pipeline.case import PipelineCase
-from memfit.plan.pipeline.partition import exact_contiguous, fewest_bytes
+from memfit.plan.pipeline.partition import ContiguousProgram, exact_contiguous, fewest_bytes
 from memfit.plan.pipeline.planners import BASELINES, PLANNERS, candidate_of, judge, plan_pipeline, plan_schedule
 from memfit.plan.pipeline.schedules import STAGES_PER_RANK, most_in_flight
 from memfit.plan.pipeline.simulate import replay_periodic
@@ -45,6 +45,14 @@ def test_the_exact_planner_finds_what_an_exhaustive_search_finds(seed: int):
     case = made_case(Random(seed))
     expected = best_contiguous(case.chain, case.limits_bytes, case.link)
     assert period_of(case) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_period_that_the_dynamic_program_promises_is_the_one_that_is_replayed(seed: int):
+    case = made_case(Random(seed), 8)
+    found = ContiguousProgram(case).shortest()
+    if found is not None:
+        assert period_of(case) == pytest.approx(found[0], rel=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -106,7 +106,7 @@ def why_fullest(case: PipelineCase, cut: PipelineCut, ranks: Sequence[RankMemory
     largest = max(fullest.parts, key=lambda part: part.num_bytes)
     share = largest.num_bytes / fullest.total_bytes if fullest.total_bytes else 0.0
     sentences = [
-        f"rank {fullest.rank} holds {format_bytes(fullest.total_bytes)}, {share:.0%} of it {largest.name}: "
+        f"rank {fullest.rank} holds {format_bytes(fullest.total_bytes)}, {share:.0%} of it {largest.name}; "
         + _copies_sentence(case, cut, fullest)
     ]
     if emptiest.rank != fullest.rank:
@@ -133,7 +133,10 @@ def _difference_sentence(fullest: RankMemory, emptiest: RankMemory) -> str:
 
 
 def _flight_sentence(fullest: RankMemory, emptiest: RankMemory) -> list[str]:
-    if sum(fullest.in_flight) <= sum(emptiest.in_flight):
+    sizes = {part.name: part.num_bytes for part in emptiest.parts}
+    apart = {part.name: part.num_bytes - sizes.get(part.name, 0) for part in fullest.parts}
+    is_cause = max(apart, key=lambda name: apart[name]) == "activations in flight"
+    if not is_cause or sum(fullest.in_flight) <= sum(emptiest.in_flight):
         return []
     return [
         "the earlier a stage lies in the chain, the longer its micro-batches wait for their backward, and the more of "

@@ -53,12 +53,13 @@ def _picture(plan: PipelinePlan) -> Figure:
 
 def _title(plan: PipelinePlan) -> str:
     order = "an order of its own" if plan.cut.schedule == "custom" else plan.cut.schedule
+    planner = "" if plan.planner == order else f" {plan.planner},"
     target = (
         Path(plan.chain.target).name if "/" not in plan.chain.target else "/".join(plan.chain.target.split("/")[-2:])
     )
     idle = sum(plan.step.idle_shares) / len(plan.step.idle_shares)
     return (
-        f"{target} on {plan.cut.num_ranks} ranks, {plan.planner}, {order}: "
+        f"{target} on {plan.cut.num_ranks} ranks,{planner} {order}: "
         f"{format_seconds(plan.step.seconds)} a step, {idle:.0%} idle"
     )
 
@@ -93,8 +94,7 @@ def _draw_events(place: Axes, plan: PipelinePlan, factor: float) -> None:
 def _row(event: PipelineEvent) -> tuple[float, float]:
     if event.resource.startswith("rank"):
         return float(event.resource.split()[1]), 0.62
-    low, high = event.resource.split()[1].split("-")
-    return (int(low) + int(high)) / 2, 0.16
+    return int(event.resource.split()[1].split("-")[0]) + 0.5, 0.16  # below the first of its two ranks
 
 
 def _draw_memory(place: Axes, plan: PipelinePlan, factor: float) -> None:

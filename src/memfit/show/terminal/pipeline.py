@@ -45,7 +45,8 @@ def _title(plan: PipelinePlan) -> str:
     cut = plan.cut
     name = plan.chain.target or "the chain"
     order = "an order of its own" if cut.schedule == "custom" else cut.schedule
-    return f"{name}: {len(plan.chain.layers)} layers on {cut.num_ranks} ranks, planned by {plan.planner}, {order}"
+    planner = "planned for" if plan.planner == order else f"planned by {plan.planner},"
+    return f"{name}: {len(plan.chain.layers)} layers on {cut.num_ranks} ranks, {planner} {order}"
 
 
 def _promise(plan: PipelinePlan) -> list[str]:
