@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memfit.errors import MissingExtra
 from memfit.records.figure import Figure as MeasuredFigure
@@ -26,6 +26,10 @@ from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED,
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import find_candidate
 from memfit.units import GIB, MIB, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
 
 STYLES: dict[str, tuple[str, str, float, str]] = {
     "combined": (BLUE, "-", 2.6, "combined: both, searched"),
@@ -162,7 +166,7 @@ def draw_hyperparameters(
         return save_both(_hyperparameters_picture(reruns), Path(folder), name)
 
 
-def _hyperparameters_picture(reruns: Sequence[Rerun]) -> Any:
+def _hyperparameters_picture(reruns: Sequence[Rerun]) -> Picture:
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(11.0, 3.0 * len(reruns)), dpi=110, facecolor="white", layout="constrained")
@@ -180,7 +184,7 @@ def _hyperparameters_picture(reruns: Sequence[Rerun]) -> Any:
 
 
 def _trial_points(
-    panel: Any, numbers: Sequence[int], figures: Sequence[MeasuredFigure], color: str, title: str
+    panel: Axes, numbers: Sequence[int], figures: Sequence[MeasuredFigure], color: str, title: str
 ) -> None:
     """One point for each trial, with the spread of its replicates as a line."""
     known = [(number, each) for number, each in zip(numbers, figures, strict=True) if each.value is not None]
