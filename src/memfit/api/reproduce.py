@@ -381,12 +381,15 @@ def write_reproduction(
     folder: str | Path,
 ) -> tuple[Path, ...]:
     """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
-    from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult, PipeliningResult
+    from memfit.records.reproduction import (
+        EdgeTables,
+        HyperparameterTrials,
+        OffloadingExperiment,
+        OptimizerResult,
+    )
     from memfit.show.export.reproduction_files import write_tables
 
     written = write_tables(found, folder)
-    if isinstance(found, PipeliningResult):
-        return written
     if isinstance(found, OptimizerResult):
         from memfit.show.figures.optimizers import draw_optimizers
 
@@ -396,6 +399,8 @@ def write_reproduction(
 
         curves = draw_edge(found, folder) if isinstance(found, EdgeTables) else draw_offloading(found, folder)
         return (*written, *curves)
-    from memfit.show.figures.reproduction import draw_hyperparameters
+    if isinstance(found, HyperparameterTrials):
+        from memfit.show.figures.reproduction import draw_hyperparameters
 
-    return (*written, *draw_hyperparameters(found, folder))
+        return (*written, *draw_hyperparameters(found, folder))
+    return written

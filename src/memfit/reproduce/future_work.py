@@ -37,9 +37,14 @@ def _layer_lines(layers: Sequence[LayerShare]) -> list[str]:
         own = [(each.layer, each.held.value or 0.0) for each in layers if each.network == network]
         total = sum(held for _, held in own) or 1.0
         largest = sorted(own, key=lambda pair: -pair[1])[:MOST_LAYERS]
-        parts = ", ".join(f"{name} {format_bytes(held)} ({held / total:.0%})" for name, held in largest)
+        parts = ", ".join(f"{_named(name)} {format_bytes(held)} ({held / total:.0%})" for name, held in largest)
         lines.append(f"{network}, tensors at the peak of a step, predicted: {parts}")
     return lines
+
+
+def _named(layer: str) -> str:
+    """Layers of a torch.nn.Sequential are numbers."""
+    return f"layer {layer}" if layer.isdigit() else layer
 
 
 def _learner_lines(learners: Sequence[Learner]) -> list[str]:

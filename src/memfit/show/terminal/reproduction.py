@@ -252,7 +252,11 @@ def _hours(hours: float) -> str:
 # ---- hyperparameters: the published trials beside their re-run -------------------------------------------------------
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\n")}
-RERUN_HEADS = ("row", "published", "here: system", "peak of the job", "spread", "average", "background", "parameters")
+RERUN_HEADS = (
+    "row", "published", "here: system", "peak of the job", "spread", "average", "background", "lr", "epochs", "batch",
+    "hidden layers",
+)  # fmt: skip
+"""One column for each hyperparameter: none is cut."""
 
 
 def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color: bool = False) -> str:
@@ -349,7 +353,7 @@ def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
             _spread(row.peak),
             short_text(row.average),
             short_text(row.background),
-            " ".join(f"{name}={value}" for name, value in row.parameters.items()),
+            *(str(row.parameters.get(name, "-")) for name in ("lr", "epochs", "batch_size", "hidden")),
         )
         for row in rerun.rows
     ]

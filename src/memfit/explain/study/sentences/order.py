@@ -126,7 +126,10 @@ def _background_text(report: StudyReport, each: Circumstance, verdict: FindingVe
     middle, low, high = report.answers[each.key].change
     span_bytes = float(np.ptp(report.table.background_bytes))
     evidence = [f"other programs' memory spans {format_bytes(span_bytes)}"]
-    slope = f"{middle:.2f} bytes per byte that other programs held (95 % interval {low:.2f} to {high:.2f})"
+    digits = 2 if max(-low, high) >= 0.1 else 4
+    middle, low, high = (round(each, digits) + 0.0 for each in (middle, low, high))  # no -0.00
+    ends = f"{low:.{digits}f} to {high:.{digits}f}"
+    slope = f"{middle:.{digits}f} bytes per byte that other programs held (95 % interval {ends})"
     if verdict == "found":
         return f"other programs are in the number: {slope}", evidence
     if verdict == "ruled out":

@@ -13,7 +13,7 @@ from memfit.explain.study.inference import Estimate, Key, answer
 from memfit.explain.study.law import BATCH_NAMES, TERMS, Law
 from memfit.explain.study.order import Circumstance
 from memfit.explain.study.regression import residuals
-from memfit.explain.study.sentences.words import is_sizeless
+from memfit.explain.study.sentences.words import is_sized, is_sizeless
 from memfit.explain.study.table import Table
 
 CARRIED = 0.01
@@ -64,11 +64,11 @@ class StudyReport:
         return tuple(dict.fromkeys(names))
 
     def acts_through_the_law(self, factor: Factor) -> bool:
-        """Whether what the law explains depends on this hyperparameter: it is the batch, or sizes move with it."""
+        """Whether what the law explains depends on this hyperparameter, by its name or because sizes move with it."""
         law, base = self.found_law, self.plan.base
         if law is None or base is None or is_sizeless(factor.name):
             return False
-        if factor.name in BATCH_NAMES and TERMS[1] in law.terms:
+        if (factor.name in BATCH_NAMES and TERMS[1] in law.terms) or is_sized(factor.name):
             return True
         questions = [each for each in self.plan.questions if each.key == main_key(factor.name)]
         explained = law.explained_bytes if base.rows.are_trials else law.explained_bytes[base.rows.point_of]

@@ -10,6 +10,11 @@ SIZELESS = {
 }  # fmt: skip
 """Hyperparameters that change the size of no tensor."""
 
+SIZED = {
+    "width", "widths", "hidden", "hidden_size", "hidden_dim", "layers", "num_layers", "units", "nodes", "depth",
+    "blocks", "channels", "filters", "embedding_dim", "d_model", "d_ff",
+}  # fmt: skip
+"""Hyperparameters that decide how many parameters a network has."""
 METHOD = "least squares, HC3, calibrated by simulation on the same design"
 
 Interval = tuple[float, float, float]
@@ -64,6 +69,11 @@ def share_text(share: float) -> str:
 def listed(names: tuple[str, ...] | list[str]) -> str:
     """'a, b and c'."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def is_sized(name: str) -> bool:
+    """Whether a hyperparameter decides how many parameters a network has, by its name."""
+    return name.rpartition("/")[2].rpartition(": ")[2].lower() in SIZED
 
 
 def is_sizeless(name: str) -> bool:
