@@ -122,6 +122,7 @@ MEANINGS = {
     "--latency": "what a transfer takes at least",
     "--full-duplex": "a link carries both ways at once",
     "--micro-batches": "parts of a batch in a pipeline",
+    "--run": "a plan is carried out here",
     "--schedule": "the order of forwards and backwards",
     "--explain": "a cut of the user's",
     "--recompute": "stages may recompute",
