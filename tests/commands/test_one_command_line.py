@@ -57,6 +57,7 @@ MEANINGS = {
     "--fit-batch": "the largest batch",
     "--lengths": "over the lengths of the data",
     "--shard": "what ranks divide",
+    "--routing": "where tokens go",
     "--engine": "how it is predicted",
     "--show-output": "let the job's output through",
     "--html": "a page",

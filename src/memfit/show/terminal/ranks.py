@@ -44,7 +44,9 @@ def _title(found: RankPredictions) -> Text:
 
 def _table(found: RankPredictions) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    names = [level.name for level in found.classes[0].prediction.levels if level.name not in ("cudnn", "context")]
+    names = [
+        level.name for level in found.classes[0].prediction.levels if level.name not in ("cudnn", "context", "network")
+    ]
     table.add_column("ranks")
     for name in names:
         table.add_column(name, justify="right")
