@@ -122,8 +122,11 @@ def gradients(arguments: argparse.Namespace) -> int:
             continue
         for num_ranks in arguments.ranks:
             count = 2 * num_ranks * per_rank
+            parts = list(zip(x.chunk(count), y.chunk(count), strict=True))
+            if way == "looped-bfs":  # its backwards go from the last micro-batch to the first: sums round in that order
+                parts.reverse()
             model.zero_grad()
-            for part, target in zip(x.chunk(count), y.chunk(count), strict=True):
+            for part, target in parts:
                 loss(model(part), target).backward()
             expected = {name: each.grad / count for name, each in model.named_parameters()}
             with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Is what NCCL may take a range of its own that changes no other figure than the range of the device?"""
+"""Is what NCCL may take a range of its own that changes no other figure than that of the device?"""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def traced(device: str, num_communicators: int) -> Traced:
     return Traced(**known)
 
 
-def test_each_communicator_widens_the_range_of_the_device_and_nothing_else():
+def test_each_communicator_adds_to_the_device_and_to_nothing_else():
     before, after = traced("cuda:a100-40gb", 3), with_network(traced("cuda:a100-40gb", 3))
     assert [level.name for level in after.levels] == ["reserved", "network", "device"]
     assert after.levels[0] == before.levels[0]
     assert after.levels[1].figure.value is None
-    assert after.levels[2].figure.value == 1000
+    assert after.levels[2].figure.value == 1000 + 3 * LEAST_BYTES
     assert after.levels[2].figure.low == 900 + 3 * LEAST_BYTES
     assert after.levels[2].figure.high == 1200 + 3 * MOST_BYTES
 

@@ -37,14 +37,14 @@ def with_network(traced: Traced) -> Traced:
         else:
             levels.append(level)
     text = f"NCCL takes {format_bytes(LEAST_BYTES)} to {format_bytes(MOST_BYTES)} for each of {count} communicators"
-    said = Assumption(kind="network", text=f"{text}: an assumed range, only in the range of the device")
+    said = Assumption(kind="network", text=f"{text}: an assumed range; the least is in the figure of the device, the most in its range")
     return replace(traced, levels=tuple(levels), assumptions=(*traced.assumptions, said))
 
 
 def _widened(figure: Figure, low: int, high: int) -> Figure:
-    """A figure whose range also holds what NCCL may take."""
-    least = figure.low if figure.low is not None else figure.value
-    most = figure.high if figure.high is not None else figure.value
-    return msgspec.structs.replace(
-        figure, low=None if least is None else least + low, high=None if most is None else most + high
-    )
+    """A figure with the least that NCCL takes, and a range with the most."""
+    if figure.value is None:
+        return figure
+    least = figure.value if figure.low is None else figure.low
+    most = figure.value if figure.high is None else figure.high
+    return msgspec.structs.replace(figure, value=figure.value + low, low=least + low, high=most + high)
