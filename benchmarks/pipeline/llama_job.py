@@ -32,13 +32,13 @@ def llama() -> Any:
     """The published configuration of Llama 3.1 8B."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8, max_position_embeddings=131072, rms_norm_eps=1e-5, tie_word_embeddings=False,
-        use_cache=False, attn_implementation="sdpa",
-    )  # fmt: skip
+    published: dict[str, Any] = {
+        "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "use_cache": False, "attn_implementation": "sdpa",
+    }  # fmt: skip
     with torch.device("meta"):
-        return LlamaForCausalLM(config)
+        return LlamaForCausalLM(LlamaConfig(**published))
 
 
 def selective() -> Any:

@@ -37,7 +37,10 @@ def with_network(traced: Traced) -> Traced:
         else:
             levels.append(level)
     text = f"NCCL takes {format_bytes(LEAST_BYTES)} to {format_bytes(MOST_BYTES)} for each of {count} communicators"
-    said = Assumption(kind="network", text=f"{text}: an assumed range; the least is in the figure of the device, the most in its range")
+    said = Assumption(
+        kind="network",
+        text=f"{text}: an assumed range; the least is in the figure of the device, the most in its range",
+    )
     return replace(traced, levels=tuple(levels), assumptions=(*traced.assumptions, said))
 
 
