@@ -13,7 +13,6 @@ from memfit.records.ranks import RankClass, RankPredictions, named_ranks
 from memfit.show.terminal.prediction import print_prediction
 from memfit.units import format_bytes, format_seconds
 
-
 HIDDEN = ("allocated", "cudnn", "context", "network", "smallest", "process")
 """Levels that the rows leave out; the fullest rank shows all of them."""
 

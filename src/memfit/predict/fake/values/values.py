@@ -223,7 +223,7 @@ class Shadow(LeanMode):
             return False
         return bool(self.guess(EQUALITY, self._truth))
 
-    def _routed(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def _routed(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> tuple[torch.Tensor, ...]:
         """The best k of some scores of tokens by experts: as the scenario of a mixture of experts has them."""
         scores, result = args[0], func(*args, **kwargs)
         num_tokens, num_experts = (scores.numel() // scores.shape[-1], scores.shape[-1]) if scores.dim() else (0, 0)
