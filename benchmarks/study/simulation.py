@@ -251,7 +251,7 @@ def peak_bytes() -> int:
 
 def simulate(
     workers: int, trials: int, seconds: float, clock_name: str, client_seconds: float, home: str | None
-) -> dict[str, Any]:  # noqa: E501
+) -> dict[str, Any]:
     """One study; what became of it."""
     folder = Path(tempfile.mkdtemp(prefix="memfit-simulation-", dir=home))
     try:
@@ -365,10 +365,10 @@ def report(found: dict[str, Any], workers: int, trials: int) -> int:
         before = (number, moment, memory)
     print(
         f"{found['num_ended']} trials ended in {found['seconds']:.0f} s of the made clock (ideal {found['ideal_seconds']:.0f} s)"
-    )  # noqa: E501
+    )
     print(
         f"an answer has {found['answer_bytes'] / 1000:.1f} kB of files; the database {found['database_bytes'] / 1e6:.0f} MB"
-    )  # noqa: E501
+    )
     print(f"{workers} workers are {found['busy']:.1%} busy (target: above {LEAST_BUSY:.0%})")
     print(f"memory of the coordinator: {found['peak_bytes'] / 1e6:.0f} MB (target: below {MOST_BYTES / 1e6:.0f} MB)")
     reached = found["busy"] > LEAST_BUSY and found["peak_bytes"] < MOST_BYTES and found["num_ended"] == trials

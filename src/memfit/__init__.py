@@ -44,6 +44,7 @@ _HOME_OF_NAME = {
     "reproduce_optimizers": "memfit.api",
     "reproduce_pipelining": "memfit.api",
     "run_pipeline": "memfit.api",
+    "run_plan": "memfit.api",
     "run_study": "memfit.api",
     "write_report": "memfit.api",
 }
@@ -83,6 +84,7 @@ __all__ = [
     "reproduce_optimizers",
     "reproduce_pipelining",
     "run_pipeline",
+    "run_plan",
     "run_study",
     "write_report",
 ]
@@ -121,6 +123,7 @@ if TYPE_CHECKING:
         reproduce_optimizers,
         reproduce_pipelining,
         run_pipeline,
+        run_plan,
         run_study,
         write_report,
     )

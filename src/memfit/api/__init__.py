@@ -19,7 +19,7 @@ from memfit.api.measure import (
     use_working_instructions,
 )
 from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
-from memfit.api.pipeline_run import run_pipeline
+from memfit.api.pipeline_run import run_pipeline, run_plan
 from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
 from memfit.api.report import export_run, view_run, write_report
 from memfit.api.report_folder import report_folder
@@ -106,6 +106,7 @@ __all__ = [
     "reproduce_pipelining",
     "resume_repeats",
     "run_pipeline",
+    "run_plan",
     "run_study",
     "serve_folder",
     "stop_study",

@@ -20,6 +20,7 @@ from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.figure import Figure, Source
+    from memfit.records.pipeline import PipelinePlan
     from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
     from memfit.records.prediction import Prediction
 
@@ -73,6 +74,32 @@ def run_pipeline(
         return _run_in(Path(folder), order, predicted, most_seconds)
     with tempfile.TemporaryDirectory(prefix="memfit-pipeline-") as name:
         return _run_in(Path(name), order, predicted, most_seconds)
+
+
+@checked_options
+def run_plan(
+    plan: PipelinePlan, *, settings: Mapping[str, Any] | Sequence[str] = (), num_steps: int = 3, device: str = "cpu"
+) -> PipelineRun:
+    """Run the cut of a plan here, with its schedule or its own order of every rank, and predict each rank first.
+
+    plan = memfit.plan_pipeline("jobs.py:make", num_ranks=2, memory_bytes=2**30, link_bytes_per_second=1e9)
+    run = memfit.run_plan(plan)
+    """
+    from memfit.errors import UsageError
+
+    cut, layers = plan.cut, plan.chain.layers
+    starts = [layers[stage.first_layer].modules[:1] for stage in cut.stages[1:]]
+    if not plan.chain.target or not all(starts):
+        raise UsageError("only a plan for a workload or FILE:function can be run", hint="a profile has no model")
+    if any(stage.num_replicas > 1 for stage in cut.stages):
+        raise UsageError("replicated stages cannot be run", hint="another --planner")
+    if any(stage.choice.name != "keep" for stage in cut.stages):
+        raise UsageError("stages that recompute or move cannot be run", hint="leave --recompute and --host-link out")
+    return run_pipeline(
+        plan.chain.target, starts=[names[0] for names in starts], ranks=[stage.rank for stage in cut.stages],
+        num_ranks=cut.num_ranks, schedule=cut.schedule, num_micro_batches=cut.num_micro_batches, orders=cut.orders,
+        settings=settings, num_steps=num_steps, device=device,
+    )  # fmt: skip
 
 
 def _usual_ranks(schedule: str, num_stages: int, num_ranks: int) -> tuple[int, ...]:

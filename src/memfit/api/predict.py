@@ -35,6 +35,7 @@ def predict_peak(
     ranks: int = 1,
     rank: int = 0,
     shard: str | None = None,
+    routing: str | None = None,
     engine: Literal["auto", "fake", "phantom"] = "auto",
     show_output: bool = False,
     most_seconds: float | None = None,
@@ -56,7 +57,7 @@ def predict_peak(
     options = PredictOptions(
         device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, probes=probes,
         allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep, fit_batch=fit_batch,
-        lengths=lengths, ranks=ranks, rank=rank, shard=shard, engine=engine, show_output=show_output,
+        lengths=lengths, ranks=ranks, rank=rank, shard=shard, routing=routing, engine=engine, show_output=show_output,
         most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
@@ -79,6 +80,7 @@ def predict_ranks(
     unknown_is: bool = True,
     answer: Sequence[str] = (),
     shard: str | None = None,
+    routing: str | None = None,
     engine: Literal["auto", "fake", "phantom"] = "auto",
     show_output: bool = False,
     most_seconds: float | None = None,
@@ -98,7 +100,7 @@ def predict_ranks(
     options = PredictOptions(
         device=device, memory=memory, num_steps=num_steps, alloc_conf=alloc_conf, probes=probes,
         allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), ranks=ranks, shard=shard,
-        engine=engine, show_output=show_output, most_seconds=most_seconds,
+        routing=routing,        engine=engine, show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
     return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)

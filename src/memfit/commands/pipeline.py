@@ -19,7 +19,7 @@ from memfit.commands.options import (
     set_option,
 )
 from memfit.commands.output import write_record
-from memfit.errors import DoesNotFit
+from memfit.errors import DoesNotFit, MemfitError
 from memfit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ Examples:
   memfit pipeline graph.txt --ranks 4 --memory 16GiB --link 12GB/s
   memfit pipeline jobs.py:make --ranks 4 --memory 2GiB --link 1GB/s --micro-batches 8
   memfit pipeline gpt --ranks 2 --memory 1GiB --link 1GB/s --schedule 1f1b -o plan
+  memfit pipeline gpt --ranks 2 --memory 1GiB --link 1GB/s --schedule 1f1b --run
   memfit pipeline graph.txt --ranks 4 --memory 16GiB --link 12GB/s --explain 0,10,20,30,40
 
 \b
@@ -100,10 +101,13 @@ SCHEDULES = [
     "--device", metavar="DEVICE",
     help="Predict the layers for this device, such as cuda:a100-40gb, instead of measuring them here.",
 )  # fmt: skip
+@click.option("--run", "is_run", is_flag=True, help="Run the plan here, one process for each rank, and measure it.")
 @quiet_option
 @json_option
 @click.pass_context
-def command(context: click.Context, output: str | None, force: bool, quiet: bool, as_json: bool, **_: object) -> None:
+def command(
+    context: click.Context, output: str | None, force: bool, quiet: bool, as_json: bool, is_run: bool, **_: object
+) -> None:
     """Cut a network over ranks: the fastest pipeline that fits their memory, and why the fullest rank is the fullest.
 
     FILE is a profile (PipeDream's graph.txt), a workload, or FILE:function. Exit code 3 when nothing fits, with the
@@ -115,15 +119,37 @@ def command(context: click.Context, output: str | None, force: bool, quiet: bool
 
     if output is not None:
         check_new(output, overwrite=force)
-    mine = {"output", "force", "quiet", "as_json"}
+    mine = {"output", "force", "quiet", "as_json", "is_run"}
     plan = api.plan_pipeline(**{name: value for name, value in context.params.items() if name not in mine})
-    if as_json or not quiet:
+    if not is_run and (as_json or not quiet):
         write_record(plan, partial(pipeline_text, plan), as_json=as_json)
     if output is not None:
         written = api.write_pipeline(plan, output)
         if not (as_json or quiet):
             click.echo("\nWritten: " + ", ".join(str(path) for path in written))
+    if is_run:
+        _run(plan, context.params["settings"], quiet=quiet, as_json=as_json)
     _end(plan)
+
+
+def _run(plan: PipelinePlan, settings: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
+    """Run the plan and show each rank, predicted beside measured; a rank that died is an error."""
+    from memfit import api
+    from memfit.show.terminal.pipeline import pipeline_text
+    from memfit.show.terminal.pipeline_run import pipeline_run_text
+
+    if not (as_json or quiet):
+        write_record(plan, partial(pipeline_text, plan))
+    run = api.run_plan(plan, settings=settings)
+    if as_json or not quiet:
+        write_record(run, partial(pipeline_run_text, run), as_json=as_json)
+    dead = run.dead
+    if dead is not None:
+        where = f"in step {dead.died_in_step}" if dead.died_in_step else "before its first step"
+        raise MemfitError(
+            f"rank {dead.rank} died {where}, after {dead.died_after_seconds or 0:.1f} s; the others were ended",
+            found=dead.ended, hint="what it printed last stands above",
+        )  # fmt: skip
 
 
 def _end(plan: PipelinePlan) -> None:

@@ -74,6 +74,9 @@ Examples:
 )
 @click.option("--shard", metavar="HOW", help="Put on a function or workload: ddp, zero1, zero2, zero3 or fsdp.")
 @click.option(
+    "--routing", metavar="HOW", help="Where tokens of a mixture of experts go: even, worst, or a FILE of shares."
+)
+@click.option(
     "--engine",
     type=click.Choice(["auto", "fake", "phantom"]),
     default="auto",

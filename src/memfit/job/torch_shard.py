@@ -7,6 +7,8 @@ outermost numbered modules (`layers.0`); what is left belongs to the whole model
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import torch.distributed as distributed
 from torch import nn
@@ -42,8 +44,9 @@ def _divided_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
     """The same optimizer with its state divided among the ranks, parameter by parameter."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    groups = [{**group} for group in optimizer.param_groups]
-    return ZeroRedundancyOptimizer(groups, type(optimizer), **optimizer.defaults)
+    known = inspect.signature(type(optimizer)).parameters
+    settings = {name: value for name, value in optimizer.defaults.items() if name in known}
+    return ZeroRedundancyOptimizer([{**group} for group in optimizer.param_groups], type(optimizer), **settings)
 
 
 def _put_fsdp_on(training: Training, model: nn.Module, origin: str, *, gather_again: bool) -> None:

@@ -43,8 +43,8 @@ class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the process group."""
     rank: int | Literal["all"] = 0
     """Which of them; 'all' for one prediction of every rank that differs from the others."""
-    routing: str = "even"
-    """Where the tokens of a mixture of experts go: 'even', 'worst', or a file of shares."""
+    routing: str | None = None
+    """Where the tokens of a mixture of experts go: 'even', 'worst', or a file of shares; None leaves it unknown."""
     shard: str | None = None
     """'ddp', 'zero1', 'zero2', 'zero3' or 'fsdp': torch's own code that is put on a function or workload."""
     engine: EngineName = "auto"

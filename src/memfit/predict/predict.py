@@ -22,6 +22,7 @@ from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
+from memfit.predict.levels.network import with_network
 from memfit.predict.options import PredictOptions
 from memfit.predict.phantom.engine import PhantomEngine
 from memfit.predict.phantom.library.build import why_no_phantom
@@ -34,6 +35,7 @@ from memfit.predict.ranks.every_rank import (
     predict_every_rank,
     predict_one,
 )
+from memfit.predict.ranks.routing import read_routing
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
@@ -105,7 +107,7 @@ def run_rank_by(engine: Engine) -> RunRank:
 
     def run(question: Question, mail: dict[str, str]) -> RankRun:
         started = time.perf_counter()
-        traced = engine.run(replace(question, mail=mail))
+        traced = with_network(engine.run(replace(question, mail=mail)))
         prediction = assemble(question, traced, started)
         return RankRun(prediction=prediction, evidence=traced.evidence, digest=digest_of(traced.timeline))
 
@@ -162,6 +164,7 @@ def _check(question: Question) -> None:
     parse_allocator_settings(options.alloc_conf)
     check_sharding(options.ranks, options.shard)
     check_rank(options.ranks, options.rank)
+    read_routing(options.routing, options.this_rank)
     if options.shard is not None and question.job.kind == "script":
         raise UsageError("a script shards itself", found=f"--shard {options.shard}", hint="--ranks alone")
     if options.sweep:

@@ -14,14 +14,14 @@ from memfit.records.timeline import Timeline
 from memfit.regular_file import describe_error, read_regular
 
 PREDICTION_FORMAT = "memfit-prediction"
-PREDICTION_VERSION = 2
-"""2 added the level `cudnn`; records of version 1 are read as they are."""
+PREDICTION_VERSION = 3
+"""2 added the level `cudnn`, 3 the level `network`; records of older versions are read as they are."""
 
-LevelName = Literal["tensors", "allocated", "reserved", "cudnn", "context", "device", "smallest", "process"]
+LevelName = Literal["tensors", "allocated", "reserved", "cudnn", "context", "network", "device", "smallest", "process"]
 """tensors: bytes asked for by live tensors; allocated, reserved: as `torch.cuda.memory_allocated`, `_reserved` count;
 cudnn: what workspaces that only cuDNN knows may add to reserved, where a job calls it; context: what the driver takes
-beside the allocator; device: the whole card; smallest: the least card it still runs on; process: resident memory of
-the CPU process."""
+beside the allocator; network: what NCCL takes there, on a rank of many; device: the whole card; smallest: the least
+card it still runs on; process: resident memory of the CPU process."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):

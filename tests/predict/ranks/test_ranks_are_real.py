@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from memfit.api import predict_ranks  # noqa: E402
+from memfit.api import predict_peak, predict_ranks  # noqa: E402
 
 SCRIPT = """
 import os, sys
@@ -70,3 +70,40 @@ def test_every_rank_holds_what_real_processes_hold(tmp_path: Path, way: str):
         shares = {share.name: share.num_bytes for share in found.of_rank(rank).at_peak.by_category}
         assert shares["parameter"] + shares["optimizer state"] == real[rank]
     assert found.asked_at  # the script asks for its rank
+
+
+EXPERTS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+TOKENS, WIDTH, NUM, CHOSEN = 64, 16, 8, 2
+dist.init_process_group("gloo")
+size = dist.get_world_size()
+router, experts = nn.Linear(WIDTH, NUM), nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(NUM // size)])
+optimizer = torch.optim.SGD([*router.parameters(), *experts.parameters()], lr=0.1)
+x = torch.randn(TOKENS, WIDTH)
+_, chosen = router(x).topk(CHOSEN, dim=-1)
+counts = torch.bincount(chosen.flatten(), minlength=NUM)
+arriving = torch.empty_like(counts)
+dist.all_to_all_single(arriving, counts)
+got = torch.randn(int(arriving.sum()), WIDTH)
+sum(e(part).sum() for e, part in zip(experts, got.split(arriving.view(size, -1).sum(0).tolist()))).backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_tokens_arrive_as_the_routing_sends_them(tmp_path: Path):
+    path = tmp_path / "experts.py"
+    path.write_text(EXPERTS)
+    line = next(number for number, text in enumerate(EXPERTS.splitlines(), start=1) if text.startswith("got"))
+    arrived = {}
+    for routing in ("even", "worst"):
+        found = predict_peak(str(path), ranks=4, rank=1, routing=routing, probes=False, num_steps=1)
+        assert found.timeline is not None
+        made = [span.num_bytes for span in found.timeline.spans if span.line == f"experts.py:{line}"]
+        arrived[routing] = max(made) // (16 * 4)
+        assert "for this routing alone" in found.error_band
+    assert arrived == {"even": 64 * 2, "worst": 4 * 64 * 2}

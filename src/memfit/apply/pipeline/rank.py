@@ -70,7 +70,7 @@ def checked_batch(batch: object, num_micro_batches: int) -> tuple[torch.Tensor, 
 
 
 def own_optimizer(optimizer: torch.optim.Optimizer, kept: set[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The same optimizer for the parameters of this rank; None for a rank without any."""
+    """The optimizer with the parameters of this rank alone; None for a rank without any."""
     if optimizer.state:
         raise UsageError("the optimizer has state already", hint="return it before its first step")
     groups = []
@@ -78,4 +78,5 @@ def own_optimizer(optimizer: torch.optim.Optimizer, kept: set[nn.Parameter]) -> 
         own = [parameter for parameter in group["params"] if parameter in kept]
         if own:
             groups.append({**group, "params": own})
-    return type(optimizer)(groups, **optimizer.defaults) if groups else None
+    optimizer.param_groups[:] = groups
+    return optimizer if groups else None

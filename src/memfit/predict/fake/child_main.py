@@ -48,6 +48,7 @@ from memfit.predict.fake.route import CannotPatch, device_for_job, on_device
 from memfit.predict.fake.script import trace_script
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import scratches_of, timeline_of
+from memfit.predict.ranks.routing import read_routing
 from memfit.predict.ranks.torch_facts import NeedsRank
 from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.real_operators import operator_name
@@ -142,6 +143,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         allow_real=request.options.allow_real,
         gemm_workspace_bytes=request.gemm_workspace_bytes,
         mail=request.mail,
+        routing=read_routing(request.options.routing, request.options.this_rank),
     )
     before, count_before = Surroundings.now(), torch.get_num_threads()
     try:

@@ -30,6 +30,7 @@ from memfit.predict.observe.log import TraceLog
 from memfit.predict.observe.places import Places
 from memfit.predict.observe.tracker import Signer, Tracker, tensors_in
 from memfit.predict.observe.work import WorkCounter
+from memfit.predict.ranks.routing import Routing
 from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.records.prediction import Assumption
 
@@ -70,11 +71,12 @@ class Recording:
         allow_real: tuple[str, ...] = (),
         gemm_workspace_bytes: int = 0,
         mail: Mapping[str, str] | None = None,
+        routing: Routing | None = None,
     ) -> None:
         self.places = Places()
         self.facts = RankFacts(mail)
         self.mode = ChoosyFakeMode(allow_real)
-        self.shadow = Shadow(self.places.line, truth, answers)
+        self.shadow = Shadow(self.places.line, truth, answers, routing)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
         self.tracker.scratch_notes.append(note_packing)
         self.tracker.left_whole.update(RECIPES)

@@ -78,6 +78,9 @@ def earned(base: str, assumptions: Sequence[Assumption]) -> str:
     whole = [item for item in assumptions if _asks(item, MAY_DECIDE) or _reads_whole(item)]
     if whole:
         return f"only as long as no size follows from this guess: {_said(whole[0])}. Then {base}"
+    routed = [item for item in assumptions if item.kind == "routing"]
+    if routed:
+        return f"for this routing alone ({_said(routed[0])}); with another one ranks hold other sizes. {base}"
     drawn = [item for item in assumptions if item.kind == "assumed value" and item.text.endswith(DRAWN)]
     if drawn:
         return f"for the numbers drawn here; where sizes follow from others ({_said(drawn[0])}) it may be more. {base}"

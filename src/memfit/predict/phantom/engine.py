@@ -41,6 +41,7 @@ class PhantomEngine:
         "unknown_is": "values that are not known are answered by place: --answer FILE:LINE=VALUE",
         "probes": "no operator is run on the CPU",
         "malloc": "it is a setting of the C heap",
+        "routing": "where tokens go is followed on fake tensors alone",
     }
 
     def __init__(self, snapshot_path: str = "") -> None:

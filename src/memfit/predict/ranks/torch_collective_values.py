@@ -42,13 +42,14 @@ def reduced(op: object, size: int) -> Callable[[Known], torch.Tensor]:
     return make
 
 
-def _op_of(options: Any, rest: tuple[Any, ...]) -> Any:
+def _op_of(options: object, rest: tuple[object, ...]) -> Any:
     """The operator of a reduction: of its options, given itself, or a sum."""
     for value in (options, *rest):
         if isinstance(value, distributed.ReduceOp | distributed.ReduceOp.RedOpType):
             return getattr(value, "op", value)
-        if hasattr(value, "reduceOp"):
-            return getattr(value.reduceOp, "op", value.reduceOp)
+        wrapped = getattr(value, "reduceOp", None)
+        if wrapped is not None:
+            return getattr(wrapped, "op", wrapped)
     return distributed.ReduceOp.SUM
 
 
@@ -72,7 +73,7 @@ def _broadcast(
         yield tensor, [tensor], lambda known: known[0].clone()
 
 
-def _all_gather(size: int, rank: int, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Iterator[Result]:
+def _all_gather(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
     nested = [outputs] if outputs and isinstance(outputs[0], torch.Tensor) else outputs
     for parts, source in zip(nested, _listed(inputs), strict=False):
         for part in parts:
@@ -86,13 +87,13 @@ def all_gather_base(
         yield output, [source], lambda known: known[0].reshape(-1).repeat(size)
 
 
-def _scatter(size: int, rank: int, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Iterator[Result]:
+def _scatter(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
     for output, parts in zip(_listed(outputs), inputs, strict=False):
         yield output, [parts[rank]], lambda known: known[0].clone()
 
 
 def _reduce_scatter(
-    size: int, rank: int, outputs: Any, inputs: Any, options: Any = None, *rest: Any, **_: Any
+    size: int, rank: int, outputs: Any, inputs: Any, options: Any = None, *rest: object, **_: object
 ) -> Iterator[Result]:
     for output, parts in zip(_listed(outputs), inputs, strict=False):
         yield output, [parts[rank]], reduced(_op_of(options, rest), size)
@@ -106,13 +107,13 @@ def _reduce_scatter_base(
         yield output, [source], lambda known, reduce=reduce: reduce([known[0].reshape(size, -1)[rank]])
 
 
-def _all_to_all(size: int, rank: int, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Iterator[Result]:
+def _all_to_all(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
     for output in outputs:
         yield output, [inputs[rank]], lambda known, output=output: _rows(known[0].reshape(-1), output.numel())
 
 
 def all_to_all_base(
-    size: int, rank: int, output: Any, source: Any, out_splits: Any = (), in_splits: Any = (), *_: Any, **__: Any
+    size: int, rank: int, output: Any, source: Any, out_splits: Any = (), in_splits: Any = (), *_: object, **__: object
 ) -> Iterator[Result]:
     yield output, [source], lambda known: _exchanged(known[0], output, size, rank, out_splits, in_splits)
 

@@ -13,6 +13,9 @@ from memfit.records.ranks import RankClass, RankPredictions, named_ranks
 from memfit.show.terminal.prediction import print_prediction
 from memfit.units import format_bytes, format_seconds
 
+HIDDEN = ("allocated", "cudnn", "context", "network", "smallest", "process")
+"""Levels that the rows leave out; the fullest rank shows all of them."""
+
 
 def ranks_text(found: RankPredictions, *, width: int = 80, color: bool = False) -> str:
     """A row for each class of ranks, why they are alike, and the fullest one in full."""
@@ -44,12 +47,12 @@ def _title(found: RankPredictions) -> Text:
 
 def _table(found: RankPredictions) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    names = [level.name for level in found.classes[0].prediction.levels if level.name not in ("cudnn", "context")]
+    names = [level.name for level in found.classes[0].prediction.levels if level.name not in HIDDEN]
     table.add_column("ranks")
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("fits")
-    table.add_column("most of it")
+    table.add_column("most of it", no_wrap=True, overflow="ellipsis")
     for each in found.classes:
         figures = [_bytes(each.prediction, name) for name in names]
         table.add_row(named_ranks(each.ranks), *figures, _verdict(each), _most(each))

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.patches.data_parallel import data_parallel_on_fakes
 from memfit.predict.fake.patches.distributed_works import owning_works
+from memfit.predict.fake.patches.fully_sharded import sharding_one_by_one
 from memfit.predict.ranks.environment import Ranks, environment_of
 from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
@@ -78,6 +79,7 @@ def pretending_ranks(ranks: Ranks, note: Note, facts: RankFacts) -> Iterator[Non
             stack.enter_context(_shapes_worked_out_unseen())
             stack.enter_context(owning_works(note, facts))
             stack.enter_context(data_parallel_on_fakes())
+            stack.enter_context(sharding_one_by_one())
             if ranks.count > 1:
                 stack.enter_context(pipelining_on_fakes(facts))
                 stack.enter_context(facts.listening())

@@ -46,6 +46,7 @@ from memfit.predict.observe.tracker import (
     lies_in_an_array,
     tensors_in,
 )
+from memfit.predict.ranks.routing import Routing
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten
@@ -62,8 +63,15 @@ NO_OPERATION = {
 class Shadow(LeanMode):
     """Answers questions for values, and keeps the values that can be known."""
 
-    def __init__(self, line: Callable[[], str], truth: bool = True, answers: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        line: Callable[[], str],
+        truth: bool = True,
+        answers: Mapping[str, float] | None = None,
+        routing: Routing | None = None,
+    ) -> None:
         super().__init__()
+        self._routing = routing
         self._line = line
         self._truth = truth
         self._is_sparse = False
@@ -88,6 +96,7 @@ class Shadow(LeanMode):
             aten.linalg_lstsq.default: self._least_squares,
             **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
             **sparse.answers(self._most, self.note),
+            **({aten.topk.default: self._routed} if routing is not None else {}),
         }
 
     def assumptions(self) -> list[Assumption]:
@@ -213,6 +222,20 @@ class Shadow(LeanMode):
         if tuple(args[0].shape) != tuple(args[1].shape):
             return False
         return bool(self.guess(EQUALITY, self._truth))
+
+    def _routed(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> tuple[torch.Tensor, ...]:
+        """The best k of some scores of tokens by experts: as the scenario of a mixture of experts has them."""
+        scores, result = args[0], func(*args, **kwargs)
+        num_tokens, num_experts = (scores.numel() // scores.shape[-1], scores.shape[-1]) if scores.dim() else (0, 0)
+        if self._routing is None or shadow_of(scores) is not None or not 1 <= result[1].shape[-1] < num_experts:
+            return result
+        experts = self._routing.experts_of(num_tokens, result[1].shape[-1], num_experts)
+        with _disable_current_modes():
+            values = torch.tensor(experts, dtype=torch.int64).reshape(result[1].shape)
+        text = f"tokens go to experts as --routing {self._routing.name} says"
+        keep_shadow(result[1], values, text)
+        self.note("routing", f"{num_tokens} {text}, {result[1].shape[-1]} of {num_experts} each")
+        return result
 
     # ---- results whose size depends on values ----------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+"""FSDP2 on fake tensors: of a parameter's parts only this rank's is made (read in torch 2.13).
+
+torch cuts every parameter into as many views as there are ranks, empty ones where rows run out, and takes one of them.
+Over 512 ranks these views, which are no memory, are nearly all that a prediction spends its time on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from unittest.mock import patch
+
+import torch
+
+from memfit.predict.child.after_import import after_import
+
+PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param"
+
+
+class OneByOne:
+    """The parts of a tensor as `torch.chunk` cuts it, each made when it is asked for."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        rows = self._tensor.size(self._dim)
+        part = -(-rows // self._count)
+        if not part or index * part >= rows:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, index * part, min(part, rows - index * part))
+
+
+@contextlib.contextmanager
+def sharding_one_by_one() -> Iterator[None]:
+    """Within, parameters are cut into the parts that are asked for."""
+    with contextlib.ExitStack() as stack:
+
+        def act(module: ModuleType) -> None:
+            if hasattr(module, "_chunk_with_empty"):
+                stack.enter_context(patch.object(module, "_chunk_with_empty", OneByOne))
+
+        with after_import(PARAMETERS, act):
+            yield
