@@ -22,6 +22,7 @@ BROWSER = next(
 )
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(400),
     pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine; make browser"),
 ]
 FLAGS = (
@@ -40,6 +41,7 @@ class Watched:
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
         )
         self.page = self.context.new_page()
+        self.page.set_default_timeout(90_000)
         self.problems: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
@@ -51,7 +53,7 @@ class Watched:
         self.settle()
 
     def settle(self) -> None:
-        self.page.wait_for_selector(READY, timeout=60_000)
+        self.page.wait_for_selector(READY, timeout=90_000)
         self.page.wait_for_timeout(600)
 
     def leaving(self) -> list[str]:
@@ -207,7 +209,7 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     assert tab.count() == 20
     tab.page.click("[data-top='20']")
     add_trials(path, whole.trials[20:])
-    tab.page.wait_for_function("document.querySelector('.count').textContent.includes('of 60')", timeout=30_000)
+    tab.page.wait_for_function("() => document.querySelector('.count').textContent.includes('of 60')", timeout=90_000)
     assert "20" in tab.page.get_attribute("[aria-pressed=true]", "data-top")
     assert tab.problems == []
     tab.context.close()
@@ -221,7 +223,7 @@ def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser
     assert "fits into the limit" in tab.page.inner_text(".sentence")
     assert tab.page.locator(".change").count() == 3
     tab.page.click("text=Zoom to the peak")
-    tab.page.wait_for_function("document.documentElement.dataset.zooms === '1'")
+    tab.page.wait_for_function("() => document.documentElement.dataset.zooms === '1'")
     state = tab.page.evaluate("location.hash")
     assert "from=" in state
     tab.page.select_option("select[aria-label='Compare with another run']", "b")
