@@ -32,11 +32,13 @@ _HOME_OF_NAME = {
     "read_run": "memfit.api",
     "read_study": "memfit.api",
     "replay_snapshot": "memfit.api",
+    "report_folder": "memfit.api",
     "reproduce_edge": "memfit.api",
     "reproduce_hyperparameters": "memfit.api",
     "reproduce_offloading": "memfit.api",
     "reproduce_optimizers": "memfit.api",
     "run_study": "memfit.api",
+    "serve_folder": "memfit.api",
     "write_report": "memfit.api",
 }
 
@@ -63,11 +65,13 @@ __all__ = [
     "read_run",
     "read_study",
     "replay_snapshot",
+    "report_folder",
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
     "run_study",
+    "serve_folder",
     "write_report",
 ]
 
@@ -93,11 +97,13 @@ if TYPE_CHECKING:
         read_run,
         read_study,
         replay_snapshot,
+        report_folder,
         reproduce_edge,
         reproduce_hyperparameters,
         reproduce_offloading,
         reproduce_optimizers,
         run_study,
+        serve_folder,
         write_report,
     )
     from memfit.errors import MemfitError
