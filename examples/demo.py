@@ -50,7 +50,7 @@ def run(words: list[str], *, shown: str = "", quiet: bool = False, output: objec
         print(f"\n$ {shlex.join(words)}{shown}", flush=True)
     command = [sys.executable, "-m", *words] if words[0] == "memfit" else words
     to = subprocess.DEVNULL if quiet else output
-    code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, stdout=to).returncode  # pyright: ignore[reportArgumentType]
+    code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, stdout=to).returncode  # pyright: ignore
     if code:
         sys.exit(code)
 
