@@ -253,6 +253,26 @@ def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, stud
     assert big.stat().st_size < 3e6
 
 
+def test_a_run_with_its_plan_is_one_story_on_one_page(browser, tmp_path: Path):
+    from random import Random
+
+    from memfit.plan.planners import make_plan
+    from memfit.records.plan import encode_plan
+    from memfit.testing.made_chains import rough_chain
+
+    write_made_run(tmp_path / "run", MadeRun(seconds=4.0, ledger=True))
+    chain = rough_chain(Random(3), 8)
+    plan = make_plan(chain, make_plan(chain, 2**60).plain_peak_bytes)
+    (tmp_path / "plan.json").write_bytes(encode_plan(plan))
+    tab = Watched(browser)
+    tab.open(f"file://{api.report_folder(tmp_path, tmp_path / 'page.html')}")
+    assert tab.page.evaluate("location.hash") == "#/story/"
+    assert "with the plan" in tab.page.inner_text("#budget")
+    assert tab.page.locator("#schedule canvas").count() == 1
+    assert tab.problems == []
+    tab.context.close()
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_page_fits_its_screen(browser, served: Served, look: str, tmp_path: Path):
     """A screenshot of each is kept where MEMFIT_SCREENSHOTS says, for eyes."""
