@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt src/memfit/version.py
 	$(INSTALL) -e ".[torch,plot,dev]"
 	touch $@
 
-demo: $(STAMP)  ## measure a real training run and write a report to open
+demo: $(STAMP)  ## one training predicted, measured, explained and fitted to 75 % of its memory, on a page to open
 	$(BIN)/python $(WORKING) $(BIN)/python examples/demo.py
 
 readme: $(STAMP)  ## run the commands that README.md and the examples show, and write their output there
@@ -77,7 +77,7 @@ test-quiet: $(STAMP)  ## tests that a busy machine disturbs: the ledgers of ten 
 	$(BIN)/python $(WORKING) $(BIN)/pytest -m quiet
 
 bench: $(STAMP) ## the benchmarks, with their peers installed beside
-	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt
+	$(INSTALL) -r benchmarks/overhead/requirements.txt -r benchmarks/plans/requirements.txt -r benchmarks/show/requirements.txt
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.accuracy.cpu
 	$(BIN)/python -m benchmarks.speed.predict
@@ -87,6 +87,7 @@ bench: $(STAMP) ## the benchmarks, with their peers installed beside
 	$(BIN)/python -m benchmarks.study.overhead
 	$(BIN)/python -m benchmarks.study.shim
 	$(BIN)/python -m benchmarks.study.constraint_toy
+	$(BIN)/python -m benchmarks.show
 
 check: $(STAMP) ## format and lint only
 	$(BIN)/ruff check --fix src tests benchmarks examples

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("demo-run")
 SCRIPT = "examples/train_gpt.py"
-ARGUMENTS = ["--steps", "15"]
+ARGUMENTS = ["--steps", "15", "--batch-size", "16", "--length", "128", "--width", "256", "--tokens", "1024"]
 SHARE = 0.75
 ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
 """The `python` of the environment that memfit is installed in."""
@@ -50,7 +50,7 @@ def run(words: list[str], *, shown: str = "", quiet: bool = False, output: objec
         print(f"\n$ {shlex.join(words)}{shown}", flush=True)
     command = [sys.executable, "-m", *words] if words[0] == "memfit" else words
     to = subprocess.DEVNULL if quiet else output
-    code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, stdout=to).returncode  # pyright: ignore[reportArgumentType]
+    code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False, stdout=to).returncode  # pyright: ignore
     if code:
         sys.exit(code)
 

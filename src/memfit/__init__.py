@@ -38,6 +38,7 @@ _HOME_OF_NAME = {
     "read_run": "memfit.api",
     "read_study": "memfit.api",
     "replay_snapshot": "memfit.api",
+    "report_folder": "memfit.api",
     "reproduce_edge": "memfit.api",
     "reproduce_hyperparameters": "memfit.api",
     "reproduce_offloading": "memfit.api",
@@ -46,6 +47,7 @@ _HOME_OF_NAME = {
     "run_pipeline": "memfit.api",
     "run_plan": "memfit.api",
     "run_study": "memfit.api",
+    "serve_folder": "memfit.api",
     "write_report": "memfit.api",
 }
 
@@ -78,6 +80,7 @@ __all__ = [
     "read_run",
     "read_study",
     "replay_snapshot",
+    "report_folder",
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
@@ -86,6 +89,7 @@ __all__ = [
     "run_pipeline",
     "run_plan",
     "run_study",
+    "serve_folder",
     "write_report",
 ]
 
@@ -117,6 +121,7 @@ if TYPE_CHECKING:
         read_run,
         read_study,
         replay_snapshot,
+        report_folder,
         reproduce_edge,
         reproduce_hyperparameters,
         reproduce_offloading,
@@ -125,6 +130,7 @@ if TYPE_CHECKING:
         run_pipeline,
         run_plan,
         run_study,
+        serve_folder,
         write_report,
     )
     from memfit.errors import MemfitError

@@ -22,6 +22,7 @@ BROWSER = next(
 )
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(400),
     pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine; make browser"),
 ]
 FLAGS = (
@@ -40,6 +41,7 @@ class Watched:
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
         )
         self.page = self.context.new_page()
+        self.page.set_default_timeout(90_000)
         self.problems: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
@@ -51,7 +53,7 @@ class Watched:
         self.settle()
 
     def settle(self) -> None:
-        self.page.wait_for_selector(READY, timeout=60_000)
+        self.page.wait_for_selector(READY, timeout=90_000)
         self.page.wait_for_timeout(600)
 
     def leaving(self) -> list[str]:
@@ -207,7 +209,7 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     assert tab.count() == 20
     tab.page.click("[data-top='20']")
     add_trials(path, whole.trials[20:])
-    tab.page.wait_for_function("document.querySelector('.count').textContent.includes('of 60')", timeout=30_000)
+    tab.page.wait_for_function("() => document.querySelector('.count').textContent.includes('of 60')", timeout=90_000)
     assert "20" in tab.page.get_attribute("[aria-pressed=true]", "data-top")
     assert tab.problems == []
     tab.context.close()
@@ -221,7 +223,7 @@ def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser
     assert "fits into the limit" in tab.page.inner_text(".sentence")
     assert tab.page.locator(".change").count() == 3
     tab.page.click("text=Zoom to the peak")
-    tab.page.wait_for_function("document.documentElement.dataset.zooms === '1'")
+    tab.page.wait_for_function("() => document.documentElement.dataset.zooms === '1'")
     state = tab.page.evaluate("location.hash")
     assert "from=" in state
     tab.page.select_option("select[aria-label='Compare with another run']", "b")
@@ -249,6 +251,26 @@ def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, stud
     tab.context.close()
     big = api.report_folder(write_made_study(tmp_path / "big", made_study(1000)), tmp_path / "big.html")
     assert big.stat().st_size < 3e6
+
+
+def test_a_run_with_its_plan_is_one_story_on_one_page(browser, tmp_path: Path):
+    from random import Random
+
+    from memfit.plan.planners import make_plan
+    from memfit.records.plan import encode_plan
+    from memfit.testing.made_chains import rough_chain
+
+    write_made_run(tmp_path / "run", MadeRun(seconds=4.0, ledger=True))
+    chain = rough_chain(Random(3), 8)
+    plan = make_plan(chain, make_plan(chain, 2**60).plain_peak_bytes)
+    (tmp_path / "plan.json").write_bytes(encode_plan(plan))
+    tab = Watched(browser)
+    tab.open(f"file://{api.report_folder(tmp_path, tmp_path / 'page.html')}")
+    assert tab.page.evaluate("location.hash") == "#/story/"
+    assert "with the plan" in tab.page.inner_text("#budget")
+    assert tab.page.locator("#schedule canvas").count() == 1
+    assert tab.problems == []
+    tab.context.close()
 
 
 @pytest.mark.parametrize("look", LOOKS)

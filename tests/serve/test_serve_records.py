@@ -70,6 +70,18 @@ def test_the_highest_and_lowest_sample_of_a_stretch_are_in_its_window(
     assert window_of([curve], 0, times[-1], rows)[0].rows.high.max() == sizes.max()
 
 
+@settings(max_examples=60)
+@given(st.integers(3000, 30_000), st.floats(0, 1), st.integers(0, 20_000), st.integers(1, 60))
+def test_a_peak_of_one_sample_at_either_end_of_a_stretch_is_in_its_window(size: int, at: float, length: int, rows: int):
+    """A row of the pyramid that begins before the stretch holds its first samples."""
+    times, sizes = np.arange(size) * 0.01, np.full(size, 1000)
+    peak = min(int(at * size), size - 1)
+    sizes[peak] = 5000
+    curve = Curve(name="job", role="tree", index=0, levels=pyramid(times, sizes, max_rows=size))
+    for begin, end in ((times[peak], times[min(peak + length, size - 1)]), (times[max(peak - length, 0)], times[peak])):
+        assert window_of([curve], begin, end, rows)[0].rows.high.max() == 5000
+
+
 def test_a_hostile_folder_is_listed_and_shown_harmlessly(tmp_path: Path, serving: Callable[[Path], Served]):
     write_made_run(tmp_path / SCRIPT.replace("/", "_"), MadeRun(seconds=3.0, command=("python", SCRIPT)))
     damage(tmp_path)

@@ -28,15 +28,15 @@ class _Whole(Exception):
 
 
 class _SegmentsOnly(pickle._Unpickler):
-    """Stops behind the first entry of the outermost dictionary; `append` is called with every object that is read."""
+    """Stops behind the first entry of the outermost dictionary (CPython 3.11 to 3.14: `pickle._Unpickler`)."""
 
     deadline = 0.0
     count = 0
 
-    def find_class(self, module: str, name: str, /) -> object:
+    def find_class(self, module: str, name: str) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise RecordError("the snapshot names something to run and was not read", found=f"{module}.{name}")
 
-    def persistent_load(self, pid: object, /) -> object:
+    def persistent_load(self, pid: object) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise RecordError("the snapshot refers to something outside of it", found=repr(pid)[:80])
 
     def _text(self, text: str) -> None:
@@ -56,7 +56,11 @@ class _SegmentsOnly(pickle._Unpickler):
         size = int.from_bytes(self.read(4), "little")  # pyright: ignore[reportAttributeAccessIssue]
         self._text(str(self.read(size), "utf-8", "surrogatepass"))  # pyright: ignore[reportAttributeAccessIssue]
 
-    dispatch = {**pickle._Unpickler.dispatch, pickle.SHORT_BINUNICODE[0]: _short, pickle.BINUNICODE[0]: _long}  # noqa: RUF012
+    dispatch = {  # noqa: RUF012  # pyright: ignore[reportAssignmentType]
+        **pickle._Unpickler.dispatch,
+        pickle.SHORT_BINUNICODE[0]: _short,
+        pickle.BINUNICODE[0]: _long,
+    }
 
 
 def read_segments(path: str | Path) -> Snapshot | None:

@@ -53,7 +53,7 @@ function curvePlot(host, lines, options = {}) {
       width, height: options.height || 260, legend: { show: false }, cursor: { drag: { x: true, y: false }, focus: { prox: 16 } },
       focus: { alpha: 0.25 }, scales: { x: { time: false, range: options.range } , y: { range: options.rangeY } },
       axes: [
-        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, label: options.labelX, labelSize: 20, labelGap: 2, size: 32, labelFont: '12px system-ui', font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => unitText(tick, options.unitX)) },
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, label: options.labelX, labelSize: 20, labelGap: 2, size: 32, labelFont: '12px system-ui', font: '12px system-ui', values: (self, ticks) => ticks.map((tick) => (options.unitX === 'seconds' ? clockText(tick, self.scales.x.max - self.scales.x.min) : unitText(tick, options.unitX))) },
         { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: options.unitY === 'bytes' ? 78 : 62, label: options.labelY, labelSize: 20, labelFont: '12px system-ui', font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : options.unitY === 'bytes' ? tickText(tick) : unitText(tick, options.unitY))), incrs: options.unitY === 'bytes' ? BYTE_STEPS : undefined },
       ],
       series: [{}, ...(own.length ? shown : [{}]).map((line) => ({ label: line.name, stroke: line.color, fill: line.fill, width: line.width || 1.5, dash: line.dash, spanGaps: true, points: { show: line.x && line.x.length < 2 ? true : undefined, size: 4 } }))],

@@ -6,7 +6,7 @@ function gridSection(host, id, document_) {
   const rows = one.optimizers.map((optimizer, r) => [optimizer, ...one.techniques.map((technique, c) => cellNode(one.cells[r][c], `${optimizer}, ${technique}`, why))]);
   part.node.append(table(['optimizer', ...one.techniques.map((technique) => `>${technique}`)], rows, 'grid-table'), why, element('p', 'hint', 'Minus and green saves, plus and red costs, yellow leaves the peak where it was; choose a cell for the reason.'));
   part.tools.append(button('CSV', () => saveBlob(new Blob([csvText(['optimizer', ...one.techniques.map((technique) => `${technique} (bytes)`)], one.optimizers.map((optimizer, r) => [optimizer, ...one.cells[r].map((cell) => (cell && cell.peak ? cell.peak.value : ''))]))], { type: 'text/csv' }), 'grid.csv')));
-  for (const [title, lines, id_] of [['What a technique does', one.technique_lines, 'techniques'], ['Into the budget', one.budget_lines, 'into-budget'], ['Not in the table', one.reason_lines, 'reasons'], ['How exact', one.notes, 'exact']]) if (lines.length) { const more = card(title, id_); more.node.append(bullets(lines)); host.append(more.node); }
+  for (const [title, lines, id_] of [['What a technique does', one.technique_lines, 'techniques'], ['Into the budget', one.budget_lines, 'into-budget'], ['Not in the table', one.reason_lines, 'reasons'], ['How exact', one.notes, 'exact']]) if (lines.length) { const more = card(title, id_); more.node.append(element('pre', 'lines', lines.join('\n'))); host.append(more.node); }
 }
 
 function cellNode(cell, name, why) {

@@ -12,10 +12,34 @@ async function show() {
   try {
     const items = kind ? null : (await source.list()).items;
     if (!kind && items.length === 1 && items[0].kind in sections) { history.replaceState(null, '', addressOf(items[0].kind, items[0].id)); await show(); return; }
-    if (!(kind in sections)) { host.replaceChildren(); byId('crumbs').textContent = ''; await listSection(host); }
+    if (!kind && storyOf(items)) { history.replaceState(null, '', '#/story/'); await show(); return; }
+    if (kind === 'story') { byId('crumbs').textContent = ''; await showStory(host, storyOf((await source.list()).items), mine); }
+    else if (!(kind in sections)) { host.replaceChildren(); byId('crumbs').textContent = ''; await listSection(host); }
     else await showRecord(host, kind, id, mine);
   } catch (error) { if (mine === ticket) host.replaceChildren(errorCard(error)); }
   if (mine === ticket) document.documentElement.dataset.ready = 'yes';
+}
+
+// A folder with one run, and at most one plan and one prediction beside it, is the story of one training: all on one page.
+function storyOf(items) {
+  const of = (kind) => items.filter((item) => item.kind === kind), [runs, plans, predictions] = ['run', 'plan', 'prediction'].map(of);
+  const isOne = runs.length === 1 && plans.length <= 1 && predictions.length <= 1 && items.length > 1 && items.length === runs.length + plans.length + predictions.length;
+  return isOne ? [...runs, ...plans, ...predictions] : null;
+}
+
+async function showStory(host, items, mine) {
+  if (!items) throw new Error('This folder holds more than one training.');
+  const documents = [];
+  for (const item of items) documents.push([item, await source.document(item.id)]);
+  if (mine !== ticket) return;
+  document.title = `${documents[0][1].title} - memfit`;
+  host.replaceChildren();
+  for (const [item, document_] of documents) {
+    const part = element('div', 'story-part');
+    host.append(part);
+    if (item.kind !== 'run') { const link = element('a', '', `open this ${item.kind} alone`); link.href = addressOf(item.kind, item.id); part.append(element('p', 'story-head', { plan: 'Fitted', prediction: 'Predicted' }[item.kind]), link); }
+    sections[item.kind](part, item.id, document_);
+  }
 }
 
 async function showRecord(host, kind, id, mine) {

@@ -143,7 +143,7 @@ class Parallel {
       while (done < rows.length && performance.now() - started < 8) { const next = Math.min(done + 500, rows.length); this.countLines(whole, rows, done, next, shades); done = next; }
       if (done < rows.length) this.jobs[layer] = setTimeout(slice, 0); else this.paintCounts(canvas, whole, colorAt, faintest);
     };
-    this.jobs[layer] = setTimeout(slice, isMoving ? 160 : 30);
+    this.jobs[layer] = setTimeout(slice, isMoving ? 400 : 30);
   }
 
   drawContext() {

@@ -42,7 +42,7 @@ function segmentsCard(host, one) {
   const segments = { bytes: columnOf(one.segments.num_bytes), first: columnOf(one.segments.first_block), pool: columnOf(one.segments.pool) }, blocks = { bytes: columnOf(one.blocks.num_bytes), state: columnOf(one.blocks.state), line: columnOf(one.blocks.line) };
   part.node.append(canvas, read, element('p', 'hint', 'Each row is a segment; blue blocks are allocated, orange ones wait to be freed, empty ones are free: room that no larger request can use.'));
   host.append(part.node);
-  const order = Array.from(segments.bytes.keys()).sort((a, b) => segments.bytes[b] - segments.bytes[a]), shown = order.slice(0, 160), row = 11;
+  const order = Array.from(segments.bytes.keys()).sort((a, b) => segments.bytes[b] - segments.bytes[a]), shown = order.slice(0, 60), row = 11;
   let width = 0, widest = 1;
   function draw() {
     width = Math.max(part.node.clientWidth - 34, 200);

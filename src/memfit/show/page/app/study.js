@@ -67,7 +67,7 @@ function studySection(host, id, document_) {
     fillCount();
     clearTimeout(settle);
     const rest = () => { front.refresh(); curves.refresh().catch(() => {}); keepState({ brush: parallel.brushText(), top: view.top === 100 ? '' : view.top, by: view.by }); };
-    if (isMoving) settle = setTimeout(rest, 160); else settle = setTimeout(rest, 0);
+    if (isMoving) settle = setTimeout(rest, 600); else settle = setTimeout(rest, 0);
     document.documentElement.dataset.brushMs = (performance.now() - started).toFixed(1);
   }
   onLeave(() => clearTimeout(settle));
@@ -365,22 +365,26 @@ function tableCard(part, { study, view, onHover, onPick, togglePin }) {
   node.append(head, body);
   box.append(node);
   part.node.append(element('p', 'hint', 'Click a trial to open it, the pin to compare it with others; click a head to sort.'), box);
-  let rows = [], columns = [];
+  let rows = [], columns = [], headState = '';
+  function drawHead() {
+    const line = element('tr');
+    for (const [key, text] of [['', ''], ['number', 'trial'], ...columns.map((column) => [column.key, column.label])]) {
+      const cell = element('th', key && key !== 'outcome' ? 'num' : '');
+      cell.scope = 'col';
+      const isSorted = view.sort.replace(/^-/, '') === key && key;
+      cell.setAttribute('aria-sort', isSorted ? (view.sort.startsWith('-') ? 'descending' : 'ascending') : 'none');
+      if (key) cell.append(button(text + (isSorted ? (view.sort.startsWith('-') ? ' ▾' : ' ▴') : ''), () => self.onSort(key)));
+      line.append(cell);
+    }
+    head.replaceChildren(line);
+  }
   const self = {
     onSort: null,
     show(next) {
       rows = next;
       columns = study().columns;
-      const line = element('tr');
-      for (const [key, text] of [['', ''], ['number', 'trial'], ...columns.map((column) => [column.key, column.label])]) {
-        const cell = element('th', key && key !== 'outcome' ? 'num' : '');
-        cell.scope = 'col';
-        const isSorted = view.sort.replace(/^-/, '') === key && key;
-        cell.setAttribute('aria-sort', isSorted ? (view.sort.startsWith('-') ? 'descending' : 'ascending') : 'none');
-        if (key) cell.append(button(text + (isSorted ? (view.sort.startsWith('-') ? ' ▾' : ' ▴') : ''), () => self.onSort(key)));
-        line.append(cell);
-      }
-      head.replaceChildren(line);
+      const state = `${view.sort} ${columns.map((column) => column.key).join()}`;
+      if (state !== headState) { headState = state; drawHead(); }
       node.setAttribute('aria-rowcount', rows.length);
       draw();
     },
@@ -400,7 +404,7 @@ function tableCard(part, { study, view, onHover, onPick, togglePin }) {
     line.classList.toggle('pinned', view.pins.includes(number));
   }
   function draw() {
-    const first = Math.max(Math.floor(box.scrollTop / ROW_HEIGHT) - 6, 0), last = Math.min(first + Math.ceil((box.clientHeight || 430) / ROW_HEIGHT) + 14, rows.length);
+    const first = Math.max(Math.floor(box.scrollTop / ROW_HEIGHT) - 6, 0), last = Math.min(first + Math.ceil(430 / ROW_HEIGHT) + 14, rows.length);
     const lines = [];
     const pad = (height) => { const line = element('tr', 'pad'), cell = element('td'); cell.colSpan = columns.length + 2; cell.style.height = `${height}px`; line.append(cell); return line; };
     if (first) lines.push(pad(first * ROW_HEIGHT));

@@ -98,7 +98,13 @@ function element(tag, className, text) {
 }
 
 const byId = (id) => document.getElementById(id);
-const colorOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || '#888';
+// Colours of the page by name, read once for each theme: reading one makes the browser work out the style of the whole page.
+const knownColors = new Map();
+function colorOf(name) {
+  const key = `${document.documentElement.dataset.theme}/${name}`;
+  if (!knownColors.has(key)) knownColors.set(key, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || '#888');
+  return knownColors.get(key);
+}
 // The first index whose value is above x: arrays of times are sorted.
 function upperIndex(values, x) {
   let low = 0, high = values.length;

@@ -1,0 +1,114 @@
+"""Is the page of `serve` and `report` closed to the network and to other scripts, and are its documents true?"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from memfit import api
+from memfit.errors import RunExists
+from memfit.records.prediction import Saving
+from memfit.show.page.app import app_html
+from memfit.show.page.documents.document import Document, Listed, read_numbers
+from memfit.show.page.documents.study import OBJECTIVES, study_document
+from memfit.show.views.changes import cheapest_changes, fit_command
+from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_studies import made_study
+
+HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
+SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
+
+
+def hash_of(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_the_policy_allows_exactly_the_scripts_and_the_style_of_the_page(is_served: bool):
+    document = Document(kind="run", title=HOSTILE, body={HOSTILE: HOSTILE})
+    html = app_html(
+        [Listed(id=HOSTILE, kind="run", title=HOSTILE)], {HOSTILE: document}, title=HOSTILE, is_served=is_served
+    )
+    found = SCRIPTS.findall(html)
+    assert [kind.strip() for kind, _ in found] == ['type="application/json" id="memfit-data"', "", ""]
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    for text in (found[1][1], found[2][1]):
+        assert f"'{hash_of(text)}'" in policy[1]
+    style = html.partition("<style>")[2].partition("</style>")[0]
+    assert f"style-src '{hash_of(style)}'" in policy[1]
+    assert ("connect-src 'self'" if is_served else "connect-src 'none'") in policy[1]
+    assert "unsafe" not in policy[1]
+    data = msgspec.json.decode(found[0][1])
+    assert data["documents"][HOSTILE]["body"] == {HOSTILE: HOSTILE}
+    assert data["items"][0]["id"] == HOSTILE
+
+
+def test_the_page_names_no_address_to_load_from():
+    html = app_html()
+    assert re.findall(r"""(?:src|href)=["']?(?!data:|#)[^"'>\s]*//[^"'>\s]*""", html.partition("<script")[0]) == []
+    assert not re.search(r"\b(importScripts|eval|new Function)\s*\(", html.rpartition("<script>")[2])
+
+
+def test_a_study_travels_in_columns_that_hold_every_value():
+    study = made_study(300)
+    body = msgspec.json.decode(study_document(study).to_json())["body"]
+    for column in body["parameters"]:
+        numbers = read_numbers(column)
+        for trial, number in zip(study.trials, numbers, strict=True):
+            value = trial.flat_parameters.get(column["name"])
+            if value is None:
+                assert math.isnan(number)
+            else:
+                assert (column["labels"][int(number)] if column["kind"] == "choice" else number) == value
+    assert [column["name"] for column in body["parameters"]][:3] == ["lr", "batch_size", "optimizer"]
+    assert {column["name"]: column.get("log") for column in body["parameters"]}["lr"]
+    for column in body["objectives"]:
+        assert column["name"] in OBJECTIVES
+        own = [t.metric if column["name"] == "metric" else getattr(t, column["name"]).value for t in study.trials]
+        expected = np.array([np.nan if value is None else value for value in own])
+        assert np.array_equal(read_numbers(column), expected, equal_nan=True)
+
+
+def test_curves_of_trials_stand_one_behind_the_other():
+    study = made_study(40, num_reports=5)
+    curves = msgspec.json.decode(study_document(study).to_json())["body"]["curves"]
+    ends, values = read_numbers(curves["end"]).astype(int), read_numbers(curves["value"])
+    for number, trial in enumerate(study.trials):
+        begin = ends[number - 1] if number else 0
+        assert values[begin : ends[number]].tolist() == [one.value for one in trial.intermediates]
+
+
+def test_a_report_of_a_thousand_trials_is_small_and_one_of_a_run_has_its_sentence(tmp_path: Path):
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=4.0, limit_bytes=2**29, ledger=True))
+    page = api.report_folder(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    data = msgspec.json.decode(SCRIPTS.findall(page)[0][1])
+    body = data["documents"]["."]["body"]
+    assert "it fits into the limit of 512.0 MiB" in body["sentence"]
+    assert body["budget"]["room_bytes"] == 2**29
+    assert len(body["changes"]) == 3
+    with pytest.raises(RunExists, match="already there"):
+        api.report_folder(run, tmp_path / "page.html")
+    assert len(app_html([], {".": study_document(made_study(1000))})) < 3e6
+
+
+def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
+    names = (
+        "an optimizer without state (plain SGD)",
+        "recomputing the blocks in the backward",
+        "an update in one kernel",
+    )
+    savings = [
+        Saving(change=name, saved_bytes=size, peak_bytes=10, how="from the trace") for size, name in enumerate(names)
+    ]
+    changes = cheapest_changes(savings, ("python", "train.py", "--lr", "a b"))
+    assert [change.what for change in changes] == [names[2], names[1], names[0]]
+    assert changes[1].apply == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
+    assert fit_command(("torchrun", "x"), 2**30) == "memfit fit train.py --budget 1024MiB"
