@@ -17,7 +17,7 @@ import numpy as np
 
 from memfit.records.study import Study, TrialRecord
 from memfit.show.figures.timeline import GREY
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, axis_over, distinct_words
+from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, axis_over, distinct_words, study_title
 from memfit.show.views.study_ranking import RankedBy, RankedTrials, number_of, rank_trials, top_groups
 from memfit.units import MIB
 
@@ -47,7 +47,7 @@ def parallel_picture(study: Study, by: RankedBy) -> Picture | None:
     width = min(40.0, max(11.0, 1.35 * (len(axes) + 2)))
     picture = Figure(figsize=(width, 3.35 * len(groups) + 0.6), layout="constrained", dpi=100)
     what = "metric" if by == "metric" else "peak memory, least first"
-    picture.suptitle(f"{study.settings.name or study.study_id}: trials ranked and coloured by {what}", size=12)
+    picture.suptitle(f"{study_title(study)}: trials ranked and coloured by {what}", size=12)
     places = {axis.name: axis.places([points[trial.number].get(axis.name) for trial in every]) for axis in axes}
     row_of = {trial.number: row for row, trial in enumerate(every)}
     base = np.column_stack([places[axis.name] for axis in axes]) if axes else np.zeros((len(every), 0))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.records.study import PATH_SEPARATOR, Bell, Choice, Integers, Nested, Parameter, SearchSpace, Span
+from memfit.records.only_text import only_text
+from memfit.records.study import PATH_SEPARATOR, Bell, Choice, Integers, Nested, Parameter, SearchSpace, Span, Study
 from memfit.show.wording import cut
 
 NOT_SET = "not set"
@@ -53,7 +54,7 @@ class StudyAxis:
     @property
     def title(self) -> str:
         """The name, with the scale where that is not the usual one."""
-        return f"{self.name} (log)" if self.is_log else self.name
+        return drawn_text(self.name, 60) + (" (log)" if self.is_log else "")
 
     @property
     def num_places(self) -> int | None:
@@ -88,7 +89,9 @@ class StudyAxis:
         """Places with their words; of more than `most` options every k-th is named."""
         if self.options:
             every = math.ceil(len(self.options) / most)
-            found = [(self.place_of_option(k), cut(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))]
+            found = [
+                (self.place_of_option(k), drawn_text(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))
+            ]
             found = [tick if k % every == 0 else (tick[0], "") for k, tick in enumerate(found)]
         else:
             values = self._tick_values()
@@ -118,6 +121,17 @@ def _round_inside(low: float, high: float, is_log: bool) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(rough))
     step = min((factor * unit for factor in (1, 2, 2.5, 5, 10)), key=lambda step: abs(step - rough))
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def drawn_text(text: str, letters: int = 80) -> str:
+    """One line of a user's text that any font takes: no control characters, no halves of characters."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in only_text(text))
+    return cut(plain, letters)
+
+
+def study_title(study: Study) -> str:
+    """The name of a study, as a figure has it."""
+    return drawn_text(study.settings.name or study.study_id)
 
 
 def distinct_words(values: Sequence[float]) -> list[str]:
