@@ -1,7 +1,7 @@
 """The process that trains: for each line it is sent it runs a block of steps, and answers with the time of each.
 
 {"inside": "marks", "folder": "...", "num_warm": 3, "num_steps": 25}   ->   {"cpu": [...], "wall": [...], ...}
-{"train_seconds": 20}                                                  ->   {"num_steps": 3100}
+{"inside": "kept marks", "folder": "...", "train_seconds": 20}         ->   {"num_steps": 3100}
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     _answer({"step_seconds": training.step_seconds()})
     for line in sys.stdin:
         order = json.loads(line)
-        _answer(_train_for(training, order["train_seconds"]) if "train_seconds" in order else _block(training, order))
+        _answer(_train_for(training, order) if "train_seconds" in order else _block(training, order))
 
 
 def _answer(facts: dict[str, Any]) -> None:
@@ -31,11 +31,16 @@ def _answer(facts: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _train_for(training: Training, seconds: float) -> dict[str, Any]:
-    end_seconds, num_steps = time.monotonic() + seconds, 0
+def _train_for(training: Training, order: dict[str, Any]) -> dict[str, Any]:
+    tool = INSIDE[order["inside"]](training, order["folder"])
+    tool.start()
+    end_seconds, num_steps = time.monotonic() + order["train_seconds"], 0
     while time.monotonic() < end_seconds:
+        tool.before()
         training.step()
+        tool.after()
         num_steps += 1
+    tool.stop()
     return {"num_steps": num_steps}
 
 

@@ -63,9 +63,9 @@ class Trainer:
             traced_steps=facts["traced_steps"],
         )
 
-    def train_for(self, seconds: float) -> int:
-        """Train without a pause; returns the number of steps."""
-        return self._ask({"train_seconds": seconds})["num_steps"]
+    def train_for(self, seconds: float, inside: str = "off", folder: str = "") -> int:
+        """Train without a pause, a tool switched on inside of the process or none; returns the number of steps."""
+        return self._ask({"train_seconds": seconds, "inside": inside, "folder": folder})["num_steps"]
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin

@@ -125,10 +125,13 @@ class PredictionFailed(MemfitError):
     """The job could not be traced; carries its own traceback, and the name of the signal that ended its process."""
 
     def __init__(
-        self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "", signal: str = ""
-    ) -> None:
+        self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "", signal: str = "",
+        needs_rank: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(what, found=found, hint=hint)
         self.kind = kind
+        self.needs_rank = needs_rank
+        """The rank that is to be predicted before, since this one needs the shapes that it sends."""
         self.traceback = traceback
         self.signal = signal
 

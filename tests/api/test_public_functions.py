@@ -69,10 +69,14 @@ def options_of(command: click.Command) -> set[str]:
     return {parameter.name or "" for parameter in command.params if isinstance(parameter, click.Option)}
 
 
+OF_STOP_AND_EXPORT = {"now", "trial", "to"}
+"""Options of `memfit study stop` and `export`, which run nothing."""
+
+
 def test_the_options_of_a_study_have_one_name_from_the_command_line_to_the_session():
     record = set(StudyOptions.__struct_fields__)
     assert set(inspect.signature(memfit.run_study).parameters) - {"target", "progress"} == record
-    assert options_of(study_command) - {"quiet", "as_json", "figures"} == record
+    assert options_of(study_command) - {"quiet", "as_json", "figures", *OF_STOP_AND_EXPORT} == record
 
 
 def test_the_options_of_fit_have_one_name_from_the_command_line_to_the_place_that_obeys_them():

@@ -41,8 +41,9 @@ def test_every_verb_has_an_example():
 def test_an_example_runs(verb: str, tmp_path: Path):
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("memfit-runs", "__pycache__"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PATH": path, "NO_COLOR": "1", "MEMFIT_NNI_HOME": str(tmp_path / "home")}
     done = subprocess.run(
-        ["sh", "-e", "run.sh"], cwd=tmp_path / "examples" / verb, env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+        ["sh", "-e", "run.sh"], cwd=tmp_path / "examples" / verb, env={**os.environ, **own},
         capture_output=True, text=True, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,7 @@ import pytest
 from memfit.errors import UsageError
 from memfit.job.description import describe_job
 from memfit.predict.child.messages import UNSEEN
+from memfit.predict.child.script_ends import BY_BACKWARDS
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.records.prediction import Prediction
@@ -41,6 +42,18 @@ state["count"][0] = 9
 assert torch.load("state.pt", map_location="cpu")["count"].tolist() == [0, 1, 2, 3, 4]
 """
 
+IN_HOOKS = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def update(parameter):
+    parameter.data.add_(parameter.grad, alpha=-0.1)
+    parameter.grad = None
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(update)
+for step in range(1000):
+    model(torch.randn(32, 256, device="cuda")).sum().backward()
+"""
 EVALUATES = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -84,8 +97,13 @@ def test_a_script_without_an_optimizer_is_counted_by_backwards_and_keeps_its_che
     script: Callable[..., str], num_steps: int
 ):
     said = predict(script(BY_HAND.replace("STEPS", str(num_steps))))
-    assert "a step is counted at each backward" in texts(said)
+    assert BY_BACKWARDS in texts(said)
     assert "not followed to the end" not in texts(said), texts(said)
+
+
+def test_updates_in_hooks_of_the_backward_are_counted_by_backwards(script: Callable[..., str]):
+    said = predict(script(IN_HOOKS))
+    assert BY_BACKWARDS in texts(said)
 
 
 def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., str]):

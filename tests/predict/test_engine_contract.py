@@ -27,7 +27,6 @@ class TestFakeEngine(EngineContract):
         ("--unknown-is", {"unknown_is": False}),
         ("--no-probes", {"probes": False}),
         ("--malloc", {"malloc": "pinned"}),
-        ("--shard", {"shard": "fsdp", "ranks": 2}),
     ],
 )
 def test_the_phantom_refuses_what_it_would_drop(flag: str, given: dict):

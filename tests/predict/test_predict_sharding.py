@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
+from memfit.job.sharding import Sharding, check_sharding
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.levels.sharding import Sharding, check_sharding, shard
 from memfit.records.timeline import LiveSpan, Timeline
+from memfit.testing.sharding_arithmetic import shard
 
 WAYS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 

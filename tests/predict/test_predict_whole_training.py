@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.child.script_ends import BY_BACKWARDS  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
@@ -252,6 +253,23 @@ for step in range(2):
     train(torch.randn(16, 64))
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
 """
+UPDATES_IN_HOOKS = """
+def update(parameter):
+    assert torch.isfinite(parameter.grad).all()
+    parameter.data.add_(parameter.grad, alpha=-0.1)
+    parameter.grad = None
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(update)
+for step in range(STEPS):
+    model(torch.randn(16, 64)).sum().backward()
+"""
+ACCUMULATES_FOR_LONG = """
+for step in range(40):
+    model(torch.randn(16, 64)).sum().backward()
+    if step % 20 == 19:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 TRAINS_LONG = """
 for step in range(100_000):
     train(torch.randn(16, 64))
@@ -312,6 +330,21 @@ def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, t
     reply = predicted(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(script, (), sys.maxsize)
     assert said(reply, steps.UNSEEN) == []
+
+
+@pytest.mark.parametrize("num_steps", [2, 100_000])
+def test_updates_without_a_step_of_an_optimizer_are_counted_by_backwards(tmp_path: Path, num_steps: int):
+    reply = predicted(tmp_path, UPDATES_IN_HOOKS.replace("STEPS", str(num_steps)))
+    assert reply.num_steps == min(num_steps, 3)
+    assert BY_BACKWARDS in said(reply, "script")
+    (tmp_path / "train.py").write_text(START + UPDATES_IN_HOOKS.replace("STEPS", "3"))
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+
+
+def test_gradients_that_accumulate_wait_for_their_optimizer(tmp_path: Path):
+    reply = predicted(tmp_path, ACCUMULATES_FOR_LONG)
+    assert reply.num_steps == 2
+    assert BY_BACKWARDS not in said(reply, "script")
 
 
 def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -185,14 +186,14 @@ def first_seed(points: list[dict[str, int]]) -> int:
 def test_a_point_that_cannot_fit_is_rejected_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def predicted(workload: str, built_with: dict[str, int]) -> Figure:
+    def predicted(self: object, built_with: dict[str, int]) -> Figure:
         asked.append(built_with)
         size_bytes = built_with["width"] * MIB
         if size_bytes > 1000 * MIB:  # as for a process whose heap differs from run to run
             return Figure(value=None, unit="bytes", low=size_bytes, high=2 * size_bytes, reason="only a range is known")
         return Figure(value=size_bytes, unit="bytes", source="predicted")
 
-    monkeypatch.setattr(prediction, "_predict", predicted)
+    monkeypatch.setattr(prediction.PointPredictions, "peak", predicted)
     (tmp_path / "job.py").write_text("def train(width):\n    return float(width)\n")
     space = msgspec.structs.replace(one_of(1, 2), parameters=(one_of(10, 9000).parameters[0],))
     parameter = msgspec.structs.replace(space.parameters[0], name="width")
@@ -214,6 +215,45 @@ def test_a_point_that_cannot_fit_is_rejected_before_it_starts(tmp_path: Path, mo
     assert by_width[10].metric == 10
     assert by_width[10].predicted_peak.value == 10 * MIB
     assert len(asked) == 2
+
+
+def test_while_a_point_is_predicted_the_time_limits_of_trials_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second point takes longer to predict than the first trial may run."""
+    predicted_at = []
+
+    def predicted(self: object, built_with: dict[str, int]) -> Figure:
+        if predicted_at:
+            time.sleep(4.0)
+        predicted_at.append(time.monotonic())
+        return Figure(value=float(MIB), unit="bytes", source="predicted")
+
+    monkeypatch.setattr(prediction.PointPredictions, "peak", predicted)
+    (tmp_path / "job.py").write_text("import time\n\n\ndef train(x):\n    time.sleep(30)\n    return 0.0\n")
+    settings = settings_for(
+        tmp_path, GOOD, command="", workload=f"{tmp_path / 'job.py'}:train", max_trial_seconds=1.0, max_trials=2,
+        memory=MemoryRule(use="limit", limit_bytes=1000 * MIB), concurrency=2,
+    )  # fmt: skip
+    study, _ = run(settings, tmp_path / "study")
+    first, second = study.trials
+    assert [trial.kind for trial in study.trials] == ["out of time", "out of time"]
+    assert first.duration.value is not None
+    assert first.duration.value < 3.5
+    assert datetime.fromisoformat(first.ended_at) < datetime.fromisoformat(second.started_at)
+
+
+def test_a_study_whose_first_trials_all_die_alike_stops_and_says_why(tmp_path: Path):
+    settings = settings_for(tmp_path, HEAD + "raise ValueError(f'no such layer at {os.getpid()}')", max_trials=50)
+    study, watcher = run(settings, tmp_path / "study")
+    assert [trial.kind for trial in study.trials] == ["failed"] * 5
+    (note,) = watcher.notes
+    assert "the first 5 trials all failed alike, so no further one is started" in note
+    assert "no such layer" in note
+
+
+def test_a_study_in_which_one_trial_of_the_first_ends_well_goes_on(tmp_path: Path):
+    text = "if nni.get_sequence_id() != 2: raise ValueError('no such layer')\nnni.report_final_result(1)"
+    study, _ = run(settings_for(tmp_path, HEAD + text, max_trials=8), tmp_path / "study")
+    assert len(study.trials) == 8
 
 
 def test_a_command_that_does_not_exist_fails_every_trial_and_says_so(tmp_path: Path):

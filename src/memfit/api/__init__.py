@@ -18,8 +18,10 @@ from memfit.api.measure import (
     read_run,
     use_working_instructions,
 )
-from memfit.api.predict import predict_peak, read_prediction, replay_snapshot
-from memfit.api.report import export_run, view_run, write_report
+from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
+from memfit.api.pipeline_run import run_pipeline
+from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
+from memfit.api.report import export_run, report_folder, view_run, write_report
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,
@@ -29,7 +31,18 @@ from memfit.api.reproduce import (
     reproduce_optimizers,
     write_reproduction,
 )
-from memfit.api.study import StudyFollower, StudyRun, draw_study, explain_study, find_study, read_study, run_study
+from memfit.api.serve import serve_folder
+from memfit.api.study import (
+    StudyFollower,
+    StudyRun,
+    draw_study,
+    explain_studies,
+    explain_study,
+    find_study,
+    read_study,
+    run_study,
+)
+from memfit.api.study_folders import end_trial, is_study, list_studies, nni_environment, stop_study
 from memfit.records.notebook import use_html_maker
 
 __all__ = [
@@ -48,8 +61,10 @@ __all__ = [
     "data_set_names",
     "diff_runs",
     "draw_study",
+    "end_trial",
     "examine_machine",
     "explain_run",
+    "explain_studies",
     "explain_study",
     "export_record",
     "export_run",
@@ -59,14 +74,21 @@ __all__ = [
     "fit_target",
     "fit_to_budget",
     "fitting_loop",
+    "is_study",
     "list_data",
     "list_reproductions",
+    "list_studies",
     "measure_command",
     "measure_run",
     "metrics_text",
+    "nni_environment",
     "optimizer_bytes",
+    "pipeline_chain",
+    "plan_pipeline",
     "predict_peak",
+    "predict_ranks",
     "read_grid",
+    "read_pipeline",
     "read_prediction",
     "read_record",
     "read_run",
@@ -74,15 +96,20 @@ __all__ = [
     "repeat_commands",
     "repeat_runs",
     "replay_snapshot",
+    "report_folder",
     "reproduce_edge",
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
     "resume_repeats",
+    "run_pipeline",
     "run_study",
+    "serve_folder",
+    "stop_study",
     "use_working_instructions",
     "view_run",
     "write_grid",
+    "write_pipeline",
     "write_report",
     "write_reproduction",
 ]

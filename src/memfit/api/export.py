@@ -65,7 +65,7 @@ def export_record(
     """Write a record in a format that another tool reads; returns the files written.
 
     A run can be written as csv, json, chrome-trace, perfetto, memory-viewer, tensorboard and openmetrics; a study as
-    json, tensorboard, openmetrics and figures; a prediction as json and openmetrics; a grid as csv, json and
+    csv, json, tensorboard, openmetrics and figures; a prediction as json and openmetrics; a grid as csv, json and
     openmetrics. `table` is one table of a run's csv, `trials` are those a figure of intermediate results is drawn of.
     The event files of a study go into its own folder, beside the traces of `--profile`, unless a path is given.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from memfit.fit.fitted import FittedModel
     from memfit.fit.options import FitOptions
     from memfit.fit.training_loop import LoopFitter
+    from memfit.job.training import Training
     from memfit.model.step import Job
     from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Candidate, Chain, Link, Plan, Stage
@@ -121,7 +122,7 @@ def _fit_here(target: str, options: FitOptions) -> Fit:
     from memfit.model.step import build_job
 
     options.require_budget()
-    return _fit_job(build_job(_training_of(target, options.settings), target), options).fit
+    return _fit_job(build_job(training_of(target, options.settings), target), options).fit
 
 
 def _fit_away(target: str, options: FitOptions) -> Fit:
@@ -223,7 +224,8 @@ def _loop_fitter(name: str, options: FitOptions, say: Callable[[str], None]) -> 
     )  # fmt: skip
 
 
-def _training_of(target: str, settings: tuple[str, ...]) -> object:
+def training_of(target: str, settings: tuple[str, ...]) -> Training:
+    """What a function or workload builds, with these settings."""
     from memfit.job.description import describe_job, parse_settings
     from memfit.job.load import arguments_for, load_function
     from memfit.job.training import as_training
@@ -354,7 +356,7 @@ def predicted_chain(target: str, settings: tuple[str, ...], device: str) -> tupl
     from memfit.profile.predicted import chain_from
 
     def build() -> Any:
-        return _training_of(target, settings)
+        return training_of(target, settings)
 
     draft, notes = draft_of(build, target)
     prediction = predict_peak(target, settings=settings, device=device)

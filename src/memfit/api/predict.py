@@ -10,6 +10,7 @@ from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.prediction import Prediction
+    from memfit.records.ranks import RankPredictions
     from memfit.records.snapshot import Replay
 
 
@@ -32,6 +33,7 @@ def predict_peak(
     fit_batch: bool = False,
     lengths: str | None = None,
     ranks: int = 1,
+    rank: int = 0,
     shard: str | None = None,
     engine: Literal["auto", "fake", "phantom"] = "auto",
     show_output: bool = False,
@@ -54,7 +56,49 @@ def predict_peak(
     options = PredictOptions(
         device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, probes=probes,
         allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep, fit_batch=fit_batch,
-        lengths=lengths, ranks=ranks, shard=shard, engine=engine, show_output=show_output, most_seconds=most_seconds,
+        lengths=lengths, ranks=ranks, rank=rank, shard=shard, engine=engine, show_output=show_output,
+        most_seconds=most_seconds,
+    )  # fmt: skip
+    given = settings if isinstance(settings, Mapping) else tuple(settings)
+    return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)
+
+
+@checked_options
+def predict_ranks(
+    target: str | Callable[..., object],
+    *,
+    ranks: int,
+    settings: Mapping[str, object] | Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    device: str = "cpu",
+    memory: str | None = None,
+    num_steps: int | None = None,
+    alloc_conf: str = "",
+    probes: bool = True,
+    allow_real: Sequence[str] = (),
+    unknown_is: bool = True,
+    answer: Sequence[str] = (),
+    shard: str | None = None,
+    engine: Literal["auto", "fake", "phantom"] = "auto",
+    show_output: bool = False,
+    most_seconds: float | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> RankPredictions:
+    """Predict every rank of a distributed training: one prediction for each class of ranks that are alike.
+
+    The options are those of `predict_peak`; `ranks` is the size of the process group.
+
+        found = memfit.predict_ranks("train.py", ranks=8, device="cuda:h100-80gb")
+        print(found.fullest.ranks, found.of_rank(3).level("reserved").value, found.fits)
+    """
+    from memfit.measure.instruction_sets import ask_processor
+    from memfit.predict.options import PredictOptions
+    from memfit.predict.predict import predict_ranks as predict
+
+    options = PredictOptions(
+        device=device, memory=memory, num_steps=num_steps, alloc_conf=alloc_conf, probes=probes,
+        allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), ranks=ranks, shard=shard,
+        engine=engine, show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
     return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)

@@ -11,7 +11,7 @@ from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
-    from memfit.records.study_findings import StudyFindings
+    from memfit.records.study_findings import StudiesFindings, StudyFindings
     from memfit.study.options import StudyOptions
 
 
@@ -51,6 +51,7 @@ def run_study(
     *,
     output: str | Path | None = None,
     overwrite: bool = False,
+    study_id: str = "",
     space: str | Path | None = None,
     tuner: str | None = None,
     trials: int | None = None,
@@ -67,6 +68,15 @@ def run_study(
     name: str | None = None,
     storage: str = "",
     on: str = "",
+    partition: str = "",
+    account: str = "",
+    gpus: int | None = None,
+    cpus: int | None = None,
+    job_memory_bytes: int | None = None,
+    job_seconds: float | None = None,
+    interface: str = "",
+    job_options: Sequence[str] = (),
+    env: Sequence[str] = (),
     profile: bool = False,
     predict: bool = True,
     progress: StudyFollower | None = None,
@@ -77,13 +87,17 @@ def run_study(
     the words of a command. None goes on with the study in `output`; then only `trials` and `concurrency` may change.
 
     output, overwrite    the folder of the study, and whether one that is there is removed first
+    study_id             the id of a new study [a random one]
     tuner                'Random', 'GridSearch', 'TPE', 'Evolution', 'Hyperband', ...
     trials, concurrency  how many trials, and how many at a time
     limit_bytes          memory a trial may take; memory_objective makes memory an objective beside the metric
     metric, direction    the key to optimise when trials report dicts, and 'minimize' or 'maximize'
     max_seconds          start no trial after this long; max_trial_seconds ends a trial that takes longer
     fixed, steps         settings 'NAME=VALUE' of a workload, and the most optimizer steps of its trials
-    storage, on          'postgresql://...' in place of a file; the address of a Dask scheduler
+    storage              'postgresql://...' in place of a file
+    on                   'slurm', 'pbs' or 'lsf' runs trials in jobs of that batch system; or a Dask scheduler's address
+    partition, account, gpus, cpus, job_memory_bytes, job_seconds, interface, job_options   what each job asks for
+    env                  variables that every trial gets: 'NAME' as it is here, or 'NAME=VALUE'
     profile, predict     keep a torch.profiler trace of each trial; reject points that are predicted not to fit
     progress             receives how it goes; nothing is printed without it
 
@@ -96,8 +110,10 @@ def run_study(
         space=None if space is None else str(space), tuner=tuner, trials=trials, concurrency=concurrency,
         limit_bytes=limit_bytes, memory_objective=memory_objective, metric=metric, direction=direction, seed=seed,
         max_seconds=max_seconds, max_trial_seconds=max_trial_seconds, fixed=tuple(fixed), steps=steps, name=name,
-        output=None if output is None else str(output), overwrite=overwrite, storage=storage, on=on, profile=profile,
-        predict=predict,
+        output=None if output is None else str(output), overwrite=overwrite, study_id=study_id, storage=storage,
+        on=on, partition=partition, account=account, gpus=gpus, cpus=cpus, job_memory_bytes=job_memory_bytes,
+        job_seconds=job_seconds, interface=interface, job_options=tuple(job_options), env=tuple(env),
+        profile=profile, predict=predict,
     )  # fmt: skip
     return _run_session(_settings_of(target, options), options, progress)
 
@@ -175,6 +191,19 @@ def explain_study(study: Study, *, quantity: Literal["peak", "average"] | None =
     from memfit.explain.study.explain import explain_study as explain
 
     return explain(study, quantity)
+
+
+@checked_options
+def explain_studies(studies: Sequence[Study], *, quantity: Literal["peak", "average"] | None = None) -> StudiesFindings:
+    """Explain studies side by side, and what differs between them when hyperparameters are held fixed.
+
+    >>> found = explain_studies([find_study("paper-mnist"), find_study("paper-cifar-10")])
+    >>> [findings.num_trials for findings in found.studies]
+    [11, 5]
+    """
+    from memfit.explain.study.several import explain_studies as explain
+
+    return explain(studies, quantity)
 
 
 @checked_options

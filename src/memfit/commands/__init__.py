@@ -15,11 +15,14 @@ QUESTIONS: dict[str, dict[str, str]] = {
     "Before you run": {
         "predict": "Predict the memory of a training, without running it.",
         "compare": "Compare optimizers and techniques, predicted and measured.",
+        "pipeline": "Cut a network over ranks: the fastest pipeline that fits.",
     },
     "While it runs, and after": {
         "measure": "Run a command and measure its memory exactly.",
         "attach": "Measure a program that is already running.",
-        "show": "Show a run: summary, picture, page.",
+        "show": "Show a run: summary, picture, page; or a study.",
+        "serve": "Show records in the browser: runs, studies, plans, snapshots.",
+        "report": "Write that page as one file that works offline.",
         "diff": "Compare two runs: do they differ by more than the noise?",
         "export": "Write a run or study for TensorBoard, Perfetto, Prometheus, CSV.",
         "replay": "Replay a CUDA memory snapshot, under other settings too.",
@@ -29,6 +32,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
     "Many runs": {
         "study": "Run many trials of a search space, each measured.",
+        "nni": "Run programs written for NNI: its Experiment, its nnictl.",
         "explain": "Say what drives memory in a study of many trials.",
         "reproduce": "Run published results again, and judge what their sources say.",
     },

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from memfit import api
-from memfit.commands.options import force_option, output_option
+from memfit.commands.options import force_option, output_option, to_option
 
-FORMATS = ("csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics", "figures")
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
 
@@ -18,14 +17,14 @@ TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 @click.argument("record", type=click.Path(path_type=Path))
 @output_option("Where to [default: here, named after the record].")
 @force_option
-@click.option("--to", required=True, type=click.Choice(FORMATS), help="The format.")
+@to_option(required=True)
 @click.option("--table", type=click.Choice(TABLES), help="Of csv, this table alone, as one file.")
 @click.option("--trial", "trials", type=int, multiple=True, metavar="N", help="Of figures, draw this one by itself.")
 def command(record: Path, to: Any, output: str | None, table: str | None, trials: tuple[int, ...], force: bool) -> None:
     """Write a RECORD (a folder of a run, study or grid, or a record in JSON) for other programs.
 
     \b
-    csv            run: a folder with samples, tree, steps, processes, system, gpu and energy; grid: a row per cell
+    csv            run: a folder with samples, tree, steps and more; study: a row per trial; grid: a row per cell
     json           the whole record
     chrome-trace   run: memory as counters, steps and phases as slices; for Perfetto or chrome://tracing
     perfetto       run: the same in Perfetto's own format, with units

@@ -64,6 +64,14 @@ no_report_option = click.option("--no-report", is_flag=True, help="Write no pict
 html_option = click.option("--html", type=click.Path(path_type=Path), help="Write a page to explore, in one file.")
 
 
+FORMATS = ("csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics", "figures")
+
+
+def to_option(*, required: bool = False) -> Callable[[FC], FC]:
+    """The format that a run or a study is written in: --to FORMAT."""
+    return click.option("--to", required=required, type=click.Choice(FORMATS), help="The format.")
+
+
 def output_option(what: str, default: str = "") -> Callable[[FC], FC]:
     """Where the verb writes: -o PATH."""
     return click.option("-o", "--output", type=click.Path(), default=default or None, help=what)

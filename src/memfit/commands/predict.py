@@ -9,13 +9,31 @@ import click
 
 from memfit.commands.options import SECONDS, complete_files, json_option, set_option
 from memfit.commands.output import write_record
-from memfit.errors import DoesNotFit, MemfitError
+from memfit.errors import DoesNotFit, MemfitError, UsageError
+from memfit.records.prediction import Prediction
+from memfit.records.ranks import RankPredictions
 
+
+class Rank(click.ParamType):
+    """A number, or 'all'."""
+
+    name = "rank"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int):
+            return value
+        if isinstance(value, str) and (value == "all" or value.isdigit()):
+            return value if value == "all" else int(value)
+        raise UsageError(f"{value!r} is no rank", hint="--rank 0, --rank 1, ... or --rank all")
+
+
+RANK = Rank()
 EXAMPLES = """\b
 Examples:
   memfit predict train.py -- --batch-size 64
   memfit predict jobs.py:make --set batch_size=64 --device cuda:a100-40gb
   memfit predict train.py --lengths auto --device cuda:rtx4090-24gb
+  memfit predict train.py --ranks 8 --rank all --device cuda:h100-80gb
   memfit predict gpt --set layers=12 --set width=768 --device cuda --memory 24GiB"""
 
 
@@ -51,7 +69,10 @@ Examples:
     help="Peaks over the data's lengths: those listed in FILE ({length} stands for one), or of a script's own batches.",
 )
 @click.option("--ranks", type=int, default=1, metavar="N", help="One rank of N; the batch is that rank's own.")
-@click.option("--shard", metavar="HOW", help="What N ranks divide among them: ddp, zero1, zero2, zero3 or fsdp.")
+@click.option(
+    "--rank", type=RANK, default=0, metavar="R|all", help="Which rank, from 0 on; all for each one that differs."
+)
+@click.option("--shard", metavar="HOW", help="Put on a function or workload: ddp, zero1, zero2, zero3 or fsdp.")
 @click.option(
     "--engine",
     type=click.Choice(["auto", "fake", "phantom"]),
@@ -70,20 +91,16 @@ Examples:
 @json_option
 def command(target: str, as_json: bool, **options: Any) -> None:
     """Predict the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
-    from memfit import api
-    from memfit.show.progress.line import ProgressLine
     from memfit.show.terminal.prediction import prediction_text
+    from memfit.show.terminal.ranks import ranks_text
 
-    line = ProgressLine()
-    try:
-        prediction = api.predict_peak(target, tell=line.draw if line.is_drawable else None, **options)
-    except MemfitError as error:
-        line.clear()
-        click.echo(getattr(error, "traceback", ""), err=True, nl=False)
-        raise
-    finally:
-        line.clear()
-    write_record(prediction, partial(prediction_text, prediction), as_json=as_json)
+    found = _predicted(target, options)
+    if isinstance(found, RankPredictions):
+        write_record(found, partial(ranks_text, found), as_json=as_json)
+        prediction = found.fullest.prediction
+    else:
+        write_record(found, partial(prediction_text, found), as_json=as_json)
+        prediction = found
     if prediction.failed is not None:
         failed = prediction.failed
         raise DoesNotFit(
@@ -92,3 +109,32 @@ def command(target: str, as_json: bool, **options: Any) -> None:
             found=f"the first allocation that fails is in step {failed.step}, {failed.phase}",
             hint="--fit-batch finds the largest batch; the lines 'Would save' say what else helps",
         )
+
+
+def _predicted(target: str, options: dict[str, Any]) -> Prediction | RankPredictions:
+    """One rank, or every one, with a line that says what is being done."""
+    from memfit import api
+    from memfit.show.progress.line import ProgressLine
+
+    line = ProgressLine()
+    tell = line.draw if line.is_drawable else None
+    try:
+        if options["rank"] != "all":
+            return api.predict_peak(target, tell=tell, **options)
+        return api.predict_ranks(target, tell=tell, **_for_every_rank(options))
+    except MemfitError as error:
+        line.clear()
+        click.echo(getattr(error, "traceback", ""), err=True, nl=False)
+        raise
+    finally:
+        line.clear()
+
+
+def _for_every_rank(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of all ranks together; those of one rank alone are refused."""
+    for name, flag in (("sweep", "--sweep"), ("fit_batch", "--fit-batch"), ("lengths", "--lengths")):
+        if options.pop(name):
+            raise UsageError(f"{flag} is for one rank", found="--rank all", hint="--rank 0, or another number")
+    if options.pop("malloc") != "default":
+        raise UsageError("--malloc is for one rank", found="--rank all", hint="--rank 0, or another number")
+    return {name: value for name, value in options.items() if name != "rank"}

@@ -29,7 +29,7 @@ def command(
     run: Path, html: Path | None, png: Path | None, svg: Path | None, over: Path | None, predicted: Path | None,
     open_page: bool, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show a run: a summary, or a page and pictures.
+    """Show a run: a summary, or a page and pictures; of a study's folder, the table of its trials.
 
     \b
     Examples:
@@ -38,6 +38,9 @@ def command(
       memfit show runs/train-1 --predicted prediction.json --png both.png
       memfit show runs/train-1 --json
     """
+    if api.is_study(run):
+        _show_study(run, as_json, asked=bool(html or png or svg or over or predicted or open_page))
+        return
     if open_page and html is None:
         html, force = run / "report.html", True
     if over is not None and html is None:
@@ -60,3 +63,11 @@ def command(
             click.echo(f"wrote {path}")
     if open_page and html is not None:
         click.launch(str(html.resolve()))
+
+
+def _show_study(folder: Path, as_json: bool, *, asked: bool) -> None:
+    from memfit.commands.study import print_study
+
+    if asked:
+        raise click.UsageError("pages and pictures are of one run: give one of the study's trials/NUMBER/run")
+    print_study(api.read_study(folder), as_json)

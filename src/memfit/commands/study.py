@@ -19,6 +19,7 @@ from memfit.commands.options import (
     output_option,
     quiet_option,
     set_option_as,
+    to_option,
 )
 from memfit.commands.output import write_record
 from memfit.errors import MissingExtra, UsageError
@@ -26,6 +27,7 @@ from memfit.errors import MissingExtra, UsageError
 if TYPE_CHECKING:
     from memfit.api import StudyRun
     from memfit.records.study import Study
+    from memfit.show.export.formats import Format
 
 EPILOG = """\b
 Examples:
@@ -33,8 +35,9 @@ Examples:
   memfit study config.yml                  (a config of NNI, as it is)
   memfit study --space space.json --trials 40 -- python trial.py
   memfit study --space space.json --limit 2GiB mlp
+  memfit study study.toml --on slurm --partition gpu --gpus 1 --concurrency 8
   memfit study resume memfit-studies/trial
-  memfit study show memfit-studies/trial
+  memfit study show memfit-studies/trial   (list, stop and export as well)
 
 The same command in the same place goes on where it stopped. Ctrl-C waits for
 running trials; a second one ends them, to be run again.
@@ -71,41 +74,120 @@ class _Study(click.Command):
 @set_option_as("fixed")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Cap the optimizer steps of every trial.")
 @click.option("--storage", default="", metavar="URL", help="Keep it at postgresql://... in place of a local file.")
-@click.option("--on", default="", metavar="ADDRESS", help="A Dask scheduler: run the trials on its workers.")
+@click.option(
+    "--on", default="", metavar="WHERE", help="Run trials in jobs of slurm, pbs or lsf, or on a Dask scheduler."
+)
+@click.option("--partition", default="", metavar="NAME", help="Partition or queue of the jobs.")
+@click.option("--account", default="", metavar="NAME", help="Account or project of the jobs.")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs of each job.")
+@click.option("--cpus", type=click.IntRange(min=1), metavar="N", help="Processor cores of each job [default: 1].")
+@click.option("--job-memory", "job_memory_bytes", type=BYTES, help="Memory of each job.")
+@click.option("--job-time", "job_seconds", type=SECONDS, help="How long a job may run [default: 1h].")
+@click.option("--interface", default="", metavar="NAME", help="Network interface that jobs reach this machine by.")
+@click.option(
+    "--job-option", "job_options", multiple=True, metavar="TEXT", help="A line for the batch system; repeatable."
+)
+@click.option(
+    "--env", multiple=True, metavar="NAME", help="A variable that every trial gets, or NAME=VALUE; repeatable."
+)
 @click.option("--profile", is_flag=True, help="Keep a torch.profiler trace of every trial, for TensorBoard.")
 @click.option("--no-predict", "predict", flag_value=False, default=True, help="Reject nothing by prediction.")
 @click.option("--no-figures", "figures", flag_value=False, default=True, help="Draw nothing at the end.")
 @click.option("--name", metavar="NAME", help="What to call the study.")
+@click.option("--id", "study_id", default="", hidden=True, help="The id of a new study.")
+@click.option("--now", is_flag=True, help="Of stop: end the running trials too; resume runs them again.")
+@click.option("--trial", metavar="NUMBER", help="Of stop: end this one trial, and go on with the study.")
+@to_option()
 @quiet_option
 @json_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-def command(words: tuple[str, ...], figures: bool, quiet: bool, as_json: bool, **options: Any) -> None:
+def command(
+    words: tuple[str, ...], figures: bool, quiet: bool, as_json: bool, now: bool, trial: str | None,
+    to: Format | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Run the trials of a study, each in a process of its own whose memory is measured.
 
     The study is a FILE or, with --space, a COMMAND or workload. `resume FOLDER` goes on with a study, `show FOLDER`
-    prints it.
+    prints it, `list [FOLDER]` lists studies, `stop FOLDER` ends one that runs, `export FOLDER --to csv` writes a table.
     """
+    action = words[0] if words and options["space"] is None else ""
+    _refuse_elsewhere(action, now=now, trial=trial, to=to)
+    if action == "list":
+        _list(words[1:], as_json)
+    elif action == "stop":
+        _stop(_folder(words), now, trial)
+    elif action == "show":
+        _show(_folder(words), options["storage"], as_json)
+    elif action == "export":
+        _export(_folder(words), to, options["output"], options["storage"], options["overwrite"])
+    else:
+        _run(words, action == "resume", figures, quiet, as_json, options)
+
+
+def _run(
+    words: tuple[str, ...], goes_on: bool, figures: bool, quiet: bool, as_json: bool, options: dict[str, object]
+) -> None:
     from memfit import api
     from memfit.show.progress.study import StudyProgress
 
-    if words[:1] == ("show",) and options["space"] is None:
-        _print_study(api.read_study(_folder(words), storage=options["storage"]), as_json)
-        return
-    goes_on = words[:1] == ("resume",) and options["space"] is None
     if goes_on:
         options["output"] = _folder(words)
     progress = StudyProgress(quiet=quiet)
     try:
-        run = api.run_study(None if goes_on else words, progress=progress, **options)
+        run = api.run_study(None if goes_on else words, progress=progress, **options)  # pyright: ignore[reportArgumentType]
     finally:
         progress.close()
     written = _draw(run.study) if figures else ()
     if as_json or not quiet:
-        _print_study(run.study, as_json)
+        print_study(run.study, as_json)
     if not (as_json or quiet):
         _say_the_end(run, written)
     if run.was_interrupted:
         sys.exit(130)
+
+
+def _refuse_elsewhere(action: str, *, now: bool, trial: str | None, to: str | None) -> None:
+    """An option of stop or export has no effect on anything else."""
+    for given, option, home in ((now, "--now", "stop"), (trial, "--trial", "stop"), (to, "--to", "export")):
+        if given and action != home:
+            raise UsageError(f"{option} is for `memfit study {home} FOLDER`", hint="leave it out")
+
+
+def _list(folders: tuple[str, ...], as_json: bool) -> None:
+    from memfit import api
+    from memfit.show.terminal.study_list import study_list_text
+
+    entries = api.list_studies(folders)
+    write_record(list(entries), lambda width, color: study_list_text(entries), as_json=as_json)
+
+
+def _stop(folder: str, now: bool, trial: str | None) -> None:
+    from memfit import api
+
+    if trial is not None:
+        api.end_trial(folder, trial)
+        click.echo(f"trial {trial} is being ended; the study goes on")
+        return
+    pid = api.stop_study(folder, now=now)
+    what = "its running trials are ended, and run again by" if now else "it waits for its running trials; go on with"
+    click.echo(f"the study in {folder} (process {pid}) is being stopped; {what}: memfit study resume {folder}")
+
+
+def _show(folder: str, storage: str, as_json: bool) -> None:
+    from memfit import api
+
+    print_study(api.read_study(folder, storage=storage), as_json)
+
+
+def _export(folder: str, to: Format | None, output: str | None, storage: str, overwrite: bool) -> None:
+    from memfit import api
+
+    if to is None:
+        raise UsageError("in which format?", hint=f"memfit study export {folder} --to csv")
+    study = api.read_study(folder, storage=storage)
+    for path in api.export_record(study, to, output, overwrite=overwrite):
+        click.echo(f"wrote {path}")
 
 
 def _folder(words: tuple[str, ...]) -> str:
@@ -114,7 +196,7 @@ def _folder(words: tuple[str, ...]) -> str:
     return words[1]
 
 
-def _print_study(study: Study, as_json: bool) -> None:
+def print_study(study: Study, as_json: bool) -> None:
     """The study; a re-run of published trials stands beside them."""
     from memfit import api
     from memfit.show.paper import on_terminal, write_text

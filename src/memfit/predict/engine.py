@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from memfit.job.description import JobDescription
@@ -13,6 +13,7 @@ from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
+from memfit.predict.ranks.evidence import RankEvidence
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, FailedAllocation, Level
 from memfit.records.timeline import Timeline
@@ -37,6 +38,8 @@ class Question:
     """Called every second, from the second one on, with what the prediction is doing."""
     ask_processor: AskProcessor | None = None
     """Knows which instruction sets work here; None where that is not to be asked."""
+    mail: Mapping[str, str] = field(default_factory=dict)
+    """Shapes that stages of a pipeline on other ranks send to this one."""
 
     def about(self, job: JobDescription) -> Question:
         """The same question about another job."""
@@ -71,6 +74,8 @@ class Traced:
     probe_seconds: float
     host_peak_bytes: int
     num_operators: int
+    evidence: RankEvidence = field(default_factory=RankEvidence)
+    """What the rank's number decided."""
 
 
 class Engine(Protocol):

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from memfit.predict.lengths import AUTO
+from memfit.predict.ranks.environment import Ranks
 
 EngineName = Literal["auto", "fake", "phantom"]
 
@@ -39,14 +40,23 @@ class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
     lengths: str | None = None
     """A file of lengths, or 'auto' for those of a script's own batches."""
     ranks: int = 1
-    """Size of the process group; the prediction is rank 0's."""
+    """Size of the process group."""
+    rank: int | Literal["all"] = 0
+    """Which of them; 'all' for one prediction of every rank that differs from the others."""
+    routing: str = "even"
+    """Where the tokens of a mixture of experts go: 'even', 'worst', or a file of shares."""
     shard: str | None = None
-    """'ddp', 'zero1', 'zero2', 'zero3' or 'fsdp': what the ranks divide among them."""
+    """'ddp', 'zero1', 'zero2', 'zero3' or 'fsdp': torch's own code that is put on a function or workload."""
     engine: EngineName = "auto"
     show_output: bool = False
     """Let the job's own output through, on standard error."""
     most_seconds: float | None = None
     """Give up after this long."""
+
+    @property
+    def this_rank(self) -> Ranks:
+        """The rank that a child process acts as."""
+        return Ranks(rank=self.rank if isinstance(self.rank, int) else 0, count=self.ranks)
 
     @property
     def choose_batches(self) -> bool:

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
+from memfit.job.sharding import check_sharding
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.child.instruction_sets import AskProcessor
 from memfit.predict.child.messages import FUNCTION_STEPS, TraceReply
+from memfit.predict.child.parent import ForkServer
 from memfit.predict.choose_engine import choose_engine, refused_options
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
-from memfit.predict.levels.sharding import check_sharding
 from memfit.predict.options import PredictOptions
 from memfit.predict.phantom.engine import PhantomEngine
 from memfit.predict.phantom.library.build import why_no_phantom
 from memfit.predict.phantom.value_reads import parse_answers
+from memfit.predict.ranks.every_rank import (
+    RankRun,
+    RunRank,
+    check_rank,
+    digest_of,
+    predict_every_rank,
+    predict_one,
+)
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Assumption, Prediction
+from memfit.records.ranks import RankPredictions
 from memfit.torch_support import require_supported_torch
 
 SCRIPT_STEPS = 3
@@ -49,11 +60,12 @@ def predict(
     """
     require_supported_torch("prediction")
     question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor, tell=tell)
+    if question.options.rank == "all":
+        raise UsageError("one rank is predicted here", found="rank 'all'", hint="memfit.predict_ranks")
     engine = choose_engine(question)
     if question.options.lengths and not question.options.choose_batches:
         return predict_lengths(question.options.lengths, question, predict_by(engine))
-    started = time.perf_counter()
-    prediction = assemble(question, engine.run(question), started)
+    prediction = predict_one(question, run_rank_by(engine))
     if _would_be_nearer_on_phantom(engine, question):
         said = other_engine(question)
         prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
@@ -63,6 +75,41 @@ def predict(
         asked = parse_sweep(question.options.sweep)
         return msgspec.structs.replace(prediction, sweep=sweep_setting(*asked, question, predict_by(engine)))
     return prediction
+
+
+def predict_ranks(
+    target: str | Callable[..., object],
+    options: PredictOptions,
+    *,
+    settings: Mapping[str, object] | tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    ask_processor: AskProcessor | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> RankPredictions:
+    """Predict every rank of a job: one prediction for each class of ranks that are alike."""
+    require_supported_torch("prediction")
+    options = msgspec.structs.replace(options, rank="all")
+    question = ask(target, options, settings=settings, arguments=arguments, ask_processor=ask_processor, tell=tell)
+    for flag, given in (("--sweep", options.sweep), ("--fit-batch", options.fit_batch), ("--lengths", options.lengths)):
+        if given:
+            raise UsageError(f"{flag} is for one rank", found="--rank all", hint="--rank 0, or another number")
+    engine = choose_engine(question)
+    with ForkServer(question.options.most_seconds) as server:
+        can_fork = engine.name == "fake" and question.job.kind != "script" and question.function is None
+        asked = replace(question, fork_server=server) if can_fork else question
+        return predict_every_rank(asked, run_rank_by(engine))
+
+
+def run_rank_by(engine: Engine) -> RunRank:
+    """A function that predicts one rank by this engine."""
+
+    def run(question: Question, mail: dict[str, str]) -> RankRun:
+        started = time.perf_counter()
+        traced = engine.run(replace(question, mail=mail))
+        prediction = assemble(question, traced, started)
+        return RankRun(prediction=prediction, evidence=traced.evidence, digest=digest_of(traced.timeline))
+
+    return run
 
 
 def predict_by(engine: Engine) -> Callable[[Question], Prediction]:
@@ -114,6 +161,9 @@ def _check(question: Question) -> None:
     parse_answers(",".join(options.answer))
     parse_allocator_settings(options.alloc_conf)
     check_sharding(options.ranks, options.shard)
+    check_rank(options.ranks, options.rank)
+    if options.shard is not None and question.job.kind == "script":
+        raise UsageError("a script shards itself", found=f"--shard {options.shard}", hint="--ranks alone")
     if options.sweep:
         parse_sweep(options.sweep)
     if options.sweep or options.fit_batch:
@@ -147,9 +197,7 @@ def _num_steps(job: JobDescription, options: PredictOptions) -> int:
 def other_engine(question: Question) -> Assumption:
     """Why fake tensors were taken where the phantom GPU would be nearer to the truth, and how to have it."""
     missing = why_no_phantom()
-    if question.options.shard is not None:
-        why, how = "--shard is arithmetic", "a script that shards by itself (FSDP2, DDP), with --ranks alone"
-    elif question.function is not None:
+    if question.function is not None:
         why, how = "a Python callable was given", "the same in a file, as 'FILE:function'"
     elif kept_off := refused_options(PhantomEngine(), question.options):
         flag, reason = next(iter(kept_off.items()))

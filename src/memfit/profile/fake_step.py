@@ -21,7 +21,7 @@ from memfit.records.plan import Stage
 def draft_of(build: Callable[[], object], name: str) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
     """Build a training on fake tensors, watch one step, and name its stages; with notes."""
     try:
-        with _replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
+        with replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
             layout = find_stages(watch_calls(build_job(build(), name)))
             return tuple(_draft(layout, index) for index in range(len(layout.stages))), tuple(layout.notes)
     except RuntimeError as error:  # also what fake tensors raise when an operator needs a value
@@ -34,7 +34,7 @@ def draft_of(build: Callable[[], object], name: str) -> tuple[tuple[Stage, ...],
 
 
 @contextlib.contextmanager
-def _replacing_parameters() -> Iterator[None]:
+def replacing_parameters() -> Iterator[None]:
     """Let `model.to(...)` make new parameters: a fake tensor cannot be changed into another one in place."""
     plain = torch.nn.Module._apply
     made: dict[int, torch.nn.Parameter] = {}

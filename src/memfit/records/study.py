@@ -106,10 +106,13 @@ class Opaque(msgspec.Struct, frozen=True, kw_only=True, tag="opaque", tag_field=
 Parameter = Choice | Nested | Integers | Span | Bell | Opaque
 
 
-class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
+class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which hyperparameters are varied, and over what; order is that of the file and decides the order of grids."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...] = ()
+    """Empty only where a custom tuner has its space in its code."""
+    written: dict[str, Any] | None = None
+    """The space as its file writes it, for a custom tuner; None where memfit's own tuners draw."""
 
     def __iter__(self) -> Iterator[Parameter]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return iter(self.parameters)
@@ -306,6 +309,24 @@ class Study(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True):
     settings: StudySettings
     trials: tuple[TrialRecord, ...]
     folder: str = ""
+    created_at: str = ""
+
+
+class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a list of studies."""
+
+    folder: str
+    study_id: str
+    name: str = ""
+    state: Literal["running", "done", "stopped", "not readable"]
+    """Done: as many trials ended as were asked for; stopped: it does not run, and more may be started."""
+    reason: str = ""
+    """Why it cannot be read, where it cannot."""
+    num_trials: int = 0
+    """Trials that have ended."""
+    num_wanted: int | None = None
+    num_failed: int = 0
+    """Failed ones among them, those without enough memory included."""
     created_at: str = ""
 
 

@@ -17,6 +17,7 @@ Topic = Literal[
     "law",
     "size of the network",
     "pair",
+    "study",
 ]
 FindingVerdict = Literal["found", "ruled out", "cannot tell", "note"]
 
@@ -35,7 +36,7 @@ class StudyFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sentence: str
     evidence: tuple[str, ...] = ()
     effect: Figure | None = None
-    """The change of memory, with its 95 % interval as low and high."""
+    """The change of memory, with its 95 % interval as low and high; of other programs a ratio, bytes per byte."""
     p: float | None = None
     """Adjusted for everything that was looked at."""
     share: float | None = None
@@ -59,8 +60,14 @@ class StudyFindings(msgspec.Struct, frozen=True, kw_only=True):
     quantity: str
     """What was explained: 'peak memory of the job', 'average system memory used'."""
     num_trials: int
+    num_points: int | None = None
+    """Different sets of hyperparameters; fewer than trials where some were repeated."""
     low_bytes: float | None
     high_bytes: float | None
+    differ_bytes: float | None = None
+    """What the trials differ by: the span of the middle nine tenths of them."""
+    matters_bytes: float | None = None
+    """The smallest effect that matters: a share of what the trials differ by."""
     error_rate: float
     """How many of a hundred studies without any effect, divided by 100, would show at least one finding."""
     findings: tuple[StudyFinding, ...]
@@ -73,3 +80,12 @@ class StudyFindings(msgspec.Struct, frozen=True, kw_only=True):
     def about(self, topic: Topic, *subjects: str) -> tuple[StudyFinding, ...]:
         """The findings of a topic, all or those about these subjects."""
         return tuple(f for f in self.findings if f.topic == topic and (not subjects or f.subjects == subjects))
+
+
+class StudiesFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """Several studies beside each other: each by itself, and what differs between them."""
+
+    studies: tuple[StudyFindings, ...]
+    between: tuple[StudyFinding, ...]
+    """How much more one study takes than another at equal hyperparameters, and what acts differently in them."""
+    notes: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
 
 
 def published_study(data: str) -> Study:
-    """One published table as a study; the trials stand in the order of the table."""
+    """One published table as a study; the trials have the numbers of its rows, from 1."""
     if data not in TABLES:
         raise UsageError(f"there is no published table {data!r}", hint=f"one of {', '.join(TABLES)}")
     settings = StudySettings(
@@ -78,7 +78,7 @@ def published_study(data: str) -> Study:
         space=published_space(data),
         notes=("The optimizer is not published; Adam is assumed.",),
     )
-    trials = tuple(_trial(number, row, data) for number, row in enumerate(TABLES[data]))
+    trials = tuple(_trial(number, row, data) for number, row in enumerate(TABLES[data], start=1))
     return Study(study_id=f"published-{data}", settings=settings, trials=trials)
 
 
@@ -99,7 +99,7 @@ def _trial(number: int, row: Row, data: str) -> TrialRecord:
         average=measured(memory_mib * MIB, "bytes", READING),
         peak=unknown("bytes", "not published"),
         background=unknown("bytes", "not published: what other programs held is in the number"),
-        end_order=number,
+        end_order=number - 1,
     )
 
 

@@ -1,6 +1,6 @@
 """Coordinator of a study from its first trial to its last, through interruptions of every kind.
 
-    ask the engine -> store the proposal -> (predict, reject) -> start -> hear -> tell the engine -> store the end
+    ask the engine -> (predict, reject) -> store the proposal -> start -> hear -> tell the engine -> store the end
 
 Every arrow may be the last thing this process does. A proposal that was stored and never started is started by the
 next session; a trial that runs without its coordinator goes on and is taken up again, or its recorded end is; one
@@ -11,6 +11,7 @@ or SIGTERM, ends what runs, to be run again.
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -23,7 +24,9 @@ import msgspec
 
 from memfit.errors import MemfitError, StorageError
 from memfit.job.network_size import known_size
+from memfit.records.figure import Figure
 from memfit.records.study import Proposal, Standing, StudySettings, TrialOutcome, TrialRecord
+from memfit.study.control import Request, take_requests
 from memfit.study.engine.engine import SearchEngine
 from memfit.study.folder import new_id
 from memfit.study.options import StudyOptions
@@ -38,6 +41,8 @@ from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
 from memfit.study.tuners.ordered import engine_for
 
+DIE_ALIKE = 5
+"""So many first trials of a session that fail with the same words end it: the rest would fail as well."""
 MOST_ATTEMPTS = 3
 """A trial whose end is lost so many times is a failed one."""
 WAIT_SECONDS = 0.5
@@ -65,6 +70,8 @@ class Coordinator:
     gpus: GpuPool
     watcher: StudyWatcher
     options: StudyOptions
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that every trial gets besides those of the process that runs it."""
     engine: SearchEngine = field(init=False)
     predictor: TrialPredictor = field(init=False)
     orders: dict[int, TrialOrder] = field(default_factory=dict)
@@ -76,6 +83,8 @@ class Coordinator:
     _began: float = 0.0
     _num_interrupts: int = 0
     _noted: set[str] = field(default_factory=set)
+    _first_deaths: list[str] | None = field(default_factory=list)
+    """How the first trials failed; None as soon as one has not."""
 
     # ---- the session ----------------------------------------------------------------------------------------------
 
@@ -87,11 +96,16 @@ class Coordinator:
         self.predictor = TrialPredictor(self.settings, wanted=self.options.predict and limited)
         study = study_of(self.log.study_id, self.log.facts)
         self.engine.restore(study.trials)
+        if any(trial.was_run and trial.kind not in ("failed", "running") for trial in study.trials):
+            self._first_deaths = None
         with self._signals():
             for trial in study.trials:
                 self._take_up(trial)
-            while self._go_on():
-                pass
+            try:
+                while self._go_on():
+                    pass
+            finally:
+                self.predictor.close()
         self.why_stopped = self.why_stopped or self.engine.why_finished
         self.log.close()
         if self.problem is not None:
@@ -100,11 +114,22 @@ class Coordinator:
     def _go_on(self) -> bool:
         """One round; False when there is nothing left to do."""
         self._obey()
+        self._answer_requests()
         self._fill()
         if not self.orders:
-            return False
+            return self._await_prediction()
         for news in self.runner.wait(WAIT_SECONDS):
             self._hear(news)
+        for trial_id, reason in self.engine.take_ends():
+            self._end_trial(trial_id, TrialEnd(kind="stopped early", reason=reason))
+        self.watcher.tick(self.standing())
+        return True
+
+    def _await_prediction(self) -> bool:
+        """With nothing running, the answer to the point that is being predicted is all there is to wait for."""
+        if not self.predictor.is_busy or self._has_to_stop():
+            return False
+        self._take_prediction(WAIT_SECONDS)
         self.watcher.tick(self.standing())
         return True
 
@@ -125,14 +150,27 @@ class Coordinator:
 
     def _fill(self) -> None:
         """Start as many trials as there is room for."""
+        self._take_prediction()
         while not self._has_to_stop() and self.runner.has_room() and self.gpus.has_room():
             if self.again:
                 self._start(*self.again.pop(0))
                 continue
+            if self.predictor.is_busy:
+                return
             proposal = None if self.engine.is_finished else self._ask()
             if proposal is None:
                 return
-            self._begin(proposal)
+            if self.predictor.is_on:
+                self.predictor.begin(proposal)
+                self._take_prediction()
+            else:
+                self._begin(proposal, None)
+
+    def _take_prediction(self, most_seconds: float = 0.0) -> None:
+        """Begin with the point that was predicted meanwhile."""
+        found = self.predictor.finished(most_seconds)
+        if found is not None and not self._has_to_stop():
+            self._begin(*found)
 
     def _has_to_stop(self) -> bool:
         most = self.settings.max_seconds
@@ -147,13 +185,12 @@ class Coordinator:
         except Exception as error:  # a tuner may be the user's own class
             self._stop(f"the tuner failed: {_words(error)}")
             return None
-        if proposal is None and not self.engine.is_finished and not self.orders:
+        if proposal is None and not self.engine.is_finished and not self.orders and not self.again:
             self._stop(f"the tuner waits for a trial, but none runs: {self.engine.why_waiting}")
         return proposal
 
-    def _begin(self, proposal: Proposal) -> None:
-        """Store a new point, and start it unless it cannot fit."""
-        peak = self.predictor.peak(proposal.parameters)
+    def _begin(self, proposal: Proposal, peak: Figure | None) -> None:
+        """Store a new point, and put it in line unless it cannot fit."""
         trial_id = new_id(5)
         body = Proposed(proposal=proposal, trial_id=trial_id, predicted_peak=peak)
         self.log.add(f"p{proposal.number}", "proposed", body, proposal.number)
@@ -164,7 +201,7 @@ class Coordinator:
             reason = "the trial was not run"
             self._end(msgspec.structs.replace(trial, outcome=rejection, num_attempts=0, metric_reason=reason))
         else:
-            self._start(trial, 1)
+            self.again.append((trial, 1))
 
     def _start(self, trial: TrialRecord, attempt: int) -> None:
         """Start one attempt; when that is not possible here, the trial waits for another session."""
@@ -200,6 +237,7 @@ class Coordinator:
             profile=self.options.profile,
             live=self.watcher.has_line,
             predicted_peak=trial.predicted_peak,
+            environment=self.environment,
             run_folder=f"{name}/run",
         )
 
@@ -228,6 +266,21 @@ class Coordinator:
             self._note(f"the tuner failed when it received the result of trial {trial.number}: {_words(error)}")
         self.log.add(f"e{trial.number}", "ended", trial, trial.number)
         self.watcher.ended(trial, self.standing())
+        self._watch_for_deaths(trial)
+
+    def _watch_for_deaths(self, trial: TrialRecord) -> None:
+        """Stop a study whose first trials all die alike, and say why."""
+        if self._first_deaths is None or not trial.was_run:
+            return
+        if trial.kind != "failed":
+            self._first_deaths = None
+            return
+        self._first_deaths.append(trial.outcome.message)
+        if len({_alike(message) for message in self._first_deaths}) > 1:
+            self._first_deaths = None
+        elif len(self._first_deaths) == DIE_ALIKE:
+            words = self._first_deaths[0] or "no message"
+            self._stop(f"the first {DIE_ALIKE} trials all failed alike, so no further one is started: {words}")
 
     def _completed(self, trial: TrialRecord) -> TrialRecord:
         """The record with what the study knows beyond the trial."""
@@ -267,19 +320,54 @@ class Coordinator:
         if assessment.stop:
             self.runner.end(order.number, TrialEnd(kind="stopped early", reason=assessment.reason))
 
+    # ---- requests of other processes ------------------------------------------------------------------------------
+
+    def _answer_requests(self) -> None:
+        requests, refused = take_requests(self.folder)
+        for sentence in refused:
+            self._note(sentence)
+        for request in requests:
+            self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        if request.end_trial:
+            reason = request.reason or "it was ended by hand (memfit study stop --trial)"
+            if not self._end_trial(request.end_trial, TrialEnd(kind="cancelled", reason=reason)):
+                self._note(f"no trial {request.end_trial} runs, so none was ended")
+        asked = extent_of(self.settings)
+        wanted = StudyExtent(
+            max_trials=asked.max_trials if request.max_trials is None else request.max_trials,
+            max_seconds=asked.max_seconds if request.max_seconds is None else request.max_seconds,
+            concurrency=asked.concurrency if request.concurrency is None else request.concurrency,
+        )
+        if wanted != asked:
+            self._extend(wanted)
+
+    def _extend(self, wanted: StudyExtent) -> None:
+        """Go on with another number of trials, at a time or in all, or for longer."""
+        self.log.add(f"x{len(self.log.facts)}", "settings", wanted)
+        self.settings = msgspec.structs.replace(self.settings, **msgspec.structs.asdict(wanted))
+        self.engine.extend(self.settings)
+        self.runner.widen(wanted.concurrency)
+
+    def _end_trial(self, name: str, ending: TrialEnd) -> bool:
+        """End a running trial, by its id or its number; False when none of that name runs."""
+        found = [order for order in self.orders.values() if name in (order.trial_id, str(order.number))]
+        for order in found:
+            self.runner.end(order.number, ending)
+        return bool(found)
+
     # ---- telling --------------------------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
         """How far the study is."""
-        lessons = list(self.engine.history)
-        done = [lesson.trial for lesson in lessons if lesson.trial.is_finished]
         wanted = self._num_wanted()
         return Standing(
-            num_finished=sum(trial.was_run for trial in done),
+            num_finished=self.engine.history.num_ended_runs,
             num_wanted=wanted,
             num_running=len(self.orders),
             seconds=time.monotonic() - self._began,
-            seconds_left=self._seconds_left(done, wanted),
+            seconds_left=self._seconds_left(wanted),
             live=tuple(self.runner.live()),
             is_ending=self.was_interrupted,
         )
@@ -290,15 +378,14 @@ class Coordinator:
         known = [number for number in (self.settings.max_trials, num_points) if number is not None]
         return min(known) if known else None
 
-    def _seconds_left(self, done: list[TrialRecord], wanted: int | None) -> float | None:
+    def _seconds_left(self, wanted: int | None) -> float | None:
         """By the mean of the trials that ran, so many at a time; never more than the study may take."""
-        took = [trial.duration.value for trial in done if trial.was_run and trial.duration.value is not None]
-        most = self.settings.max_seconds
+        history, most = self.engine.history, self.settings.max_seconds
         by_clock = None if most is None else max(0.0, most - (time.monotonic() - self._began))
-        if not took or wanted is None:
+        if not history.num_timed or wanted is None:
             return by_clock
-        left = max(0, wanted - sum(trial.was_run for trial in done))
-        by_count = left * sum(took) / len(took) / self.settings.concurrency
+        left = max(0, wanted - history.num_ended_runs)
+        by_count = left * history.timed_seconds / history.num_timed / self.settings.concurrency
         return by_count if by_clock is None else min(by_count, by_clock)
 
     def _note(self, sentence: str) -> None:
@@ -350,6 +437,11 @@ def extent_of(settings: StudySettings) -> StudyExtent:
     return StudyExtent(
         max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency
     )
+
+
+def _alike(message: str) -> str:
+    """A message without its numbers: those of processes, lines and files differ from trial to trial."""
+    return re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e-?\d+)?", "#", message)
 
 
 def _words(error: Exception) -> str:

@@ -4,6 +4,7 @@
       where.json     the study's id, and the address of its database (never a password)
       study.db       its facts, unless they are in PostgreSQL
       study.json     the whole study, written after every session
+      coordinator.json, requests/   the process that runs it now, and what others ask of it (see `control`)
       trials/00012/  parameter.json, metrics.jsonl, stdout.txt, stderr.txt, run/ (as `memfit measure` writes it)
 
 The same command in the same place goes on with the same study.
@@ -29,6 +30,8 @@ from memfit.study.storage.postgres import without_password
 
 DEFAULT_PARENT = "memfit-studies"
 WHERE_FILE = "where.json"
+LOG_FOLDER = "log"
+"""Where `nnictl` and Experiment keep what the coordinator prints; it may be there before the study is."""
 _FREE_TO_CHANGE = (
     "max_trials", "max_seconds", "max_trial_seconds", "concurrency", "source", "output_folder", "notes",
 )  # fmt: skip
@@ -52,13 +55,13 @@ def default_folder(settings: StudySettings) -> Path:
     return Path(DEFAULT_PARENT) / (stem[:60] or "study")
 
 
-def create(folder: Path, storage: str) -> Where:
+def create(folder: Path, storage: str, study_id: str = "") -> Where:
     """Make the folder of a new study."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(entry.name != LOG_FOLDER for entry in folder.iterdir())):
         raise RunExists(
             f"{folder} exists and is not a study", found="other files", hint="choose another folder with -o"
         )
-    where = Where(study_id=new_id(8), storage=without_password(storage) if storage else DATABASE_FILE)
+    where = Where(study_id=study_id or new_id(8), storage=without_password(storage) if storage else DATABASE_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / WHERE_FILE).write_bytes(msgspec.json.encode(where))

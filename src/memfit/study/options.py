@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -38,19 +38,36 @@ class StudyOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     output: str | None = None
     """The folder of the study; None for memfit-studies/NAME."""
+    study_id: str = ""
+    """The id of a new study; empty for a random one."""
     overwrite: bool = False
     """Remove a study that is there."""
     storage: str = ""
     """'postgresql://...' in place of a file."""
     on: str = ""
-    """The address of a Dask scheduler, whose workers run the trials."""
+    """'slurm', 'pbs' or 'lsf': trials run in jobs of that batch system; or the address of a Dask scheduler."""
+    partition: str = ""
+    account: str = ""
+    gpus: int | None = None
+    """GPUs of each job."""
+    cpus: int | None = None
+    job_memory_bytes: int | None = None
+    job_seconds: float | None = None
+    """How long a job may run."""
+    interface: str = ""
+    """The network interface that jobs reach the coordinator's machine by."""
+    job_options: tuple[str, ...] = ()
+    """Lines for the batch system, as they are."""
+    env: tuple[str, ...] = ()
+    """Variables that every trial gets: 'NAME' with the value it has here, or 'NAME=VALUE'."""
     profile: bool = False
     """Keep a torch.profiler trace of each trial."""
     predict: bool = True
     """Reject points that are predicted not to fit."""
 
 
-OF_THE_SESSION = ("output", "overwrite", "storage", "on", "profile", "predict")
+OF_A_JOB = ("partition", "account", "gpus", "cpus", "job_memory_bytes", "job_seconds", "interface", "job_options")
+OF_THE_SESSION = ("output", "study_id", "overwrite", "storage", "on", *OF_A_JOB, "env", "profile", "predict")
 """Options that are no part of the study: the next session may choose others."""
 EXTENT = ("trials", "concurrency")
 """What may change when a study goes on."""
@@ -75,3 +92,23 @@ def refuse_settings(options: StudyOptions) -> None:
 
 def _changes(options: StudyOptions, kept: Sequence[str]) -> list[str]:
     return [name for name in options.__struct_fields__ if name not in kept and getattr(options, name)]
+
+
+def refuse_job_options(options: StudyOptions) -> None:
+    """What describes a job has no effect where no batch system starts any."""
+    given = [name for name in OF_A_JOB if getattr(options, name)]
+    if given:
+        found = ", ".join(given) + (f" with --on {options.on}" if options.on else " without --on")
+        raise UsageError("these options describe the jobs of a batch system", found=found, hint="--on slurm")
+
+
+def environment_of(options: StudyOptions, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables that every trial gets, with their values."""
+    found: dict[str, str] = {}
+    for entry in options.env:
+        name, is_given, value = entry.partition("=")
+        if not name or (not is_given and name not in base):
+            hint = f"{name or 'NAME'}=VALUE gives it a value"
+            raise UsageError("--env names a variable that is not set here", found=entry, hint=hint)
+        found[name] = value if is_given else base[name]
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,13 @@ import msgspec
 from memfit.errors import MissingExtra, StorageError, UsageError
 from memfit.records.study import GpuWish, Standing, Study, StudySettings
 from memfit.study import folder as study_folder
+from memfit.study.control import announce, take_requests, withdraw
 from memfit.study.coordinator import Coordinator, StudyWatcher, extent_of
 from memfit.study.json_file import write_study_json
-from memfit.study.options import StudyOptions
+from memfit.study.options import StudyOptions, environment_of, refuse_job_options
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
+from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, release_jobs
 from memfit.study.trials.gpus import GpuPool, make_pool
 from memfit.study.trials.runner import LocalRunner, Runner
 
@@ -35,26 +38,37 @@ class Session:
 
     def run(self, watcher: StudyWatcher, options: StudyOptions) -> Study:
         """Run until nothing is left to do, and leave the whole study in study.json as well."""
-        runner = self._runner(options.on)
+        environment = environment_of(options, os.environ)
+        runner = self._runner(options)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
         gpus = GpuPool(GpuWish(), ()) if options.on else make_pool(self.settings.gpus)
-        coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options)
+        coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options, environment)
+        take_requests(self.folder)  # of an earlier session, whom they were meant for
+        announce(self.folder, options.on)
         try:
             coordinator.run()
         finally:
+            withdraw(self.folder)
             self.why_stopped, self.was_interrupted = coordinator.why_stopped, coordinator.was_interrupted
             runner.close()
+            if options.on in BATCH_SYSTEMS:
+                release_jobs(self.folder)
         study = self.read()
         write_study_json(study, self.folder / STUDY_JSON)
         return study
 
-    def _runner(self, cluster: str) -> Runner:
-        if not cluster:
+    def _runner(self, options: StudyOptions) -> Runner:
+        if options.on not in BATCH_SYSTEMS:
+            refuse_job_options(options)
+        if not options.on:
             return LocalRunner(self.settings.concurrency)
         _require_distributed()
         from memfit.study.trials.distributed_runner import DaskRunner
 
-        return DaskRunner(cluster, self.settings, self.log.tell)
+        address = options.on
+        if options.on in BATCH_SYSTEMS:
+            address = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell).address
+        return DaskRunner(address, self.settings, self.log.tell)
 
     def read(self) -> Study:
         """The study as it stands."""
@@ -74,7 +88,7 @@ def open_session(settings: StudySettings | None, options: StudyOptions, watcher:
     if where is None:
         if settings is None:
             raise UsageError(f"{path} is not a study", hint="give the folder that `memfit study` wrote")
-        where = study_folder.create(path, options.storage)
+        where = study_folder.create(path, options.storage, options.study_id)
     log = StudyLog(study_folder.storage_of(path, where, options.storage), where.study_id, path, watcher.note)
     try:
         _hold(log, path)
@@ -94,6 +108,22 @@ def _folder_of(settings: StudySettings | None, options: StudyOptions) -> Path:
     if settings is None:
         raise UsageError("there is nothing to run", hint="memfit study FILE, or memfit study resume FOLDER")
     return study_folder.default_folder(settings)
+
+
+def job_wish(options: StudyOptions, settings: StudySettings) -> JobWish:
+    """The jobs that a study asks a batch system for: one for each trial that may run at a time."""
+    return JobWish(
+        system=options.on,  # pyright: ignore[reportArgumentType]
+        num_jobs=settings.concurrency,
+        partition=options.partition,
+        account=options.account,
+        num_gpus=(settings.gpus.num_gpus or 0) if options.gpus is None else options.gpus,
+        num_cpus=options.cpus or 1,
+        memory_bytes=options.job_memory_bytes,
+        seconds=options.job_seconds,
+        interface=options.interface,
+        options=options.job_options,
+    )
 
 
 def _require_distributed() -> None:

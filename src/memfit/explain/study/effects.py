@@ -1,9 +1,10 @@
-"""Effects of single hyperparameters on memory, and interactions of two.
+"""Questions on the effects of single hyperparameters on memory, and on interactions of two.
 
-One model holds every hyperparameter at once, so that each effect is what remains when the others are held fixed. Each
-number enters as it is or as a logarithm, whichever fits better. Then every pair is added in turn (two that act
-together), and every number with itself (an effect that bends). All these tests are one family: by shuffling, the
-chance that any of them looks this large in data without any effect.
+One model holds every hyperparameter at once, so that each effect is what remains when the others are held fixed. A
+number that spans a factor of ten or more enters both as it is and as its logarithm, where there are points enough, so
+that no scale has to be chosen by a look at memory. Every pair is added to that model in turn (two that act together),
+and every number with itself (an effect that bends). Repeats of one point are one row: what the model cannot follow at a
+point is the same in all its repeats, and is no evidence that counts several times.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from itertools import combinations
 
 import numpy as np
 
+from memfit.explain.study.design import Design
 from memfit.explain.study.factors import Factor, stacked
+from memfit.explain.study.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.regression import (
-    chance_of,
-    deviates,
+    adds_columns,
     explained_share,
     independent,
     rank_of,
     residuals,
-    shuffled,
-    slopes,
     with_intercept,
 )
 
@@ -31,95 +31,85 @@ MIN_DF = 4
 TOGETHER = 0.95
 """A hyperparameter that the others predict to this share moved together with them."""
 MOST_PAIRS = 60
-AS_GOOD = 3.84
-"""Two scales fit about as well when twice the difference of their log-likelihoods is below this (5 % of
-chi-squared)."""
-
-Interval = tuple[float, float, float]
+MOST_COLUMNS = 8
+"""A pair of choices with more combinations than this is not looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """What one hyperparameter does, the others held fixed."""
+class EffectPlan:
+    """What is asked about hyperparameters, or why nothing is."""
 
-    factor: Factor
-    change_bytes: tuple[Interval, ...]
-    """From low to high; for a choice, from the most common option to each of the others."""
-    p: float
-    share: float
-    """Of the variance, by itself and on the better scale."""
-    share_beyond: float
-    share_beside: float
-    """What it explains beyond the covariates alone, on the better scale."""
-    rank_correlation: float | None
-    """Between the value and memory, both without what the others explain (a partial rank correlation)."""
-    together_with: tuple[str, ...] = ()
-    """Hyperparameters it moved together with; then nothing can be concluded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointEffect:
-    """Two hyperparameters that act together, or one with itself."""
-
-    names: tuple[str, str]
-    change_bytes: Interval
-    """How much larger the effect of the first is at the high end of the second than at its low end; for one with
-    itself, how far its middle lies from the straight line."""
-    p: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
-    """All effects of a study, or why there are none."""
-
-    effects: tuple[Effect, ...] = ()
-    joint: tuple[JointEffect, ...] = ()
+    factors: tuple[Factor, ...] = ()
+    """Those that vary by themselves, on their first scale."""
+    pairs: tuple[tuple[Factor, Factor], ...] = ()
+    questions: tuple[Estimand, ...] = ()
+    together: dict[str, tuple[str, ...]]
+    """Hyperparameters that cannot be separated from others, and from which."""
     reason: str = ""
-    num_tests: int = 0
-    df: int = 0
+    base: Base | None = None
+    """Everything at once."""
 
 
-def find_effects(encodings: list[list[Factor]], covariates: np.ndarray, memory_bytes: np.ndarray) -> Effects:
-    """Effects of all hyperparameters beside the covariates (columns without an intercept)."""
-    n = len(memory_bytes)
-    chosen, together = _separable([options[0] for options in encodings], covariates, n)
-    fixed = with_intercept(covariates) if covariates.size else np.ones((n, 1))
-    num_columns = fixed.shape[1] + sum(factor.columns.shape[1] for factor in chosen)
-    if n - num_columns < MIN_DF:
-        reason = f"{n} trials vary {_counted(len(encodings))} at once: too few to tell one from the other"
-        return Effects(reason=reason)
-    mixed = [_mixed(options[0], together[options[0].name]) for options in encodings if options[0].name in together]
-    if not chosen:
-        return Effects(effects=tuple(mixed), reason="no hyperparameter varies by itself")
-    by_name = {options[0].name: options for options in encodings}
-    names = [factor.name for factor in chosen]
-    y = shuffled(memory_bytes, fixed)
-    is_roomy = n - fixed.shape[1] - sum(o.columns.shape[1] for name in names for o in by_name[name]) >= n // 2
-    scales = {name: by_name[name] if is_roomy else by_name[name][:1] for name in names}
-    mains = {name: _main_values(by_name[name], _beside(scales, name, fixed), y) for name in names}
-    joints = _joint_values([by_name[name][0] for name in names], _beside(scales, None, fixed), y)
-    chosen = _best_scales(chosen, by_name, fixed, memory_bytes)
-    largest = np.max([value[1:] for value in (*mains.values(), *joints.values())], axis=0)
-    effects = [_effect(by_name[f.name], f, chosen, fixed, memory_bytes, mains[f.name], largest) for f in chosen]
-    effects += mixed
-    whole = _beside(scales, None, fixed)
-    found = [_joint(pair, by_name, whole, memory_bytes, value, largest) for pair, value in joints.items()]
-    return Effects(effects=tuple(effects), joint=tuple(found), num_tests=len(mains) + len(joints), df=n - num_columns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectShares:
+    """EffectShares of the differences between points that one hyperparameter explains."""
+
+    alone: float
+    beside: float
+    """Beyond what moved memory besides hyperparameters."""
+    beyond: float
+    """Beyond everything else in the model."""
+    rank_correlation: float | None
+    """Between the value and memory, both without what the others explain; None for a choice."""
 
 
-def _counted(count: int) -> str:
-    return "one hyperparameter" if count == 1 else f"{count} hyperparameters"
+def main_key(name: str) -> Key:
+    """Of the question on one hyperparameter."""
+    return ("hyperparameter", name)
 
 
-def _separable(
-    factors: list[Factor], covariates: np.ndarray, n: int
-) -> tuple[list[Factor], dict[str, tuple[str, ...]]]:
+def pair_key(first: Factor, second: Factor) -> Key:
+    """Of the question on two hyperparameters, or on one with itself."""
+    return ("interaction", first.name, second.name)
+
+
+def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
+    """The questions on all hyperparameters beside covariates (columns over trials, without an intercept)."""
+    encodings, n = design.point_encodings, design.num_points
+    beside = design.points.means(covariates)
+    if not encodings:
+        return EffectPlan(together={}, reason="nothing varied")
+    kept, together = _separable([options[0] for options in encodings], beside, n)
+    fixed = np.hstack([np.ones((n, 1)), beside])
+    if n - fixed.shape[1] - sum(factor.columns.shape[1] for factor in kept) < MIN_DF:
+        return EffectPlan(together=together, reason=_too_few(design, len(encodings)))
+    if not kept:
+        return EffectPlan(together=together, reason="no hyperparameter varies by itself")
+    columns, owners = _all_columns(kept, design, fixed)
+    base = Base(columns, design.points)
+    mains = [_main(factor, base, columns, owners) for factor in kept]
+    pairs = _pairs(kept, base)
+    joint = [_joint(first, second, base, columns) for first, second in pairs]
+    return EffectPlan(
+        factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base
+    )  # fmt: skip
+
+
+def _too_few(design: Design, count: int) -> str:
+    hyperparameters = "one hyperparameter" if count == 1 else f"{count} hyperparameters"
+    what = f"{design.num_points} trials"
+    if design.num_points < design.num_trials:
+        what = f"{design.num_trials} trials of {design.num_points} points"
+    return f"{what} vary {hyperparameters} at once: too few to tell one from the other"
+
+
+def _separable(factors: list[Factor], beside: np.ndarray, n: int) -> tuple[list[Factor], dict[str, tuple[str, ...]]]:
     """The hyperparameters that can be separated from the others, and for the rest whom they moved with."""
     kept = list(factors)
     together: dict[str, tuple[str, ...]] = {}
     for factor in factors:
         others = [other for other in kept if other is not factor]
-        rest = with_intercept(stacked(others, n), covariates) if covariates.size else with_intercept(stacked(others, n))
+        rest = np.hstack([np.ones((n, 1)), stacked(others, n), beside])
         if rest.shape[1] >= n or rank_of(rest) < rest.shape[1]:
             continue
         left = (residuals(rest, factor.columns) ** 2).sum(axis=0) / (factor.columns**2).sum(axis=0)
@@ -130,7 +120,7 @@ def _separable(
 
 
 def _partners(factor: Factor, others: list[Factor]) -> tuple[str, ...]:
-    """The other hyperparameters that it follows most closely."""
+    """The other hyperparameters that it follows most closely; none where it follows the covariates."""
 
     def closeness(other: Factor) -> float:
         return explained_share(with_intercept(other.columns), factor.columns[:, 0])
@@ -140,33 +130,47 @@ def _partners(factor: Factor, others: list[Factor]) -> tuple[str, ...]:
     return tuple(close or [other.name for other in ranked[:1]])
 
 
-def _others(chosen: list[Factor], name: str, fixed: np.ndarray) -> np.ndarray:
-    return np.hstack([fixed, stacked([factor for factor in chosen if factor.name != name], len(fixed))])
+def _all_columns(kept: list[Factor], design: Design, fixed: np.ndarray) -> tuple[np.ndarray, list[Factor | None]]:
+    """All columns of the model and whose each is: first scales, then, where there is room, the second ones."""
+    n = len(fixed)
+    columns = np.hstack([fixed, stacked(kept, n)])
+    owners: list[Factor | None] = [None] * fixed.shape[1]
+    owners += [factor for factor in kept for _ in range(factor.columns.shape[1])]
+    second = [design.second_scales[factor.name] for factor in kept if factor.name in design.second_scales]
+    if n - columns.shape[1] - len(second) >= max(n // 2, MIN_DF):
+        for option in second:
+            wider = np.hstack([columns, option.columns])
+            if rank_of(wider) == wider.shape[1]:
+                columns, owners = wider, [*owners, option]
+    return columns, owners
 
 
-def _best_scales(
-    chosen: list[Factor], by_name: dict[str, list[Factor]], fixed: np.ndarray, y: np.ndarray
-) -> list[Factor]:
-    """Plain or logarithm, whichever explains more beside the others."""
-    for place, factor in enumerate(chosen):
-        others = _others(chosen, factor.name, fixed)
-        options = by_name[factor.name]
-        if len(options) > 1:
-            fits = [float(deviates(others, option.columns, y[:, None])[0]) for option in options]
-            chosen = [*chosen[:place], options[int(np.argmax(fits))], *chosen[place + 1 :]]
-    return chosen
+def _main(factor: Factor, base: Base, columns: np.ndarray, owners: list[Factor | None]) -> Estimand:
+    """From low to high; for a choice, from the most common option to each of the others."""
+    mine = [place for place, owner in enumerate(owners) if owner is not None and owner.name == factor.name]
+    if factor.scale == "choice":
+        contrasts = np.zeros((len(mine), columns.shape[1]))
+        contrasts[np.arange(len(mine)), mine] = 1.0
+    else:
+        contrasts = np.zeros((1, columns.shape[1]))
+        for place in mine:
+            owner = owners[place]
+            contrasts[0, place] = owner.deltas[0] if owner is not None else 0.0
+    return Estimand(key=main_key(factor.name), base=base, contrasts=contrasts)
 
 
-def _beside(scales: dict[str, list[Factor]], name: str | None, fixed: np.ndarray) -> np.ndarray:
-    """What stands beside a tested hyperparameter: all others, chosen without a look at memory."""
-    others = [option.columns for other, options in scales.items() if other != name for option in options]
-    return independent(np.hstack([fixed, *others]))
+def _pairs(kept: list[Factor], base: Base) -> list[tuple[Factor, Factor]]:
+    """All pairs, and all numbers with themselves, as far as there is room."""
+    bends = [(f, f) for f in kept if f.scale != "choice" and f.num_distinct >= 4]
+    usable = [pair for pair in [*bends, *combinations(kept, 2)] if _has_room(_products(*pair), base)]
+    return usable[:MOST_PAIRS]
 
 
-def _main_values(options: list[Factor], others: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The test of one hyperparameter in the data and in every shuffle; the choice of its scale is made in each."""
-    usable = [o for o in options if rank_of(np.hstack([others, o.columns])) == others.shape[1] + o.columns.shape[1]]
-    return np.max([deviates(others, option.columns, y) for option in usable or options[:1]], axis=0)
+def _has_room(products: np.ndarray, base: Base) -> bool:
+    num_columns = base.columns.shape[1] + products.shape[1]
+    if len(base) - num_columns < MIN_DF or products.shape[1] > MOST_COLUMNS:
+        return False
+    return adds_columns(base.basis, base.rows.weighted(products))
 
 
 def _products(first: Factor, second: Factor) -> np.ndarray:
@@ -176,87 +180,40 @@ def _products(first: Factor, second: Factor) -> np.ndarray:
     return products.reshape(len(products), -1)
 
 
-def _joint_values(factors: list[Factor], base: np.ndarray, y: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
-    """Tests of all pairs, and of all numbers with themselves, as far as there is room."""
-    bends = [(f, f) for f in factors if f.scale != "choice" and f.num_distinct >= 4]
-    values: dict[tuple[str, str], np.ndarray] = {}
-    for first, second in [*bends, *combinations(factors, 2)][:MOST_PAIRS]:
-        columns = _products(first, second)
-        whole = np.hstack([base, columns])
-        if len(y) - whole.shape[1] >= MIN_DF and rank_of(whole) == whole.shape[1]:
-            values[first.name, second.name] = deviates(base, columns, y)
-    return values
+def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Estimand:
+    """How much larger the effect of the first is at the high end of the second than at its low end; for one with
+    itself, how far its middle lies from the straight line between its ends."""
+    products = _products(first, second)
+    if first is second:
+        deltas = np.array([-(first.deltas[0] ** 2) / 4])
+    else:
+        deltas = np.outer(first.deltas, second.deltas).reshape(-1)
+    contrasts = np.hstack([np.zeros((len(deltas), columns.shape[1])), np.diag(deltas)])
+    return Estimand(key=pair_key(first, second), base=base, further=products, contrasts=contrasts)
 
 
-def _effect(
-    options: list[Factor],
-    factor: Factor,
-    chosen: list[Factor],
-    fixed: np.ndarray,
-    y: np.ndarray,
-    value: np.ndarray,
-    largest: np.ndarray,
-) -> Effect:
-    others = _others(chosen, factor.name, fixed)
-    whole = np.hstack([others, factor.columns])
-    return Effect(
-        factor=factor,
-        change_bytes=_changes(options, factor, others, y),
-        p=chance_of(float(value[0]), largest),
-        share=_best_share(options, np.ones((len(y), 1)), y),
-        share_beyond=explained_share(whole, y) - explained_share(others, y),
-        share_beside=_best_share(options, fixed, y),
-        rank_correlation=_rank_correlation(residuals(others, factor.columns[:, 0]), residuals(others, y))
-        if factor.scale != "choice"
-        else None,
+def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.ndarray, y: np.ndarray) -> EffectShares:
+    """What a hyperparameter explains, alone and beside the rest."""
+    assert plan.base is not None
+    points = design.points.means(y[:, None])[:, 0]
+    second = design.second_scales.get(factor.name)
+    options = [factor.columns] if second is None else [factor.columns, second.columns]
+    fixed = independent(np.hstack([np.ones((len(points), 1)), design.points.means(covariates)]))
+    others = np.hstack([fixed, stacked([other for other in plan.factors if other is not factor], len(points))])
+    return EffectShares(
+        alone=_most(options, np.ones((len(points), 1)), points),
+        beside=_most(options, fixed, points),
+        beyond=_most(options[:1], others, points),
+        rank_correlation=None
+        if factor.scale == "choice"
+        else _rank_correlation(residuals(others, factor.columns[:, 0]), residuals(others, points)),
     )
 
 
-def _changes(options: list[Factor], factor: Factor, others: np.ndarray, y: np.ndarray) -> tuple[Interval, ...]:
-    """Changes from low to high; the interval covers every scale that fits about as well, since either may be the true
-    one."""
-    changes = _changes_on(factor, others, y)
-    best = _squares_left(factor, others, y)
-    for option in options:
-        if option is not factor and len(y) * np.log(_squares_left(option, others, y) / best) <= AS_GOOD:
-            ((_, low, high),) = _changes_on(option, others, y)
-            ((middle, lowest, highest),) = changes
-            changes = ((middle, min(low, lowest), max(high, highest)),)
-    return changes
-
-
-def _squares_left(factor: Factor, others: np.ndarray, y: np.ndarray) -> float:
-    left = residuals(np.hstack([others, factor.columns]), y)
-    return max(float((left**2).sum()), 1e-18 * float((y**2).sum()), 1e-300)
-
-
-def _changes_on(factor: Factor, others: np.ndarray, y: np.ndarray) -> tuple[Interval, ...]:
-    fit = slopes(np.hstack([others, factor.columns]), y)
-    changes = []
-    for place, delta in enumerate(factor.deltas):
-        weights = np.zeros(len(fit.values))
-        weights[others.shape[1] + place] = delta
-        changes.append(fit.combined(weights))
-    return tuple(changes)
-
-
-def _best_share(options: list[Factor], beside: np.ndarray, y: np.ndarray) -> float:
+def _most(options: list[np.ndarray], beside: np.ndarray, y: np.ndarray) -> float:
     """The most that a hyperparameter explains beyond some columns, on its better scale."""
-    shares = [explained_share(np.hstack([beside, option.columns]), y) for option in options]
+    shares = [explained_share(independent(np.hstack([beside, option])), y) for option in options]
     return max(shares) - explained_share(beside, y)
-
-
-def _mixed(factor: Factor, partners: tuple[str, ...]) -> Effect:
-    return Effect(
-        factor=factor,
-        change_bytes=(),
-        p=1.0,
-        share=0.0,
-        share_beyond=0.0,
-        share_beside=0.0,
-        rank_correlation=None,
-        together_with=partners,
-    )
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -265,18 +222,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
 
 
-def _joint(
-    pair: tuple[str, str],
-    by_name: dict[str, list[Factor]],
-    base: np.ndarray,
-    y: np.ndarray,
-    value: np.ndarray,
-    largest: np.ndarray,
-) -> JointEffect:
-    first, second = (by_name[name][0] for name in pair)
-    columns = _products(first, second)
-    fit = slopes(np.hstack([base, columns]), y)
-    weights = np.zeros(base.shape[1] + columns.shape[1])
-    # A square bends by a quarter of its range; a product adds the product of both ranges; the first column of a choice.
-    weights[base.shape[1]] = first.deltas[0] * second.deltas[0] / (4 if first is second else 1)
-    return JointEffect(names=pair, change_bytes=fit.combined(weights), p=chance_of(float(value[0]), largest))
+def found_pairs(plan: EffectPlan, answers: dict[Key, Estimate]) -> list[tuple[Factor, Factor]]:
+    """The pairs that act together beyond chance, the surest first."""
+    found = [pair for pair in plan.pairs if answers[pair_key(*pair)].is_found]
+    return sorted(found, key=lambda pair: answers[pair_key(*pair)].p_alone)

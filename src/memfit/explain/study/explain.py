@@ -1,31 +1,33 @@
 """Explanation of a study: one number of memory per trial in, findings in plain sentences out.
 
-Three families of questions share an error rate of one in twenty: what else than hyperparameters moved memory (order,
-other programs, time of day), what each hyperparameter does alone and in pairs, and which of them are important. In a
-study without any effect, at most one in twenty shows a finding; intervals are 95 % each.
+What else than hyperparameters moved memory (order, other programs, time of day), what each hyperparameter does alone
+and in pairs, and the law: all are estimated by one inference (`inference.py`) and share an error rate of one in twenty.
+In a study without any effect, at most one in twenty shows a finding. Verdict and interval come from the same statistic.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from memfit.explain.study.effects import Effects, find_effects
-from memfit.explain.study.factors import Factor, factors_of
+from memfit.explain.study.design import Design, design_of
+from memfit.explain.study.effects import EffectPlan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
+from memfit.explain.study.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.law import fit_law
-from memfit.explain.study.order import Circumstance, background_effect, order_effect, time_of_day_effect
+from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, settled
 from memfit.explain.study.pairs import repeats_spread, twins_of
-from memfit.explain.study.regression import residuals, with_intercept
-from memfit.explain.study.sentences import effects as study_say_effects
+from memfit.explain.study.regression import independent, residuals
+from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.table import Table, table_of
+from memfit.explain.study.unseen_steps import with_unseen_steps
 from memfit.records.study import Study
-from memfit.records.study_findings import StudyFinding, StudyFindings
+from memfit.records.study_findings import Importance, StudyFindings
 
-ERROR_RATE = 0.05
-FOR_CIRCUMSTANCES, FOR_HYPERPARAMETERS, FOR_IMPORTANCE = 0.02, 0.02, 0.01
-"""How the error rate is shared out; they add up to it."""
 MIN_TRIALS = 3
+MATTERS = 0.1
+"""An effect below this share of what the trials differ by does not matter: it makes a hundredth of their variance."""
 
 
 def explain_study(study: Study, quantity: str | None = None) -> StudyFindings:
@@ -35,47 +37,114 @@ def explain_study(study: Study, quantity: str | None = None) -> StudyFindings:
 
 def explain_table(table: Table) -> StudyFindings:
     """Explain a table of trials."""
-    known = table.memory_bytes
+    if len(table) < MIN_TRIALS or np.ptp(table.memory_bytes) == 0:
+        return _nothing(table)
+    return findings_of(*report_of(table))
+
+
+def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
+    """A report in sentences; `unknown` holds what could not be asked, with the reason."""
+    table, design = report.table, report.design
     notes = order.left_out_notes(table)
-    if len(table) < MIN_TRIALS or np.ptp(known) == 0:
-        return _nothing(table, notes)
-    encodings, constant = factors_of(table.values)
-    if constant:
-        notes.append(f"did not vary: {', '.join(constant)}")
-    factors = [options[-1] for options in encodings]
-    circumstances, unknown = _circumstances(table, encodings)
-    found = [each for each in circumstances if _is_found(each, circumstances)]
-    covariates = np.hstack([np.empty((len(table), 0)), *(each.columns for each in found)])
-    effects = find_effects(encodings, covariates, known)
-    findings = [
-        *(
-            order.circumstance_finding(table, each, each.p * len(circumstances), each in found)
-            for each in circumstances
-        ),
-        *unknown,
-        *_hyperparameters(table, encodings, effects, found),
-        *study_say_effects.joint_findings(effects, FOR_HYPERPARAMETERS),
-        sizes.law_finding(fit_law(table, covariates)),
-        *sizes.size_findings(table),
-        *sizes.twin_findings(table, twins_of(table), found, repeats_spread(table)),
-    ]
-    rest = residuals(with_intercept(covariates), known) if covariates.size else known
-    importances, reason = importances_of(factors, rest, FOR_IMPORTANCE) if factors else ((), "nothing varied")
+    if design.constant:
+        notes.append(f"did not vary: {', '.join(design.constant)}")
+    importances, reason = _importances(report)
     return StudyFindings(
         title=table.title,
         quantity=table.quantity,
         num_trials=len(table),
-        low_bytes=float(known.min()),
-        high_bytes=float(known.max()),
+        num_points=design.num_points,
+        low_bytes=float(table.memory_bytes.min()),
+        high_bytes=float(table.memory_bytes.max()),
+        differ_bytes=report.differ_bytes,
+        matters_bytes=report.matters_bytes,
         error_rate=ERROR_RATE,
-        findings=tuple(findings),
+        findings=(
+            *(order.circumstance_finding(report, each) for each in report.circumstances),
+            *(order.unknown_circumstance(topic, why, table) for topic, why in unknown.items()),
+            *say_effects.effect_findings(report),
+            *say_effects.joint_findings(report),
+            sizes.law_finding(report),
+            *sizes.size_findings(table),
+            *sizes.twin_findings(report, twins_of(table), repeats_spread(table)),
+        ),
         importances=importances,
         importance_reason=reason,
         notes=tuple(notes),
     )
 
 
-def _nothing(table: Table, notes: list[str]) -> StudyFindings:
+def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dict[str, str]]:
+    """Ask everything, and answer it at once; what moved memory besides hyperparameters is taken out of their
+    effects. `over_time` is False where the rows are not in the order of time."""
+    design = design_of(table)
+    y = table.memory_bytes
+    asked, unknown = circumstances_of(table, design) if over_time else ([], {})
+    circumstances, taken_out = _taken_out(asked, table, design)
+    covariates = np.hstack([np.empty((len(table), 0)), *(each.columns for each in taken_out)])
+    if covariates.shape[1]:
+        covariates = independent(np.hstack([np.ones((len(table), 1)), covariates]))[:, 1:]
+    plan = plan_effects(design, covariates)
+    law = fit_law(table, design, covariates)
+    questions = [question for each in circumstances for question in each.questions]
+    questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
+    answers = answer(questions, y)
+    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y)
+    report = StudyReport(
+        table=table,
+        design=design,
+        circumstances=tuple(circumstances),
+        taken_out=tuple(each.key for each in taken_out),
+        covariates=covariates,
+        plan=plan,
+        law=law,
+        answers=answers,
+        differ_bytes=differ_bytes(y),
+        matters_bytes=MATTERS * differ_bytes(y),
+    )
+    return report, unknown
+
+
+def _allowing_for_steps(
+    answers: dict[Key, Estimate],
+    plan: EffectPlan,
+    circumstances: list[Circumstance],
+    taken_out: list[Circumstance],
+    y: np.ndarray,
+) -> dict[Key, Estimate]:
+    """The answers on single hyperparameters, with intervals that hold whichever step in time is there."""
+    order_of_recording = next((each for each in circumstances if each.key == ORDER), None)
+    mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
+    if order_of_recording is None:
+        return {}
+    is_in_the_model = order_of_recording in taken_out
+    return with_unseen_steps(
+        answers,
+        mains,
+        np.hstack(order_of_recording.candidates),
+        y,
+        step_place=1 if is_in_the_model else None,  # behind the intercept: the order comes first of all circumstances
+        none_is_plausible=not is_in_the_model,
+    )
+
+
+def _taken_out(
+    asked: list[Circumstance], table: Table, design: Design
+) -> tuple[list[Circumstance], list[Circumstance]]:
+    """All circumstances with what the data say, and those that stand out among themselves."""
+    answers = answer([question for each in asked for question in each.questions], table.memory_bytes)
+    known = [settled(each, answers[each.key], table, design) for each in asked]
+    return known, [each for each in known if answers[each.key].is_found and not each.fails]
+
+
+def differ_bytes(memory_bytes: np.ndarray) -> float:
+    """What the trials differ by: the span of the middle nine tenths of them."""
+    low, high = np.quantile(memory_bytes, [0.05, 0.95])
+    return float(high - low)
+
+
+def _nothing(table: Table) -> StudyFindings:
+    notes = order.left_out_notes(table)
     known = table.memory_bytes
     why = "every trial took the same memory" if len(known) >= MIN_TRIALS else f"{len(known)} trials with a number"
     return StudyFindings(
@@ -91,28 +160,14 @@ def _nothing(table: Table, notes: list[str]) -> StudyFindings:
     )
 
 
-def _circumstances(table: Table, factors: list[list[Factor]]) -> tuple[list[Circumstance], list[StudyFinding]]:
-    """What else may have moved memory; and what of it is unknown."""
-    answers = {
-        "order of recording": order_effect(table, factors) or "there are too few trials",
-        "other programs": background_effect(table, factors),
-        "time of day": time_of_day_effect(table, factors),
-    }
-    circumstances = [answer for answer in answers.values() if isinstance(answer, Circumstance)]
-    unknown = [
-        order.unknown_circumstance(topic, answer, table) for topic, answer in answers.items() if isinstance(answer, str)
-    ]
-    return circumstances, unknown
-
-
-def _is_found(each: Circumstance, tested: list[Circumstance]) -> bool:
-    return each.p * len(tested) <= FOR_CIRCUMSTANCES and not each.fails
-
-
-def _hyperparameters(
-    table: Table, encodings: list[list[Factor]], effects: Effects, found: list[Circumstance]
-) -> list[StudyFinding]:
-    if effects.reason:
-        names = tuple(options[0].name for options in encodings)
-        return [study_say_effects.no_effects_finding(names, effects.reason)]
-    return [study_say_effects.effect_finding(table, effect, found, FOR_HYPERPARAMETERS) for effect in effects.effects]
+def _importances(report: StudyReport) -> tuple[tuple[Importance, ...], str]:
+    """Of the hyperparameters with an effect that was found, alone or in a pair."""
+    plan, answers = report.plan, report.answers
+    names = {factor.name for factor in plan.factors if report.of(factor).is_found}
+    names |= {factor.name for pair in found_pairs(plan, answers) for factor in pair}
+    if not names:
+        return (), plan.reason or "no hyperparameter has an effect that stands out from chance"
+    y = report.table.memory_bytes
+    covariates = np.hstack([np.ones((len(y), 1)), report.covariates])
+    factors = [options[0] for options in report.design.encodings if options[0].name in names]
+    return importances_of(factors, residuals(covariates, y))

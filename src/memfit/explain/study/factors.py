@@ -1,9 +1,9 @@
 """Encoding of hyperparameters as columns of numbers for a regression.
 
-Numbers enter as they are or, when they span a factor of ten or more, also as logarithms; which of the two fits better
-is decided later and paid for. A list of layer widths enters as the number of layers and the sum of units. Everything
-else is a choice: one column per option but the most common. A hyperparameter that only some trials have (a nested one)
-counts as average where it is missing, so that it neither adds nor takes anything there.
+Numbers enter as they are and, when they span a factor of ten or more, also as logarithms; first comes the scale on
+which their values are spread more evenly. A list of layer widths enters as the number of layers and the sum of units.
+Everything else is a choice: one column per option but the most common. A hyperparameter that only some trials have (a
+nested one) counts as average where it is missing, so that it neither adds nor takes anything there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,13 @@ def _encodings(name: str, column: list[Any]) -> list[Factor]:
     lowest, highest = np.nanmin(numbers), np.nanmax(numbers)
     if lowest > 0 and highest / lowest >= LOG_SPAN:
         encodings.append(_number(name, numbers, "log", np.log))
-    return encodings
+    return sorted(encodings, key=lambda option: _unevenness(option.columns[:, 0]))
+
+
+def _unevenness(column: np.ndarray) -> float:
+    """How lopsided the values are: the size of their skewness."""
+    spread = float(np.sqrt((column**2).mean()))
+    return abs(float((column**3).mean())) / spread**3 if spread > 0 else 0.0
 
 
 def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[[Any], Any]) -> Factor:

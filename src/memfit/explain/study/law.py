@@ -1,10 +1,10 @@
 """Fit of the law bytes = a + b * parameters + c * batch * activations to the trials of a study.
 
-Fitted by least squares and judged on trials it has not seen: each trial is predicted from all the others (PRESS; Allen
-1974), and what counts is how much better that goes than without the law's terms. A law that predicts less than four
-fifths of the differences between trials, or has a term that is surely below zero or none that is surely above, is not
-called one. The networks' own size is also counted from assumptions, to see whether it could make such differences at
-all.
+Fitted by least squares over points and judged on points it has not seen: each is predicted from all the others (PRESS;
+Allen 1974), and what counts is how much better that goes than without the law's terms. A term whose interval
+holds zero, or lies below it (no number takes negative bytes), is left out and the rest is fitted again. A law that
+predicts less than four fifths of the differences between points, or has no term left, is not called one. The networks'
+own size is also counted from assumptions, to see whether it could make such differences at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.explain.study.regression import rank_of, slopes, with_intercept
+from memfit.explain.study.design import Design
+from memfit.explain.study.inference import Base, Estimand, Estimate, Interval, Key, answer
+from memfit.explain.study.regression import orthonormal, rank_of
 from memfit.explain.study.table import Table
 
 MIN_TRIALS = 8
@@ -28,41 +30,107 @@ MEANINGS = {
     16: "a weight, its gradient and Adam's two moments",
 }
 
-Interval = tuple[float, float, float]
+
+BATCH_NAMES = ("batch_size", "batch", "batchsize")
+TERMS: tuple[str, str] = ("parameter", "activation and example")
+BASE: Key = ("law", "base")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The fitted law; each coefficient with its 95 % interval."""
+    """The fitted law, without the terms that may be zero."""
 
-    base_bytes: Interval
-    per_parameter: Interval | None
-    """None when the number of parameters did not vary."""
-    per_activation: Interval | None
+    questions: tuple[Estimand, ...]
+    """One for each term that is left, and one for the base."""
+    terms: tuple[str, ...]
+    """Those that are left."""
+    left_out: tuple[tuple[str, Interval], ...]
+    """Terms that were left out, with the interval that was the reason."""
     predicted: float
-    """The share of the variance that is predicted on trials left out; below zero when the mean predicts better."""
+    """The share of the variance that is predicted on points left out; below zero when the mean predicts better."""
     typical_error_bytes: float
-    holds: bool
+    explained_bytes: np.ndarray
+    """What the terms give for each point."""
+
+    @property
+    def predicts(self) -> bool:
+        return bool(self.terms) and self.predicted >= PREDICTS
+
+    def holds(self, answers: dict[Key, Estimate]) -> bool:
+        """Whether it predicts, and at least one of its terms stands out in the whole report."""
+        return self.predicts and any(answers[term_key(term)].is_found for term in self.terms)
 
 
-def fit_law(table: Table, covariates: np.ndarray) -> Law | str:
+def term_key(term: str) -> Key:
+    """Of the question on one coefficient."""
+    return ("law", term)
+
+
+def fit_law(table: Table, design: Design, covariates: np.ndarray) -> Law | str:
     """The law beside covariates (such as a step in the order), or why it cannot be fitted."""
     sizes = network_columns(table)
     if isinstance(sizes, str):
         return sizes
-    used = [np.ptp(column) > 1e-9 * max(abs(column).max(), 1) for column in sizes]
-    columns = [column[:, None] for column, is_used in zip(sizes, used, strict=True) if is_used]
-    if not columns:
+    points = dict(zip(TERMS, design.points.means(np.column_stack(sizes)).T, strict=True))
+    terms = [term for term in TERMS if np.ptp(points[term]) > 1e-9 * max(abs(points[term]).max(), 1)]
+    if not terms:
         return "neither the number of parameters nor batch times activations varied"
-    parts = [*columns, covariates] if covariates.size else columns
-    model = with_intercept(*parts)
-    if len(table) < MIN_TRIALS or len(table) - model.shape[1] < 4:
-        return f"{len(table)} trials; {max(MIN_TRIALS, model.shape[1] + 4)} or more are needed"
-    scale = np.maximum(np.abs(model).max(axis=0), 1e-300)
-    if rank_of(model / scale) < model.shape[1]:
+    beside = np.hstack([np.ones((design.num_points, 1)), design.points.means(covariates)])
+    num_columns = beside.shape[1] + len(terms)
+    if design.num_points < max(MIN_TRIALS, num_columns + 4):
+        return f"{design.num_points} different points; {max(MIN_TRIALS, num_columns + 4)} or more are needed"
+    if rank_of(np.column_stack([beside, *(points[term] for term in terms)])) < num_columns:
         return "parameters and batch times activations moved together"
-    beside = with_intercept(covariates) if covariates.size else np.ones((len(table), 1))
-    return _fitted(model / scale, scale, beside, used, table.memory_bytes)
+    return _without_doubtful(points, terms, beside, design, table.memory_bytes)
+
+
+def _without_doubtful(
+    points: dict[str, np.ndarray], terms: list[str], beside: np.ndarray, design: Design, y: np.ndarray
+) -> Law:
+    """Leave out the most doubtful term until all that are left lie above zero."""
+    left_out: list[tuple[str, Interval]] = []
+    while True:
+        questions = _questions(points, terms, beside, design)
+        found = answer(questions, y)
+        doubtful = [term for term in terms if found[term_key(term)].change[1] <= 0]
+        if not doubtful:
+            break
+        # Below zero is impossible and goes first; then what is known least.
+        worst = min(doubtful, key=lambda term: _doubt(found[term_key(term)].change))
+        left_out.append((worst, found[term_key(worst)].change))
+        terms = [term for term in terms if term != worst]
+    rows = design.points
+    model = rows.weighted(np.column_stack([beside, *(points[term] for term in terms)]))
+    weighted = rows.responses(y[:, None])[:, 0]
+    errors = _errors_left_out(model, weighted) / rows.root_counts
+    without = _errors_left_out(rows.weighted(beside), weighted) / rows.root_counts
+    slopes = [found[term_key(term)].change[0] for term in terms]
+    return Law(
+        questions=tuple(questions),
+        terms=tuple(terms),
+        left_out=tuple(left_out),
+        predicted=1 - float((errors**2).sum() / max((without**2).sum(), 1e-300)),
+        typical_error_bytes=float(np.sqrt(np.mean(errors**2))),
+        explained_bytes=np.sum([b * points[term] for b, term in zip(slopes, terms, strict=True)], axis=0)
+        if terms
+        else np.zeros(design.num_points),
+    )
+
+
+def _doubt(change: Interval) -> float:
+    """Small for a term that is surely below zero, and for one that is wide beside its middle."""
+    middle, low, high = change
+    return middle / max(high - low, 1e-300)
+
+
+def _questions(points: dict[str, np.ndarray], terms: list[str], beside: np.ndarray, design: Design) -> list[Estimand]:
+    base = Base(np.column_stack([beside, *(points[term] for term in terms)]), design.points)
+    places = {BASE: 0} | {term_key(term): beside.shape[1] + place for place, term in enumerate(terms)}
+    width = beside.shape[1] + len(terms)
+    return [
+        Estimand(key=key, base=base, contrasts=np.eye(width)[[place]], is_tested=key != BASE)
+        for key, place in places.items()
+    ]
 
 
 def network_columns(table: Table) -> tuple[np.ndarray, np.ndarray] | str:
@@ -76,42 +144,17 @@ def network_columns(table: Table) -> tuple[np.ndarray, np.ndarray] | str:
 
 
 def _batch_of(row: dict) -> float:
-    for name in ("batch_size", "batch", "batchsize"):
+    for name in BATCH_NAMES:
         if isinstance(row.get(name), (int, float)):
             return float(row[name])
     return float("nan")
 
 
 def _errors_left_out(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How far each trial lies from what all the others predict for it."""
-    inverse = np.linalg.pinv(columns)
-    leverage = np.minimum(np.einsum("ij,ji->i", columns, inverse), 1 - 1e-9)
-    return (y - columns @ (inverse @ y)) / (1 - leverage)
-
-
-def _fitted(model: np.ndarray, scale: np.ndarray, beside: np.ndarray, used: list[bool], y: np.ndarray) -> Law:
-    """`model` was divided by `scale`; `beside` is the model without the law's terms."""
-    fit = slopes(model, y)
-    errors, without = _errors_left_out(model, y), _errors_left_out(beside, y)
-    predicted = 1 - float((errors**2).sum() / max((without**2).sum(), 1e-300))
-
-    def coefficient(place: int) -> Interval:
-        weights = np.zeros(len(scale))
-        weights[place] = 1 / scale[place]
-        return fit.combined(weights)
-
-    places = np.cumsum([1, *used])[:2]
-    terms = [coefficient(int(place)) if is_used else None for place, is_used in zip(places, used, strict=True)]
-    known = [term for term in terms if term is not None]
-    is_physical = any(low > 0 for _, low, _ in known) and all(high >= 0 for _, _, high in known)
-    return Law(
-        base_bytes=coefficient(0),
-        per_parameter=terms[0],
-        per_activation=terms[1],
-        predicted=predicted,
-        typical_error_bytes=float(np.sqrt(np.mean(errors**2))),
-        holds=predicted >= PREDICTS and is_physical,
-    )
+    """How far each row lies from what all the others predict for it."""
+    basis = orthonormal(columns)
+    leverage = np.minimum((basis**2).sum(axis=1), 1 - 1e-9)
+    return (y - basis @ (basis.T @ y)) / (1 - leverage)
 
 
 def own_bytes(table: Table) -> np.ndarray | None:

@@ -1,9 +1,9 @@
-"""Effects on the memory of trials that are no hyperparameters: their order in time, and other programs.
+"""Questions on what moved the memory of trials besides hyperparameters: their order in time, other programs, the hour.
 
 Order: is there a trial from which on memory is different (a step; every place between the second and the last but one
-is tried), or does it drift? The largest of all these values is compared with the largest in shuffled orders, so
-looking at many places is paid for. Where there are trials enough, the hyperparameters' own part is taken out first;
-where there are not, the step must also survive taking out each hyperparameter by itself.
+is tried), or does it drift? All places are one question, so looking at many is paid for. Where there are trials enough,
+the hyperparameters' own part is taken out first; where there are not, the step must also survive taking out each
+hyperparameter by itself.
 
 Known limits: one step is looked for. Hyperparameters that change exactly where the step is cannot be separated from it.
 """
@@ -11,23 +11,16 @@ Known limits: one step is looked for. Hyperparameters that change exactly where 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
+from memfit.explain.study.design import Design, Encodings
 from memfit.explain.study.factors import Factor, stacked
-from memfit.explain.study.regression import (
-    chance_of,
-    deviates,
-    explained_share,
-    independent,
-    rank_of,
-    shuffled,
-    slopes,
-    with_intercept,
-)
+from memfit.explain.study.inference import Base, Estimand, Estimate, Key, answer, rows_of_trials
+from memfit.explain.study.regression import adds_columns, explained_share, independent, with_intercept
 from memfit.explain.study.table import Table
 
 MIN_TRIALS, MIN_SEGMENT, MOST_PLACES = 6, 2, 60
@@ -37,22 +30,30 @@ ROOMY_DF = 8
 FEW_VALUES = 6
 """A number with at most so many values is taken out value by value."""
 MIN_HOURS = 6.0
+ORDER: Key = ("order of recording",)
+OTHERS: Key = ("other programs",)
+HOUR: Key = ("time of day",)
 
-Encodings = list[list[Factor]]
+Kind = Literal["step", "drift", "background", "time of day"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstance:
-    """One thing besides the hyperparameters, and what it explains."""
+    """One thing besides the hyperparameters: how it is asked about, and, when it was answered, what it explains."""
 
-    kind: Literal["step", "drift", "background", "time of day"]
+    key: Key
+    questions: tuple[Estimand, ...]
+    candidates: tuple[np.ndarray, ...]
+    """The columns of each question."""
+    places: tuple[int, ...] = ()
+    """For the order: how many trials lie before each step; 0 for a drift."""
+    is_roomy: bool
+    """Whether the hyperparameters were taken out."""
+    # Known once it was answered:
+    kind: Kind
     columns: np.ndarray
-    p: float
-    """Of this test alone; adjusted by the caller."""
-    effect_bytes: tuple[float, float, float] | None
-    """Middle, low, high: the height of the step, the drift from first to last, or bytes per byte of background."""
-    share: float
-    share_beyond: float | None
+    share: float = 0.0
+    share_beyond: float | None = None
     """None where there are too few trials to take the hyperparameters out."""
     place: int = 0
     """For a step: how many trials lie before it."""
@@ -61,45 +62,43 @@ class Circumstance:
     fails: tuple[str, ...] = ()
 
 
-def order_effect(table: Table, encodings: Encodings) -> Circumstance | None:
-    """The strongest step or drift in the order of recording; None with too few trials."""
-    n = len(table)
-    if n < MIN_TRIALS:
-        return None
-    base, is_roomy = _base(table, encodings)
-    places = sorted(set(np.linspace(MIN_SEGMENT, n - MIN_SEGMENT, MOST_PLACES).astype(int).tolist()))
-    candidates = {place: _step(n, place) for place in places} | {0: _drift(n)}
-    usable = {key: column for key, column in candidates.items() if rank_of(np.hstack([base, column])) > base.shape[1]}
-    if not usable:
-        return None
-    y = shuffled(table.memory_bytes, base)
-    values = {key: deviates(base, column, y) for key, column in usable.items()}
-    best = max(values, key=lambda key: float(values[key][0]))
-    by_chance = np.max([value[1:] for value in values.values()], axis=0)
-    p = chance_of(float(values[best][0]), by_chance)
-    return _describe(table, encodings, usable[best], p, base if is_roomy else None, best)
+def circumstances_of(table: Table, design: Design) -> tuple[list[Circumstance], dict[str, str]]:
+    """What else may have moved memory; and what of it is unknown, with the reason."""
+    base, is_roomy = _base(design)
+    asked = {
+        "order of recording": _order(table, base, is_roomy),
+        "other programs": _background(table, base, is_roomy),
+        "time of day": _hour(table, base, is_roomy),
+    }
+    known = [each for each in asked.values() if isinstance(each, Circumstance)]
+    return known, {topic: why for topic, why in asked.items() if isinstance(why, str)}
 
 
-def _base(table: Table, encodings: Encodings) -> tuple[np.ndarray, bool]:
+def _base(design: Design) -> tuple[Base, bool]:
     """What is taken out before looking: the hyperparameters, as flexibly as there is room for, else the mean."""
-    n = len(table)
+    n = design.num_trials
     best = np.ones((n, 1))
-    for columns in _ever_more_flexible(encodings, n):
+    for columns in _ever_more_flexible(design):
         wider = independent(np.hstack([np.ones((n, 1)), columns]))
         if n - wider.shape[1] - 1 < max(ROOMY_DF, n // 2 if best.shape[1] > 1 else 0):
             break
         best = wider
-    return best, best.shape[1] > 1
+    return Base(best, design.trials), best.shape[1] > 1
 
 
-def _ever_more_flexible(encodings: Encodings, n: int) -> Iterator[np.ndarray]:
-    """Each hyperparameter on one scale; on all its scales, or by its values where they are few; and all pairs."""
+def _ever_more_flexible(design: Design) -> Iterator[np.ndarray]:
+    """Each hyperparameter on one scale; on all its scales, or by its values where they are few; all pairs; each point
+    by itself."""
+    encodings, n = design.encodings, design.num_trials
     plain = stacked([options[0] for options in encodings], n)
     yield plain
     flexible = np.hstack([plain, *(_flexible(options) for options in encodings)])
     yield flexible
     pairs = [_products(a[0].columns, b[0].columns) for a, b in combinations(encodings, 2)]
-    yield np.hstack([flexible, *pairs])
+    wide = sum(pair.shape[1] for pair in pairs) <= n // 2
+    yield np.hstack([flexible, *(pairs if wide else ())])
+    if design.num_points <= n // 2:
+        yield (design.points.point_of[:, None] == np.arange(1, design.num_points)).astype(float)
 
 
 def _flexible(options: list[Factor]) -> np.ndarray:
@@ -116,6 +115,19 @@ def _products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first[:, :, None] * second[:, None, :]).reshape(len(first), -1)
 
 
+def _order(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
+    """All steps and the drift that can be separated from the hyperparameters."""
+    n = len(table)
+    if n < MIN_TRIALS:
+        return "there are too few trials"
+    places = sorted(set(np.linspace(MIN_SEGMENT, n - MIN_SEGMENT, MOST_PLACES).astype(int).tolist()))
+    candidates = {0: _drift(n)} | {place: _step(n, place) for place in places}
+    usable = {place: column for place, column in candidates.items() if _can_be_asked(column, base)}
+    if not usable:
+        return "it cannot be separated from the hyperparameters: they moved together, or there are too few trials"
+    return _asked(ORDER, "step", base, is_roomy, tuple(usable.values()), tuple(usable))
+
+
 def _step(n: int, place: int) -> np.ndarray:
     return (np.arange(n) >= place).astype(float)[:, None]
 
@@ -124,40 +136,16 @@ def _drift(n: int) -> np.ndarray:
     return np.linspace(0.0, 1.0, n)[:, None]
 
 
-def _describe(
-    table: Table, encodings: Encodings, column: np.ndarray, p: float, base: np.ndarray | None, place: int
-) -> Circumstance:
-    alone = with_intercept(column)
-    model = alone if base is None else np.hstack([base, column])
-    weights = np.zeros(model.shape[1])
-    weights[-1 if base is not None else 1] = 1.0
-    y = table.memory_bytes
-    survives, fails = _standing(table, encodings, column) if base is None else ((), ())
-    return Circumstance(
-        kind="step" if place else "drift",
-        columns=column,
-        p=p,
-        effect_bytes=slopes(model, y).combined(weights),
-        share=explained_share(alone, y),
-        share_beyond=None if base is None else explained_share(model, y) - explained_share(base, y),
-        place=place,
-        survives=survives,
-        fails=fails,
+def _can_be_asked(columns: np.ndarray, base: Base) -> bool:
+    """Whether something of the columns is left beside the base, and enough trials to judge it."""
+    left = columns - base.basis @ (base.basis.T @ columns)
+    is_separate = bool(np.all((left**2).sum(axis=0) > 0.02 * ((columns - columns.mean(axis=0)) ** 2).sum(axis=0)))
+    return (
+        is_separate and len(base) - base.columns.shape[1] - columns.shape[1] >= 2 and adds_columns(base.basis, columns)
     )
 
 
-def _standing(table: Table, encodings: Encodings, column: np.ndarray) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Does the step remain when one hyperparameter at a time is taken out?"""
-    survives, fails = [], []
-    for options in encodings:
-        base = independent(with_intercept(np.hstack([option.columns for option in options])))
-        has_room = len(table) - base.shape[1] > 2 and rank_of(np.hstack([base, column])) > base.shape[1]
-        value = float(deviates(base, column, table.memory_bytes[:, None])[0]) if has_room else 0.0
-        (survives if value > 1.96 else fails).append(options[0].name)
-    return tuple(survives), tuple(fails)
-
-
-def background_effect(table: Table, encodings: Encodings) -> Circumstance | str:
+def _background(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
     """What other programs' memory explains; or why that is unknown."""
     background = table.background_bytes
     if np.isnan(background).all():
@@ -166,10 +154,10 @@ def background_effect(table: Table, encodings: Encodings) -> Circumstance | str:
         return f"what other programs held is missing in {int(np.isnan(background).sum())} trials"
     if np.ptp(background) < 1 or len(table) < MIN_TRIALS:
         return "what other programs held did not vary" if len(table) >= MIN_TRIALS else "there are too few trials"
-    return _covariate(table, encodings, "background", (background - background.mean())[:, None])
+    return _covariate(OTHERS, "background", base, is_roomy, (background - background.mean())[:, None])
 
 
-def time_of_day_effect(table: Table, encodings: Encodings) -> Circumstance | str:
+def _hour(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
     """What the hour of the day explains, as one wave of 24 hours; or why that is unknown."""
     if np.isnan(table.hours).any():
         return "when the trials were recorded is not known"
@@ -177,28 +165,55 @@ def time_of_day_effect(table: Table, encodings: Encodings) -> Circumstance | str
         return f"the trials span {np.ptp(table.times_hours):.1f} hours; {MIN_HOURS:.0f} or more are needed"
     angle = table.hours * (2 * np.pi / 24)
     wave = np.column_stack([np.sin(angle), np.cos(angle)])
-    return _covariate(table, encodings, "time of day", wave - wave.mean(axis=0))
+    return _covariate(HOUR, "time of day", base, is_roomy, wave - wave.mean(axis=0))
 
 
-def _covariate(
-    table: Table, encodings: Encodings, kind: Literal["background", "time of day"], columns: np.ndarray
-) -> Circumstance | str:
-    base, is_roomy = _base(table, encodings)
-    model = np.hstack([base, columns])
-    if rank_of(model) < model.shape[1] or len(table) - model.shape[1] < 2:
+def _covariate(key: Key, kind: Kind, base: Base, is_roomy: bool, columns: np.ndarray) -> Circumstance | str:
+    if not _can_be_asked(columns, base):
         return "it cannot be separated from the hyperparameters: they moved together, or there are too few trials"
-    y = shuffled(table.memory_bytes, base)
-    value = deviates(base, columns, y)
-    weights = np.zeros(model.shape[1])
-    weights[-1] = 1.0
-    is_slope = kind == "background"
+    return _asked(key, kind, base, is_roomy, (columns,), ())
+
+
+def _asked(
+    key: Key, kind: Kind, base: Base, is_roomy: bool, candidates: tuple[np.ndarray, ...], places: tuple[int, ...]
+) -> Circumstance:
+    num_base = base.columns.shape[1]
+    questions = []
+    for columns in candidates:
+        contrasts = np.hstack([np.zeros((columns.shape[1], num_base)), np.eye(columns.shape[1])])
+        questions.append(Estimand(key=key, base=base, further=columns, contrasts=contrasts))
     return Circumstance(
-        kind=kind,
-        columns=columns,
-        p=chance_of(float(value[0]), value[1:]),
-        effect_bytes=slopes(model, table.memory_bytes).combined(weights) if is_slope else None,
-        share=explained_share(with_intercept(columns), table.memory_bytes),
-        share_beyond=explained_share(model, table.memory_bytes) - explained_share(base, table.memory_bytes)
-        if is_roomy
-        else None,
+        key=key, kind=kind, questions=tuple(questions), candidates=candidates, places=places, is_roomy=is_roomy,
+        columns=candidates[0],
+    )  # fmt: skip
+
+
+def settled(each: Circumstance, found: Estimate, table: Table, design: Design) -> Circumstance:
+    """A circumstance with what the data say: which step it is, and what it explains."""
+    columns, place, kind = each.columns, 0, each.kind
+    if each.places:
+        columns, place = each.candidates[found.strongest], each.places[found.strongest]
+        kind = "step" if place else "drift"
+    y, base = table.memory_bytes, each.questions[0].base.columns
+    survives, fails = ((), ()) if each.is_roomy or not each.places else _standing(table, design.encodings, columns)
+    beyond = explained_share(np.hstack([base, columns]), y) - explained_share(base, y) if each.is_roomy else None
+    share = explained_share(with_intercept(columns), y)
+    return replace(
+        each, columns=columns, place=place, kind=kind, share=share, share_beyond=beyond, survives=survives, fails=fails
     )
+
+
+def _standing(table: Table, encodings: Encodings, column: np.ndarray) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Does the step remain when one hyperparameter at a time is taken out?"""
+    survives, fails = [], []
+    for options in encodings:
+        base = Base(
+            independent(with_intercept(np.hstack([option.columns for option in options]))), rows_of_trials(len(table))
+        )
+        stands = False
+        if len(table) - base.columns.shape[1] > 2 and _can_be_asked(column, base):
+            asked = _asked(ORDER, "step", base, False, (column,), (1,))
+            _, low, high = answer(asked.questions, table.memory_bytes)[ORDER].change
+            stands = low > 0 or high < 0
+        (survives if stands else fails).append(options[0].name)
+    return tuple(survives), tuple(fails)

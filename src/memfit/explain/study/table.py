@@ -32,7 +32,7 @@ class Table:
     is_system_wide: bool
     """Whether the number holds other programs too."""
     labels: tuple[int, ...]
-    """The number a person knows each trial by, from 1."""
+    """The number of each trial, as in its study everywhere else."""
     memory_bytes: np.ndarray
     values: tuple[dict[str, Any], ...]
     """Hyperparameters of each trial, one value per path."""
@@ -66,7 +66,7 @@ def table_of(study: Study, quantity: str | None = None) -> Table:
         title=study.settings.name or study.study_id,
         quantity=_wording(chosen, is_system_wide),
         is_system_wide=is_system_wide,
-        labels=tuple(trial.number + 1 for trial in rows),
+        labels=tuple(trial.number for trial in rows),
         memory_bytes=_numbers(figures),
         values=tuple(flatten_parameters(trial.parameters) for trial in rows),
         background_bytes=_numbers([trial.background for trial in rows]),

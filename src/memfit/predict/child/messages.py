@@ -11,6 +11,7 @@ from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.gpu_rules.cudnn import Scratch
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
+from memfit.predict.ranks.evidence import RankEvidence
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 
@@ -52,6 +53,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What other predictions of the job have probed; None where this one stands alone."""
     environment: dict[str, str] = {}
     """What the children of this prediction get beside our own environment."""
+    mail: dict[str, str] = {}
+    """Shapes that stages of a pipeline on other ranks send to this one."""
 
     @property
     def num_steps(self) -> int:
@@ -62,12 +65,14 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The trace did not come to an end."""
 
-    kind: Literal["usage", "script", "data", "operator", "no step", "processes", "route", "missing"]
+    kind: Literal["usage", "script", "data", "operator", "no step", "processes", "route", "missing", "rank"]
     what: str
     found: str = ""
     hint: str = ""
     traceback: str = ""
     signal: str = ""
+    needs_rank: int | None = None
+    """The rank that is to be predicted before, since this one needs the shapes that it sends."""
 
 
 class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -108,6 +113,8 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The batches of an epoch, where they were chosen."""
     found_probes: KnownProbes | None = None
     """What was probed now, for the next request; None where this prediction stands alone."""
+    evidence: RankEvidence = RankEvidence()
+    """What the rank's number decided."""
 
 
 Reply = Failure | TraceReply

@@ -26,6 +26,7 @@ UNREACHABLE = (
     "Network is unreachable",
 )  # fmt: skip
 """Words of errors that mean there is no way to the network."""
+BY_BACKWARDS = "no optimizer of torch makes a step: one is counted at each backward"
 
 
 class EnoughSteps(BaseException):

@@ -25,9 +25,10 @@ from memfit.job.training import Training, as_training
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.messages import Failure, Reply, TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
-from memfit.predict.fake.child_main import answer_with, keep_from_writing, with_guard_noted
-from memfit.predict.fake.recording import Recording, Trace, trace_training
+from memfit.predict.fake.child_main import answer_with, keep_from_writing, trace_ranked, with_guard_noted
+from memfit.predict.fake.recording import Recording, Trace
 from memfit.predict.fake.route import device_for_job
+from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.sandbox.processes import guarded
 
 KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -85,12 +86,13 @@ def trace_callable(function: Callable[..., Any], request: TraceRequest, recordin
 
     def build() -> Training:
         built = _call(function, settings, device_for_job(request))
+        training = Training(step=lambda: _call(function, settings, device_for_job(request)))
         if built is not None:
             with contextlib.suppress(MemfitError):
-                return as_training(built, request.job.target)
-        return Training(step=lambda: _call(function, settings, device_for_job(request)))
+                training = as_training(built, request.job.target)
+        return as_this_rank(request.options, training, request.job.target)
 
-    return trace_training(build, num_steps=request.num_steps, recording=recording, origin=request.job.target)
+    return trace_ranked(request, build, recording)
 
 
 def _call(function: Callable[..., Any], settings: dict[str, Any], device: str) -> Any:

@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 
 from memfit.errors import MemfitError, MissingExtra
 from memfit.job.load import build_job
+from memfit.job.training import as_training
 from memfit.job.workloads.registry import import_workload
 from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import die_with_the_parent
@@ -38,6 +39,7 @@ from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import reporting
 from memfit.predict.child.script_ends import hint_for, own_part, script_failure
+from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.probe.asking import Probed, ProbeProcess, ask_for_unknown, probe_for, untouched_bytes
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.probe.threads import Threads, threads_now
@@ -46,6 +48,8 @@ from memfit.predict.fake.route import CannotPatch, device_for_job, on_device
 from memfit.predict.fake.script import trace_script
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import scratches_of, timeline_of
+from memfit.predict.ranks.torch_facts import NeedsRank
+from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.real_operators import operator_name
 from memfit.predict.sandbox.processes import guarded
 from memfit.predict.sandbox.read_only import forbid_writing_outside
@@ -137,6 +141,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         answers=request.answers,
         allow_real=request.options.allow_real,
         gemm_workspace_bytes=request.gemm_workspace_bytes,
+        mail=request.mail,
     )
     before, count_before = Surroundings.now(), torch.get_num_threads()
     try:
@@ -147,6 +152,8 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     except MemfitError as error:
         kind = "missing" if isinstance(error, MissingExtra) else "usage"
         return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
+    except NeedsRank as error:
+        return Failure(kind="rank", what=str(error), needs_rank=error.rank)
     except CannotPatch as error:
         return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
     except Exception as error:
@@ -156,7 +163,8 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
     probed, found = _probe(request, probe, signatures, trace, imports, threads.count)
     if probe is not None:
         trace.assumptions.append(threads.assumption())
-    return msgspec.structs.replace(_reply(trace, signatures, probed), found_probes=found)
+    reply = _reply(trace, signatures, probed)
+    return msgspec.structs.replace(reply, found_probes=found, evidence=recording.facts.evidence())
 
 
 def _threads(request: TraceRequest, count_before: int) -> Threads:
@@ -179,10 +187,20 @@ def _trace(request: TraceRequest, recording: Recording) -> Trace:
         return trace_script(request, recording)
 
     def build() -> object:
-        return build_job(job, device_for_job(request))
+        training = as_training(build_job(job, device_for_job(request)), job.target)
+        return as_this_rank(request.options, training, job.target)
 
-    with guarded(request.scratch_folder, recording.shadow.note) if request.scratch_folder else contextlib.nullcontext():
-        return trace_training(build, num_steps=request.num_steps, recording=recording, origin=job.target)
+    note = recording.shadow.note
+    with guarded(request.scratch_folder, note) if request.scratch_folder else contextlib.nullcontext():
+        return trace_ranked(request, build, recording)
+
+
+def trace_ranked(request: TraceRequest, build: Callable[[], object], recording: Recording) -> Trace:
+    """Trace a job that is built by a function, as the rank that the request names."""
+    ranks = request.options.this_rank
+    alone = contextlib.nullcontext()
+    with alone if ranks.count == 1 else pretending_ranks(ranks, recording.shadow.note, recording.facts):
+        return trace_training(build, num_steps=request.num_steps, recording=recording, origin=request.job.target)
 
 
 def _probe(

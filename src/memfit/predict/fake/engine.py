@@ -30,9 +30,9 @@ from memfit.predict.levels.gpu import (
     run_allocator,
 )
 from memfit.predict.levels.liveness import peak_of, who_is_alive
-from memfit.predict.levels.sharding import Sharding, check_sharding, shard
 from memfit.predict.levels.step_time import cpu_step_time, gpu_step_time
 from memfit.predict.phantom.value_reads import parse_answers
+from memfit.predict.ranks.environment import Ranks
 from memfit.predict.real_operators import operator_names
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, FailedAllocation, Level
@@ -60,10 +60,7 @@ class FakeEngine:
 
     def size(self, question: Question, reply: TraceReply) -> Traced:
         """What a timeline takes on the device."""
-        sharding = check_sharding(question.options.ranks, question.options.shard)
-        if sharding is not None:
-            reply = _sharded(reply, question.options.ranks, sharding)
-        return _traced(question, reply, sharding)
+        return _traced(question, _as_rank(reply, question.options.this_rank))
 
 
 def request_for(question: Question, environment: Mapping[str, str]) -> TraceRequest:
@@ -83,6 +80,7 @@ def request_for(question: Question, environment: Mapping[str, str]) -> TraceRequ
         threads_per_processor=gpu.threads_per_processor,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
         known_probes=question.known_probes,
+        mail=dict(question.mail),
     )
 
 
@@ -113,20 +111,22 @@ def _child_for(question: Question) -> Callable[[TraceRequest], TraceReply]:
     return partial(trace_in_child, tell=question.tell)
 
 
-def _sharded(reply: TraceReply, num_ranks: int, sharding: Sharding) -> TraceReply:
-    text = (
-        f"{sharding} over {num_ranks} ranks is arithmetic on the trace of one rank with its own batch; "
-        "buffers of the network library are not counted"
+def _as_rank(reply: TraceReply, ranks: Ranks) -> TraceReply:
+    """A reply of one rank: its GPU is the only one it uses, whatever its number on the node."""
+    if ranks.count == 1:
+        return reply
+    own = f"cuda:{ranks.local_rank}"
+    spans = tuple(
+        msgspec.structs.replace(span, device=CUDA) if span.device == own else span for span in reply.timeline.spans
     )
     return msgspec.structs.replace(
         reply,
-        timeline=shard(reply.timeline, num_ranks, sharding),
-        route=f"{reply.route}, rank 0 of {num_ranks} ({sharding})",
-        assumptions=(*reply.assumptions, Assumption(kind="sharding", text=text)),
+        timeline=msgspec.structs.replace(reply.timeline, spans=spans),
+        route=f"{reply.route}, rank {ranks.rank} of {ranks.count}",
     )
 
 
-def _traced(question: Question, reply: TraceReply, sharding: Sharding | None) -> Traced:
+def _traced(question: Question, reply: TraceReply) -> Traced:
     """Size what was traced on the device."""
     device, options = question.device, question.options
     where = CUDA if device.kind == "cuda" else "cpu"
@@ -150,7 +150,7 @@ def _traced(question: Question, reply: TraceReply, sharding: Sharding | None) ->
         levels=levels,
         step_time=_step_time(device, reply),
         assumptions=reply.assumptions + _own_assumptions(device, reply),
-        error_band=error_band(device, reply, with_probes=options.probes, num_ranks=options.ranks, sharding=sharding),
+        error_band=error_band(device, reply, with_probes=options.probes, num_ranks=options.ranks),
         device=device,
         failed=failed,
         survey=reply.survey,
@@ -158,6 +158,7 @@ def _traced(question: Question, reply: TraceReply, sharding: Sharding | None) ->
         probe_seconds=reply.probe_seconds,
         host_peak_bytes=reply.host_peak_bytes,
         num_operators=reply.num_operators,
+        evidence=reply.evidence,
     )
 
 

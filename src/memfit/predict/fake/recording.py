@@ -30,6 +30,7 @@ from memfit.predict.observe.log import TraceLog
 from memfit.predict.observe.places import Places
 from memfit.predict.observe.tracker import Signer, Tracker, tensors_in
 from memfit.predict.observe.work import WorkCounter
+from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.records.prediction import Assumption
 
 
@@ -68,8 +69,10 @@ class Recording:
         answers: Mapping[str, float] | None = None,
         allow_real: tuple[str, ...] = (),
         gemm_workspace_bytes: int = 0,
+        mail: Mapping[str, str] | None = None,
     ) -> None:
         self.places = Places()
+        self.facts = RankFacts(mail)
         self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth, answers)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
@@ -119,6 +122,10 @@ class Recording:
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = next(self._numbers)
         return self._optimizers[optimizer]
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those that the job still holds."""
+        return list(self._optimizers)
 
     def living_optimizers(self) -> set[int]:
         """The numbers of those that the job still holds."""

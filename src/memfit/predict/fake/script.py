@@ -24,7 +24,7 @@ import torch.utils.data
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
-from memfit.predict.child.script_ends import NeverStepped, run_as_main
+from memfit.predict.child.script_ends import BY_BACKWARDS, NeverStepped, run_as_main
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
 from memfit.predict.fake.patches.shared_memory import SharedTensors
@@ -62,7 +62,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         recording.running(),
         _pretending(recording, chooser),
         counter.listening(),
-        pretending_ranks(request.options.ranks, note),
+        pretending_ranks(request.options.this_rank, note, recording.facts),
         files.guarding(),
         ScratchFinder(files).asked_last(),
         shared.standing_in(),
@@ -98,13 +98,12 @@ def _failed_later(error: Exception) -> str:
 
 def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_steps: int) -> None:
     """How the run ended, where that is not by its steps."""
-    made = counter.num_backwards if counter.by_backwards else counter.num_steps_made or trace.num_steps
+    made = counter.num_steps_made or trace.num_steps or counter.num_steps_by_backwards
     if not made:
         raise NeverStepped
     trace.num_steps = made
-    if counter.by_backwards:
-        text = "the script has no optimizer of torch: a step is counted at each backward"
-        recording.shadow.answered["script", text, ""] += 1
+    if counter.num_steps_by_backwards:
+        recording.shadow.answered["script", BY_BACKWARDS, ""] += 1
     if made < num_steps:
         how = "prediction ended, for time," if counter.is_done else "script ended by itself"
         text = f"the {how} after {made} of {num_steps} steps"

@@ -1,10 +1,10 @@
 """End of a predicted script: its steps, counted by optimizers or by backwards, and what follows them.
 
-With an optimizer, a step is its update; in a script that never builds one, a backward. When the steps are made the run
-goes on for a while, because an evaluation with the optimizer's state alive may hold more than a step: until such an
-evaluation was seen, the script ends, or the time for it is over; on the way, repeated steps are passed over. Data
-loaders end early there and in evaluations, once the shapes of their batches repeat and no batch leaves anything behind;
-that is listed. What was not seen is listed too.
+With an optimizer, a step is its update; in a script that never builds one, or updates without it, a backward. When the
+steps are made the run goes on for a while, because an evaluation with the optimizer's state alive may hold more than a
+step: until such an evaluation was seen, the script ends, or the time for it is over; on the way, repeated steps are
+passed over. Data loaders end early there and in evaluations, once the shapes of their batches repeat and no batch
+leaves anything behind; that is listed. What was not seen is listed too.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from memfit.predict.observe.repeating_batches import (
     repeats,
 )
 from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.observe.updates_elsewhere import UpdatesElsewhere
 from memfit.units import format_bytes
 
 OTHERS_MAY_LAG = 8
@@ -87,6 +88,7 @@ class StepCounter:
         self.is_done = False
         self._passed = PassedSteps(recording.tracker, recording.shadow.note)
         self._passed.on_step = self._goes_on
+        self._elsewhere = UpdatesElsewhere(recording.optimizers)
         self._made_at = 0.0
         self._live_at_steps: list[int] = []
         self._num_after = self._num_to_evaluation = 0
@@ -94,8 +96,17 @@ class StepCounter:
 
     @property
     def by_backwards(self) -> bool:
-        """Whether backwards are counted, because there is no optimizer."""
-        return not self._recording.living_optimizers() and not self._recording.num_updates
+        """Whether backwards are counted, because there is no optimizer or none that makes a step."""
+        if self._recording.num_updates:
+            return False
+        return self._elsewhere.are_likely or not self._recording.living_optimizers()
+
+    @property
+    def num_steps_by_backwards(self) -> int:
+        """Steps of a script in which no optimizer made one; 0 in others."""
+        if self._recording.num_updates:
+            return 0
+        return self.num_backwards or self._elsewhere.num_backwards
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -166,7 +177,10 @@ class StepCounter:
 
     def goes_backward(self) -> None:
         """A backward begins; in a script without an optimizer this is where a step ends."""
-        if not self.by_backwards or torch._C._current_graph_task_id() != -1:
+        if self._recording.num_updates or torch._C._current_graph_task_id() != -1:
+            return
+        self._elsewhere.goes_backward()
+        if not self.by_backwards:
             return
         for module in self._recording.places.living_roots():
             self._passed.note_trained(module, module.parameters())

@@ -14,7 +14,6 @@ from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
 from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, MAY_DECIDE
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.levels.sharding import Sharding
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import INSIDE_A_KERNEL, Timeline
 
@@ -55,26 +54,15 @@ TRANSLATED_BAND = (
     "allocated: not known, since this route (fake CPU tensors, translated) was not compared with a GPU; attention and "
     "autocast are those of the CPU"
 )
-SHARDED_BAND = (
-    "allocated: not known; sharding by arithmetic was 23 % too high in a checked job (fsdp), and the other kinds were "
-    "not compared with a GPU"
-)
 RANKS_BAND = (
-    "tensors: equal to the byte for two small networks on two CPU ranks, 8 % too low in a job under FSDP; buffers "
-    "of the network library are not counted"
+    "tensors: equal to the byte with real runs of 2 and 4 processes under DDP, FSDP2, tensor parallelism and the "
+    "schedules of torch's pipelines (docs/accuracy.md); on GPUs not compared"
 )
 
 
-def error_band(
-    device: DeviceSpec, reply: TraceReply, *, with_probes: bool, num_ranks: int, sharding: Sharding | None
-) -> str:
+def error_band(device: DeviceSpec, reply: TraceReply, *, with_probes: bool, num_ranks: int) -> str:
     """How far off predictions of this kind were, as far as this one is of that kind."""
-    if sharding is not None:
-        base = SHARDED_BAND
-    elif num_ranks > 1:
-        base = RANKS_BAND
-    else:
-        base = _of_one_rank(device, reply, with_probes)
+    base = RANKS_BAND if num_ranks > 1 else _of_one_rank(device, reply, with_probes)
     return earned(base, reply.assumptions)
 
 

@@ -22,6 +22,7 @@ from memfit.predict.phantom.messages import PhantomReply, PhantomRequest
 from memfit.predict.phantom.parent import run_in_child
 from memfit.predict.phantom.snapshot_timeline import CUDA
 from memfit.predict.phantom.value_reads import answers_of_environment, parse_answers
+from memfit.predict.ranks.environment import Ranks
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, Level
 
@@ -40,7 +41,6 @@ class PhantomEngine:
         "unknown_is": "values that are not known are answered by place: --answer FILE:LINE=VALUE",
         "probes": "no operator is run on the CPU",
         "malloc": "it is a setting of the C heap",
-        "shard": "a script that shards itself runs as it is, with --ranks",
     }
 
     def __init__(self, snapshot_path: str = "") -> None:
@@ -96,6 +96,7 @@ def request_for(question: Question) -> tuple[DeviceSpec, PhantomRequest]:
         library_folder=str(built_library(torch)),
         cudnn_folder=str(torch.cudnn_folder or ""),
         answers=parse_answers(",".join(answer)) if answer else answers_of_environment(),
+        mail=dict(question.mail),
     )
 
 
@@ -112,7 +113,7 @@ def _traced(
     return Traced(
         timeline=whole.timeline,
         where=CUDA,
-        route=_route(reply, question.options.ranks),
+        route=_route(reply, question.options.this_rank),
         torch_version=reply.torch_version,
         num_steps=whole.num_steps,
         levels=_levels(whole, context_of(device)),
@@ -126,11 +127,12 @@ def _traced(
         probe_seconds=0.0,
         host_peak_bytes=max(reply.host_peak_bytes, whole.host_peak_bytes),
         num_operators=whole.num_launches,
+        evidence=whole.evidence,
     )
 
 
-def _route(reply: PhantomReply, num_ranks: int) -> str:
-    of = f", rank 0 of {num_ranks}" if num_ranks > 1 else ""
+def _route(reply: PhantomReply, ranks: Ranks) -> str:
+    of = f", rank {ranks.rank} of {ranks.count}" if ranks.count > 1 else ""
     return f"phantom GPU (torch {reply.torch_version}, CUDA {reply.cuda_version}){of}"
 
 

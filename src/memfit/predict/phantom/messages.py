@@ -9,6 +9,7 @@ from memfit.predict.child.messages import FUNCTION_STEPS, Failure
 from memfit.predict.devices.catalogue import GpuProperties
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
+from memfit.predict.ranks.evidence import RankEvidence
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 
@@ -32,6 +33,8 @@ class PhantomRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is said where an unknown value is read, by place ('train.py:33')."""
     follow_values: bool = True
     """Keep the true values of small integers and masks; without, every value that is read is zero."""
+    mail: dict[str, str] = {}
+    """Shapes that stages of a pipeline on other ranks send to this one."""
     watch: bool = True
     """Follow modules and phases; without, only the allocator's own record is kept."""
 
@@ -69,6 +72,8 @@ class PhantomReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failed: FailedAllocation | None = None
     traceback: str = ""
     """Of the failed allocation."""
+    evidence: RankEvidence = RankEvidence()
+    """What the rank's number decided."""
 
 
 Answer = PhantomReply | Failure

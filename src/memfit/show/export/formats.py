@@ -17,6 +17,7 @@ from memfit.show.export.grid_files import grid_csv
 from memfit.show.export.memory_viewer import memory_viewer_pickle
 from memfit.show.export.openmetrics import openmetrics
 from memfit.show.export.perfetto import perfetto_trace
+from memfit.show.export.study_table import study_csv
 from memfit.show.export.tensorboard import ReadRun, write_run_events, write_study_events
 from memfit.show.new_file import check_new, write_bytes
 
@@ -28,7 +29,7 @@ SUFFIXES: dict[str, str] = {
 Exported = RunRecord | Study | Prediction | Grid
 FORMATS_OF: dict[str, tuple[str, ...]] = {
     "run": ("csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics"),
-    "study": ("json", "tensorboard", "openmetrics", "figures"),
+    "study": ("csv", "json", "tensorboard", "openmetrics", "figures"),
     "prediction": ("json", "openmetrics"),
     "grid": ("csv", "json", "openmetrics"),
 }
@@ -76,6 +77,8 @@ def _content(record: Exported, to: str) -> bytes | None:
         return openmetrics(record).encode()
     if isinstance(record, Grid):
         return grid_csv(record).encode()
+    if isinstance(record, Study):
+        return study_csv(record).encode() if to == "csv" else None
     makers = {"chrome-trace": chrome_trace, "perfetto": perfetto_trace, "memory-viewer": memory_viewer_pickle}
     return makers[to](record) if isinstance(record, RunRecord) and to in makers else None
 

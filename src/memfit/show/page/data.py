@@ -28,17 +28,22 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def page_json(view: RunView, other: RunView | None = None, comparison: Comparison | None = None) -> str:
     """The JSON of the page, safe to stand inside a script element."""
     payload = {
-        "run": _view_data(view),
-        "other": None if other is None else _view_data(other),
+        "run": view_data(view),
+        "other": None if other is None else view_data(other),
         "comparison": None if comparison is None else plain(comparison),
     }
-    text = to_json(payload).decode()
+    return inside_script(to_json(payload).decode())
+
+
+def inside_script(text: str) -> str:
+    """JSON that cannot end the script element it stands in, whatever its strings hold."""
     for letter, escape in _ESCAPES.items():
         text = text.replace(letter, escape)
     return text
 
 
-def _view_data(view: RunView) -> dict[str, Any]:
+def view_data(view: RunView) -> dict[str, Any]:
+    """A view with its curves packed."""
     names = [name for name in view.__slots__ if name not in ("curves", "steps", "ledgers")]
     data = {name: plain(getattr(view, name)) for name in names}
     data["curves"] = [_curve_data(curve) for curve in view.curves]

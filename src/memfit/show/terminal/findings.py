@@ -7,8 +7,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.records.study_findings import FindingVerdict, StudyFinding, StudyFindings
-from memfit.show.paper import render
+from memfit.records.study_findings import FindingVerdict, StudiesFindings, StudyFinding, StudyFindings, Topic
+from memfit.show.paper import render, table
 from memfit.units import format_bytes, format_ratio
 
 _HEADS: dict[FindingVerdict, tuple[str, str]] = {
@@ -38,6 +38,10 @@ def _title(findings: StudyFindings) -> RenderableType:
     if findings.low_bytes is not None and findings.high_bytes is not None:
         span = f" from {format_bytes(findings.low_bytes)} to {format_bytes(findings.high_bytes)}"
         text.append(span, style="not bold")
+    if findings.differ_bytes and findings.matters_bytes:
+        differ, matters = format_bytes(findings.differ_bytes), format_bytes(findings.matters_bytes)
+        line = f"\nNine tenths of them lie within {differ}; an effect below a tenth of that, {matters}, does not matter"
+        text.append(line, style="not bold")
     return text
 
 
@@ -64,3 +68,73 @@ def _importances(findings: StudyFindings) -> RenderableType:
 def _foot(findings: StudyFindings) -> RenderableType:
     rate = f"At most {findings.error_rate * 100:.0f} in 100 studies without any effect show a finding"
     return Text("\n".join([*findings.notes, f"{rate}; intervals are 95 % each."]), style="dim")
+
+
+# ---- several studies side by side ------------------------------------------------------------------------------------
+
+_CIRCUMSTANCES: tuple[Topic, ...] = ("order of recording", "other programs", "time of day")
+
+
+def studies_text(found: StudiesFindings, *, width: int = 80, color: bool = False) -> str:
+    """One column for each study, one row for each question; then what differs between them."""
+    made = table("", *(findings.title for findings in found.studies))
+    for head, cells in study_rows(found):
+        made.add_row(head, *cells)
+    parts: list[RenderableType] = [Text("What drives memory, study by study", style="bold"), made, Text("")]
+    for verdict in ("found", "ruled out", "cannot tell"):
+        chosen = [finding for finding in found.between if finding.verdict == verdict]
+        if chosen:
+            parts += [Text(f"Between the studies: {_HEADS[verdict][0].lower()}", style=_HEADS[verdict][1])]
+            parts += [_finding(finding) for finding in chosen]
+    parts += [Text(note, style="dim") for note in found.notes]
+    parts.append(Text("The whole report of one: memfit explain STUDY", style="dim"))
+    return render(Group(*parts), max(width, 30 + 30 * len(found.studies)), color)
+
+
+def study_rows(found: StudiesFindings) -> list[tuple[str, list[str]]]:
+    """The rows of the table: what was looked at, and each study's answer in a few words."""
+    rows = [
+        ("trials", [str(findings.num_trials) for findings in found.studies]),
+        ("memory", [_range_text(findings) for findings in found.studies]),
+    ]
+    names = dict.fromkeys(
+        name for findings in found.studies for each in findings.about("hyperparameter") for name in each.subjects
+    )
+    rows += [(name, [_cell(_about(findings, name)) for findings in found.studies]) for name in names]
+    for topic in _CIRCUMSTANCES:
+        rows.append((topic, [_cell(next(iter(findings.about(topic)), None)) for findings in found.studies]))
+    rows.append(("law", [_law_cell(next(iter(findings.about("law")), None)) for findings in found.studies]))
+    return rows
+
+
+def _range_text(findings: StudyFindings) -> str:
+    if findings.low_bytes is None or findings.high_bytes is None:
+        return "unknown"
+    return f"{format_bytes(findings.low_bytes)} to {format_bytes(findings.high_bytes)}"
+
+
+def _about(findings: StudyFindings, name: str) -> StudyFinding | None:
+    return next((each for each in findings.about("hyperparameter") if name in each.subjects), None)
+
+
+def _cell(finding: StudyFinding | None) -> str:
+    """The verdict, and the interval where there is one."""
+    if finding is None:
+        return "did not vary"
+    word = {"ruled out": "does not matter", "note": "acts with others"}.get(finding.verdict, finding.verdict)
+    effect = finding.effect
+    if effect is None or effect.low is None or effect.high is None:
+        return word
+    if effect.unit == "ratio":
+        return f"{word}: {effect.low:.2f} to {effect.high:.2f} bytes per byte"
+    return f"{word}: {_signed(effect.low)} to {_signed(effect.high)}"
+
+
+def _signed(num_bytes: float) -> str:
+    return ("-" if num_bytes < 0 else "+") + format_bytes(abs(num_bytes))
+
+
+def _law_cell(finding: StudyFinding | None) -> str:
+    if finding is None or finding.verdict != "found":
+        return "none shows"
+    return finding.sentence.partition(": ")[2]

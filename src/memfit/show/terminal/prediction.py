@@ -23,11 +23,12 @@ def prediction_text(prediction: Prediction, *, width: int = 80, color: bool = Fa
         file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
         color_system="standard" if color else None, legacy_windows=False,
     )  # fmt: skip
-    _print_prediction(prediction, console)
+    print_prediction(prediction, console)
     return stream.getvalue()
 
 
-def _print_prediction(prediction: Prediction, console: Console) -> None:
+def print_prediction(prediction: Prediction, console: Console) -> None:
+    """The whole of it, on a console that is there already."""
     console.print(_title(prediction))
     console.print(_levels(prediction))
     peak = prediction.at_peak

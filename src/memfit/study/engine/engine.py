@@ -15,6 +15,7 @@ tell it as cancelled.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.records.study import Assessment, Proposal, StudySettings, TrialRecord
 from memfit.study.assessors.median_stop import GO_ON
+from memfit.study.engine.advisor import CustomAdvisor
 from memfit.study.engine.history import History
 from memfit.study.engine.registry import make_assessor, make_tuner, tool_notes
 from memfit.study.tuners.base import NoMore, Wait
@@ -47,7 +49,7 @@ class SearchEngine:
     def __init__(self, settings: StudySettings) -> None:
         self.settings = settings
         self.tuner = make_tuner(settings)
-        self.assessor = make_assessor(settings)
+        self.assessor = make_assessor(settings) or (self.tuner if isinstance(self.tuner, CustomAdvisor) else None)
         self.history = History(settings)
         self.notes = (*settings.notes, *tool_notes(settings))
         self.why_finished = ""
@@ -63,6 +65,10 @@ class SearchEngine:
         """Take in what was stored, running trials included."""
         for trial in trials:
             self.history.add(trial)
+
+    def extend(self, settings: StudySettings) -> None:
+        """Go on with as many trials as these settings say; what was used up may be so no more."""
+        self.settings, self.why_finished = settings, ""
 
     def ask(self) -> Proposal | None:
         """The next point to try; None when there is none now, or, if `is_finished`, never again."""
@@ -89,9 +95,14 @@ class SearchEngine:
             raise UsageError("a trial was reported that has not ended", found=f"number {trial.number}")
         if trial.end_order is None:
             before = known.trial.end_order
-            trial = msgspec.structs.replace(trial, end_order=self._num_ended() if before is None else before)
+            order = self.history.next_end_order if before is None else before
+            trial = msgspec.structs.replace(trial, end_order=order)
         self.history.add(trial)
         return trial
+
+    def take_ends(self) -> list[tuple[str, str]]:
+        """Ids of running trials that the user's advisor wants ended, whichever trial made it want so, and why."""
+        return self.tuner.take_ends() if isinstance(self.tuner, CustomAdvisor) else []
 
     def assess(self, trial: TrialRecord) -> Assessment:
         """Whether a running trial goes on, by its intermediate results so far."""
@@ -99,18 +110,17 @@ class SearchEngine:
             return GO_ON
         return self.assessor.assess(self.history, trial)
 
-    def _num_ended(self) -> int:
-        orders = [lesson.trial.end_order for lesson in self.history if lesson.trial.end_order is not None]
-        return max(orders, default=-1) + 1
-
     def _spent(self) -> str:
         """Whether the number of trials, or of points that cannot fit, is used up."""
         most = self.settings.max_trials
         if most is not None and self.history.num_started >= most:
             return f"{most} trials were started, as many as were asked for"
-        last = sorted(self.history.lessons)[-MOST_REJECTIONS_PER_TRIAL:]
-        if len(last) == MOST_REJECTIONS_PER_TRIAL and all(
-            self.history.lessons[number].trial.kind == "rejected by prediction" for number in last
-        ):
-            return f"the last {len(last)} points cannot fit by prediction: raise the memory limit or shrink the space"
+        if self._num_last_rejected() == MOST_REJECTIONS_PER_TRIAL:
+            what = f"the last {MOST_REJECTIONS_PER_TRIAL} points cannot fit by prediction"
+            return f"{what}: raise the memory limit or shrink the space"
         return ""
+
+    def _num_last_rejected(self) -> int:
+        """How many of the latest points in a row were rejected by prediction, up to the most that are allowed."""
+        latest = islice(reversed(self.history.lessons.values()), MOST_REJECTIONS_PER_TRIAL)
+        return sum(1 for _ in takewhile(lambda lesson: lesson.trial.kind == "rejected by prediction", latest))

@@ -91,36 +91,54 @@ def _violation(trial: TrialRecord, settings: StudySettings) -> float | None:
 
 @dataclass(slots=True)
 class History:
-    """All trials of a study by their numbers, and what they taught."""
+    """All trials of a study by their numbers, and what they taught; counts are kept, not made by a walk over all."""
 
     settings: StudySettings
     lessons: dict[int, Lesson] = field(default_factory=dict)
+    """In the order of their numbers."""
     tried: set[str] = field(default_factory=set)
     """The fingerprints of all parameter sets ever proposed."""
+    num_running: int = 0
+    num_started: int = 0
+    """Trials that ran or run; a point rejected by prediction does not count."""
+    num_ended_runs: int = 0
+    """Trials that ran and have ended."""
+    timed_seconds: float = 0.0
+    num_timed: int = 0
+    """How long the trials took together whose duration is known, and how many they are."""
+    next_number: int = 0
+    next_end_order: int = 0
 
     def add(self, trial: TrialRecord) -> None:
         """Take in a proposal that runs, or the end of one."""
-        self.lessons[trial.number] = lesson_of(trial, self.settings)
+        before = self.lessons.get(trial.number)
+        if before is not None:
+            self._count(before, -1)
+        lesson = lesson_of(trial, self.settings)
+        self.lessons[trial.number] = lesson
+        if trial.number < self.next_number - 1 and before is None:
+            self.lessons = dict(sorted(self.lessons.items()))
+        self._count(lesson, 1)
+        self.next_number = max(self.next_number, trial.number + 1)
+        if trial.end_order is not None:
+            self.next_end_order = max(self.next_end_order, trial.end_order + 1)
         self.tried.add(fingerprint(trial.parameters))
 
+    def _count(self, lesson: Lesson, sign: int) -> None:
+        trial = lesson.trial
+        self.num_running += sign * lesson.is_running
+        self.num_started += sign * trial.was_run
+        if trial.is_finished and trial.was_run:
+            self.num_ended_runs += sign
+            if trial.duration.value is not None:
+                self.timed_seconds += sign * trial.duration.value
+                self.num_timed += sign
+
     def __iter__(self) -> Iterator[Lesson]:
-        return iter(sorted(self.lessons.values(), key=lambda lesson: lesson.number))
+        return iter(self.lessons.values())
 
     def __len__(self) -> int:
         return len(self.lessons)
-
-    @property
-    def num_running(self) -> int:
-        return sum(lesson.is_running for lesson in self.lessons.values())
-
-    @property
-    def num_started(self) -> int:
-        """Trials that ran or run; a point rejected by prediction does not count."""
-        return sum(lesson.trial.was_run for lesson in self.lessons.values())
-
-    @property
-    def next_number(self) -> int:
-        return max(self.lessons, default=-1) + 1
 
     def finished_in_order(self) -> list[Lesson]:
         """The trials that ended, in the order they were reported."""

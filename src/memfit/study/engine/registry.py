@@ -13,7 +13,8 @@ from memfit.errors import MissingExtra, UsageError
 from memfit.records.study import Direction, Opaque, StudySettings, Tool
 from memfit.study.assessors.curve_fit import CurveAssessor, CurveSettings
 from memfit.study.assessors.median_stop import Assessor, MedianAssessor
-from memfit.study.engine.user_classes import CustomAssessor, CustomTuner
+from memfit.study.engine.advisor import CustomAdvisor, is_advisor
+from memfit.study.engine.user_classes import CustomAssessor, CustomTuner, make_custom
 from memfit.study.space.space import walk_all
 from memfit.study.tuners.base import Tuner, take_argument
 from memfit.study.tuners.batch import BatchTuner
@@ -186,13 +187,20 @@ def make_tuner(settings: StudySettings) -> Tuner:
     """The tuner of a study; wrong names and arguments are found here, before anything runs."""
     tool = settings.tuner
     if tool.class_name:
-        return CustomTuner(tool, settings.space, settings.goal.metric)
+        return _custom_tuner(tool, settings)
     name = tuner_name(tool.name)
     check_arguments(tool)
     unknown = [path for path, parameter in walk_all(settings.space) if isinstance(parameter, Opaque)]
     if unknown:
         raise UsageError(f"{name} does not know the type of {unknown[0]}", hint="only a custom tuner can draw it")
     return TUNERS[name].make(settings)
+
+
+def _custom_tuner(tool: Tool, settings: StudySettings) -> Tuner:
+    """A tuner or an advisor of the user's own."""
+    made = make_custom(tool)
+    kind = CustomAdvisor if is_advisor(made) else CustomTuner
+    return kind(made, settings.space, settings.goal.metric)
 
 
 def make_assessor(settings: StudySettings) -> Assessor | None:

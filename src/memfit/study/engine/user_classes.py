@@ -7,12 +7,15 @@ its history is replayed: the same questions and results in the same order, with 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from memfit.errors import UsageError
 from memfit.records.study import Assessment, Intermediate, Proposal, SearchSpace, Tool, TrialRecord
@@ -33,15 +36,27 @@ def make_custom(tool: Tool) -> Any:
     if tool.code_folder not in ("", *sys.path[:1]):
         sys.path.insert(0, tool.code_folder)
     _forget_another(module_name, tool.code_folder)
+    with _without_server():
+        try:
+            made = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise UsageError(f"{tool.class_name} cannot be imported", found=str(error), hint=hint) from error
+        try:
+            return made(**tool.arguments)
+        except Exception as error:
+            found, hint = f"{type(error).__name__}: {error}", "see classArgs"
+            raise UsageError(f"{tool.class_name} does not take its arguments", found=found, hint=hint) from error
+
+
+@contextlib.contextmanager
+def _without_server() -> Iterator[None]:
+    """An advisor of the installed NNI 3.0 connects to its server when it is made, unless the address is this one."""
+    name, address = "NNI_TUNER_COMMAND_CHANNEL", "ws://_unittest_memfit"
+    os.environ[name] = address
     try:
-        made = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise UsageError(f"{tool.class_name} cannot be imported", found=str(error), hint=hint) from error
-    try:
-        return made(**tool.arguments)
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{tool.class_name} does not take its arguments", found=found, hint="see classArgs") from error
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def _forget_another(module_name: str, folder: str) -> None:
@@ -63,11 +78,24 @@ def as_reported(value: float | None, others: dict[str, Any], metric: str) -> Any
     return {metric: value, **others} if others else value
 
 
+class NniTuner(Protocol):
+    """What a tuner class written for NNI has."""
+
+    def update_search_space(self, search_space: dict[str, object]) -> None: ...
+    def generate_multiple_parameters(
+        self, parameter_id_list: list[int], **kwargs: object
+    ) -> list[dict[str, object]]: ...
+    def receive_trial_result(
+        self, parameter_id: int, parameters: dict[str, object], value: object, **kwargs: object
+    ) -> None: ...
+    def trial_end(self, parameter_id: int, success: bool, **kwargs: object) -> None: ...
+
+
 class CustomTuner:
     """A tuner class behind memfit's seam."""
 
-    def __init__(self, tool: Tool, space: SearchSpace, metric: str) -> None:
-        self.tuner = make_custom(tool)
+    def __init__(self, tuner: NniTuner, space: SearchSpace, metric: str) -> None:
+        self.tuner = tuner
         self.metric = metric
         self.tuner.update_search_space(write_space(space))
         self._asked: set[int] = set()
@@ -118,7 +146,9 @@ class CustomTuner:
             )
         # A class that knows of memory may say so by having this method; NNI's own interface has no word for it.
         if lesson.is_infeasible and hasattr(self.tuner, "receive_infeasible"):
-            self.tuner.receive_infeasible(trial.number, trial.parameters, lesson.violation)
+            self.tuner.receive_infeasible(  # pyright: ignore[reportAttributeAccessIssue]
+                trial.number, trial.parameters, lesson.violation
+            )
         self.tuner.trial_end(trial.number, trial.kind == "done", trial_job_id=trial.trial_id)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
-from memfit.errors import MissingExtra
+from memfit.errors import MemfitError, MissingExtra
 from memfit.regular_file import describe_error, read_regular
 from memfit.study.space.complaint import FieldPlace
 
@@ -90,3 +91,10 @@ def _parse_yaml(text: str, place: FieldPlace) -> object:
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).split("\n")[0]
         place.refuse("this is neither JSON nor YAML", saw=f"a mistake{where}: {problem}")
+
+
+if __name__ == "__main__":  # for programs that have no YAML of their own: prints the file as JSON
+    try:
+        print(json.dumps(read_text_file(Path(sys.argv[1]))))
+    except MemfitError as error:
+        sys.exit(str(error))

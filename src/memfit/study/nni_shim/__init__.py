@@ -1,6 +1,7 @@
 """The `nni` package that a trial written for NNI imports, put first on its path, for Python 3.7 and later.
 
     nni/        stands in for NNI itself: standard library only, a few milliseconds
+    bin/        nnictl, the command line of NNI
     channel/    for trials that need the installed NNI (its compression or architecture search beside the trial calls):
                 NNI's own hook NNI_TRIAL_COMMAND_CHANNEL=import://memfit_nni_channel.Channel
 

@@ -4,7 +4,7 @@
 
 Stricter than NNI where NNI would quietly sample something else: an unknown type is refused, and so are an empty choice,
 ends in the wrong order, and a logarithm of nothing. As lenient where files in use are: ends that are equal, options of
-any JSON kind, randint between fractions.
+any JSON kind, randint between fractions. A custom tuner gets the space as it is written, whatever that is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import difflib
 import math
 from typing import Any
 
+from memfit.errors import UsageError
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, Parameter, SearchSpace, Span
 from memfit.study.space.complaint import FieldPlace, expect, expect_number
 
@@ -23,8 +24,10 @@ NAS_TYPES = ("layer_choice", "input_choice", "mutable_type", "mutable_layer")
 
 
 def read_space(written: Any, place: FieldPlace, *, allow_unknown: bool = False) -> SearchSpace:
-    """Read a whole space; unknown types are kept as they are for a custom tuner, refused otherwise."""
+    """Read a whole space; a custom tuner may know types, and whole spaces, that are refused otherwise."""
     expect(written, dict, "a search space: names, each with _type and _value", place)
+    if allow_unknown:
+        return SearchSpace(parameters=_read_parameters(written, place, True), written=written)
     if not written:
         place.refuse("the search space is empty", hint='{"lr": {"_type": "uniform", "_value": [0.001, 0.1]}}')
     return SearchSpace(parameters=_read_parameters(written, place, allow_unknown))
@@ -38,15 +41,22 @@ def _read_parameters(written: dict[str, Any], place: FieldPlace, allow_unknown: 
     )
 
 
-def _read_parameter(name: str, spec: Any, place: FieldPlace, allow_unknown: bool) -> Parameter:
+def _read_parameter(name: str, spec: object, place: FieldPlace, allow_unknown: bool) -> Parameter:
+    if not allow_unknown:
+        return _read_known(name, spec, place, False)
+    try:
+        return _read_known(name, spec, place, True)
+    except UsageError:
+        return Opaque(name=name, written=spec)
+
+
+def _read_known(name: str, spec: Any, place: FieldPlace, allow_unknown: bool) -> Parameter:
     expect(spec, dict, "an object with _type and _value", place)
     for key in ("_type", "_value"):
         if key not in spec:
             place.refuse(f"expected {key}", found=spec, hint='{"_type": "choice", "_value": [1, 2, 3]}')
     kind, values = spec["_type"], spec["_value"]
     if kind not in TYPES:
-        if allow_unknown:
-            return Opaque(name=name, written=spec)
         _refuse_type(kind, place.at("_type"))
     expect(values, list, "a list", place.at("_value"))
     if kind == "choice":
@@ -110,8 +120,8 @@ def _read_randint(name: str, numbers: list[float], place: FieldPlace) -> Paramet
 
 
 def write_space(space: SearchSpace) -> dict[str, Any]:
-    """The space as NNI would write it."""
-    return _write_parameters(space.parameters)
+    """The space as its file writes it, or as NNI would write it."""
+    return space.written if space.written is not None else _write_parameters(space.parameters)
 
 
 def _write_parameters(parameters: tuple[Parameter, ...]) -> dict[str, object]:

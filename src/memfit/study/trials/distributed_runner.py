@@ -4,6 +4,9 @@ A trial asks for its predicted peak as the resource `memory` and for its GPUs as
 workers offer them (`dask worker --resources "memory=16e9,GPU=1"`), so that the scheduler packs by bytes. A worker
 that is lost loses nothing: the scheduler gives the same order to another one. The limit that a nanny puts on its
 worker's memory has to be off (`--memory-limit 0`): it would end trials by a rule of its own.
+
+Each trial is published with the scheduler while it runs, so that it belongs to no session: when the coordinator is
+killed the trial goes on, and the next session takes it up, or the result that waits for it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from memfit.errors import UsageError
 from memfit.records.study import LiveTrial, StudySettings, TrialOutcome
 from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
 from memfit.study.trials.order import TrialOrder
+from memfit.study.trials.process import INTERRUPTED
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News
 from memfit.version import VERSION
@@ -44,6 +48,9 @@ class DaskRunner:
         self._futures: dict[int, Future] = {}
         self._queue: queue.Queue[News] = queue.Queue()
         self._noted: set[str] = set()
+        self._published: set[str] | None = None
+        """What earlier sessions left with the scheduler; None before it was asked."""
+        self._is_listening = False
         self._begun: dict[int, list[str]] = {}
         self._endings: dict[int, TrialEnd] = {}
         self._check_workers()
@@ -51,23 +58,37 @@ class DaskRunner:
     def has_room(self, order: TrialOrder | None = None) -> bool:
         return len(self.orders) < self.settings.concurrency
 
+    def widen(self, concurrency: int) -> None:
+        self.settings = msgspec.structs.replace(self.settings, concurrency=concurrency)
+
     def start(self, order: TrialOrder) -> None:
-        if not self.orders:
-            self.client.subscribe_topic(topic(order.study_id), self._heard)
         future = self.client.submit(
             run_on_worker,
             msgspec.json.encode(order),
-            key=f"memfit-{order.study_id}-{order.number}-{order.attempt}",
+            key=task_key(order),
             pure=False,
             retries=0,
             resources=self._wishes(order) or None,
         )
-        self.orders[order.number], self._futures[order.number] = order, future
-        future.add_done_callback(lambda done, number=order.number: self._queue.put(self._answer(number, done)))
+        self.client.publish_dataset(future, name=task_key(order), override=True)
+        self._follow(order, future)
 
     def adopt(self, order: TrialOrder) -> bool:
-        """A cluster forgets the trials of a session that is gone: they are run again."""
-        return False
+        """Take up a trial that an earlier session gave to this scheduler; another scheduler does not know it."""
+        if self._published is None:
+            self._published = set(self.client.list_datasets())  # pyright: ignore[reportArgumentType]
+        if task_key(order) not in self._published:
+            return False
+        future: Any = self.client.get_dataset(task_key(order))
+        self._follow(order, future)
+        return True
+
+    def _follow(self, order: TrialOrder, future: Future) -> None:
+        if not self._is_listening:
+            self.client.subscribe_topic(topic(order.study_id), self._heard)
+            self._is_listening = True
+        self.orders[order.number], self._futures[order.number] = order, future
+        future.add_done_callback(lambda done, number=order.number: self._queue.put(self._answer(number, done)))
 
     def wait(self, timeout_seconds: float) -> list[News]:
         news = []
@@ -79,9 +100,14 @@ class DaskRunner:
             pass
         for each in news:
             if each.record is not None or each.is_lost:
-                self.orders.pop(each.number, None)
-                self._futures.pop(each.number, None)
+                self._forget(each.number)
         return news
+
+    def _forget(self, number: int) -> None:
+        """Let the scheduler drop the trial, whose result is home."""
+        order, _ = self.orders.pop(number, None), self._futures.pop(number, None)
+        if order is not None:
+            self.client.unpublish_dataset(task_key(order))
 
     def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None:
         order = self.orders.get(number)
@@ -89,15 +115,16 @@ class DaskRunner:
             return
         self._endings[number] = ending
         Event(ending_name(order.study_id, number, order.attempt), client=self.client).set()
-        if ending.kind == "cancelled":
-            self._futures[number].cancel()
+        if ending == INTERRUPTED:
+            self._futures[number].cancel(force=True)
 
     def live(self) -> list[LiveTrial]:
         return [LiveTrial(number=number) for number in self.orders]
 
     def close(self) -> None:
         for number in list(self.orders):
-            self.end(number, TrialEnd(kind="cancelled", reason="the study was ended"))
+            self.end(number, INTERRUPTED)
+            self._forget(number)
         self.client.close()
 
     # ---- what a trial needs, and what workers offer ------------------------------------------------------------------
@@ -178,8 +205,8 @@ class DaskRunner:
             return News(number=order.number, is_lost=True)
         begun, ending = len(self._begun.get(order.number, ())), self._endings.get(order.number)
         outcome = record.outcome
-        if ending is not None and outcome.kind == ending.kind:
-            outcome = msgspec.structs.replace(outcome, message=ending.reason)
+        if ending is not None and outcome.kind == "stopped early":  # as the worker calls whatever home asks for
+            outcome = msgspec.structs.replace(outcome, kind=ending.kind, message=ending.reason)
         record = msgspec.structs.replace(
             record,
             outcome=outcome,
@@ -189,6 +216,11 @@ class DaskRunner:
             notes=(*record.notes, *_loss_note(begun)),
         )
         return News(number=order.number, record=record, worker=answer.worker)
+
+
+def task_key(order: TrialOrder) -> str:
+    """The name of one attempt at a trial with the scheduler."""
+    return f"memfit-{order.study_id}-{order.number}-{order.attempt}"
 
 
 def _loss_note(num_begun: int) -> tuple[str, ...]:

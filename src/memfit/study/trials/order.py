@@ -41,6 +41,8 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: bool = False
     live: bool = False
     predicted_peak: Figure | None = None
+    environment: dict[str, str] = {}
+    """Variables that the trial gets besides those of the process that runs it."""
     run_folder: str = ""
     """As the record names it: relative to the study's folder."""
     worker: str = ""

@@ -123,7 +123,7 @@ class TrialProcess:
         """What the trial's environment has that ours has not: NNI's variables, the marks of measure, the profiler."""
         order = self.order
         wanted = trial_environment(
-            os.environ,
+            {**os.environ, **order.environment},
             folder=self.folder,
             code_folder=Path(order.code_folder),
             study_id=order.study_id,
@@ -247,7 +247,7 @@ class TrialProcess:
             last_words=_last_words(self.folder),
             notes=self._notes(left),
         )
-        return None if record.kind == INTERRUPTED.kind else record
+        return None if record.kind == INTERRUPTED.kind and self.ending == INTERRUPTED else record
 
     def _read_run(self) -> RunRecord | None:
         """The run record, when it holds the end of the job."""

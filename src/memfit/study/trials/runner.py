@@ -39,6 +39,10 @@ class Runner(Protocol):
     """Runs trials somewhere."""
 
     def has_room(self, order: TrialOrder | None = None) -> bool: ...
+    def widen(self, concurrency: int) -> None:
+        """Run so many trials at a time from now on."""
+        ...
+
     def start(self, order: TrialOrder) -> None: ...
     def adopt(self, order: TrialOrder) -> bool:
         """Take up a trial of an earlier session; False when it has to be run again."""
@@ -68,6 +72,9 @@ class LocalRunner:
 
     def has_room(self, order: TrialOrder | None = None) -> bool:
         return len(self.trials) < self.concurrency
+
+    def widen(self, concurrency: int) -> None:
+        self.concurrency = concurrency
 
     def start(self, order: TrialOrder) -> None:
         trial = TrialProcess(order)

@@ -1,15 +1,17 @@
 """Sentences on the effect of a hyperparameter, alone and together with another.
 
-Three verdicts: found (within the error rate), ruled out (the whole 95 % interval is too small to matter), cannot tell.
+Verdicts: found (p within the error rate, and then the interval is without zero), ruled out (the whole interval is too
+small to matter), note (it acts through the law or together with another), cannot tell.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from memfit.explain.study.effects import Effect, Effects, JointEffect
-from memfit.explain.study.order import Circumstance
+from memfit.explain.study.effects import EffectShares, found_pairs, pair_key, shares_of
+from memfit.explain.study.factors import Factor
+from memfit.explain.study.inference import Estimate
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import (
+    METHOD,
     Interval,
     change_figure,
     interval_text,
@@ -20,104 +22,173 @@ from memfit.explain.study.sentences.words import (
     signed_bytes,
     value_text,
 )
-from memfit.explain.study.table import Table
 from memfit.records.study_findings import FindingVerdict, StudyFinding
+from memfit.units import format_bytes
 
-MATTERS = 0.02
-"""An effect below this share of a typical trial's memory does not matter."""
 SEEMS = 0.15
 """A hyperparameter that explains this share by itself looks as if it mattered."""
 
 
-def no_effects_finding(names: tuple[str, ...], reason: str) -> StudyFinding:
-    """Too few trials for any effect."""
-    sentence = f"what {listed(names)} do cannot be concluded: {reason}" if names else "no hyperparameter varied"
+def effect_findings(report: StudyReport) -> list[StudyFinding]:
+    """What every hyperparameter does; or why that is unknown."""
+    plan = report.plan
+    if not plan.questions and not plan.together:
+        return [_no_effects(report)]
+    mixed = [_mixed(name, partners) for name, partners in plan.together.items()]
+    if not plan.questions:
+        return [*mixed, _no_effects(report)] if plan.reason else mixed
+    return [*(_effect_finding(report, factor) for factor in plan.factors), *mixed]
+
+
+def _no_effects(report: StudyReport) -> StudyFinding:
+    names = tuple(options[0].name for options in report.design.point_encodings)
+    names = tuple(name for name in names if name not in report.plan.together)
+    sentence = "no hyperparameter varied"
+    if names:
+        sentence = (
+            f"what {listed(names)} {'does' if len(names) == 1 else 'do'} cannot be concluded: {report.plan.reason}"
+        )
     return StudyFinding(topic="hyperparameter", subjects=names, verdict="cannot tell", sentence=sentence)
 
 
-def effect_finding(table: Table, effect: Effect, found: list[Circumstance], error_rate: float) -> StudyFinding:
+def _mixed(name: str, partners: tuple[str, ...]) -> StudyFinding:
+    whom = listed(partners) if partners else "what moved memory besides hyperparameters"
+    sentence = f"{name}: cannot be separated from {whom}, which moved together with it"
+    return StudyFinding(topic="hyperparameter", subjects=(name,), verdict="cannot tell", sentence=sentence)
+
+
+def _effect_finding(report: StudyReport, factor: Factor) -> StudyFinding:
     """What one hyperparameter does, the others held fixed."""
-    name = effect.factor.name
-    if effect.together_with:
-        sentence = f"{name}: cannot be separated from {listed(effect.together_with)}, which moved together with it"
-        return StudyFinding(topic="hyperparameter", subjects=(name,), verdict="cannot tell", sentence=sentence)
-    verdict = _verdict(effect, float(np.median(table.memory_bytes)), error_rate)
-    strongest = max(range(len(effect.change_bytes)), key=lambda i: abs(effect.change_bytes[i][0]))
-    change = effect.change_bytes[strongest]
-    shares = f"{share_text(effect.share)} by itself, {share_text(effect.share_beyond)} beyond the rest"
-    evidence = [f"{p_text(effect.p)}; explains {shares}"]
-    evidence += (_trend(effect) if verdict == "found" else []) + _explained_away(effect, found)
-    if is_sizeless(name) and verdict == "found":
-        evidence.append(f"{name} changes the size of no tensor: look for what else moved with it")
+    found = report.of(factor)
+    verdict = _verdict(report, factor, found)
+    shares = shares_of(factor, report.plan, report.design, report.covariates, report.table.memory_bytes)
+    chance = "" if found.is_behind_a_step else f"{p_text(found.p)}; "
+    explains = f"explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
+    evidence = [chance + explains]
+    evidence += (_trend(found, shares) if verdict == "found" else []) + _explained_away(report, shares)
+    if verdict == "found":
+        evidence += _remarks(report, factor, found)
     return StudyFinding(
         topic="hyperparameter",
-        subjects=(name,),
+        subjects=(factor.name,),
         verdict=verdict,
-        sentence=_effect_text(effect, strongest, change, verdict),
+        sentence=_sentence(report, factor, found, verdict),
         evidence=tuple(evidence),
-        effect=change_figure(change, f"least squares on {effect.factor.scale} values, HC3"),
-        p=effect.p,
-        share=effect.share,
-        share_beyond=effect.share_beyond,
+        effect=change_figure(found.change, METHOD),
+        p=None if found.is_behind_a_step else found.p,
+        share=shares.alone,
+        share_beyond=shares.beyond,
     )
 
 
-def _verdict(effect: Effect, typical_bytes: float, error_rate: float) -> FindingVerdict:
-    if effect.p <= error_rate:
+def _verdict(report: StudyReport, factor: Factor, found: Estimate) -> FindingVerdict:
+    if found.is_found:
         return "found"
-    largest = max(max(abs(low), abs(high)) for _, low, high in effect.change_bytes)
-    return "ruled out" if largest <= MATTERS * typical_bytes else "cannot tell"
+    if report.partners_of(factor) or report.acts_through_the_law(factor):
+        return "note"
+    return "ruled out" if found.reach <= report.matters_bytes else "cannot tell"
 
 
-def _effect_text(effect: Effect, strongest: int, change: Interval, verdict: FindingVerdict) -> str:
-    factor = effect.factor
-    high = factor.options[strongest] if factor.scale == "choice" else factor.high
-    path = f"from {value_text(factor.low)} to {value_text(high)}"
+def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: FindingVerdict) -> str:
+    path, change, name = _path(factor, found), found.change, factor.name
     if verdict == "found":
-        return f"{factor.name}: {interval_text(change)} {path}, everything else held fixed"
+        return f"{name}: {interval_text(change)} {path}, everything else held fixed"
     if verdict == "ruled out":
-        return f"{factor.name} does not matter: {interval_text(change)} {path}"
+        return f"{name} does not matter: {interval_text(change)} {path}, {_of_all(report)}"
+    if verdict == "note":
+        return f"{name} acts {_through(report, factor)}; by itself {interval_text(change)} {path}"
+    if found.is_behind_a_step:
+        return _behind_a_step(name, path, change)
+    return _cannot_tell(report, name, path, change)
+
+
+def _path(factor: Factor, found: Estimate) -> str:
+    high = factor.options[found.strongest] if factor.scale == "choice" else factor.high
+    return f"from {value_text(factor.low)} to {value_text(high)}"
+
+
+def _of_all(report: StudyReport) -> str:
+    return f"below a tenth of the {format_bytes(report.differ_bytes)} by which trials differ"
+
+
+def _through(report: StudyReport, factor: Factor) -> str:
+    partners = report.partners_of(factor)
+    others = [name for name in partners if name != factor.name]
+    if others:
+        return f"together with {listed(others)}"
+    return "along a curve" if partners else "through the law"
+
+
+def _behind_a_step(name: str, path: str, change: Interval) -> str:
     ends = f"{signed_bytes(change[1])} to {signed_bytes(change[2])}"
-    return f"{factor.name}: no effect stands out from chance; {path} it could be anything from {ends}"
+    return (
+        f"{name} changed along with time: beside a step in the order of recording that fits as well as none, {path} it "
+        f"could be anything from {ends}"
+    )
 
 
-def _trend(effect: Effect) -> list[str]:
-    rho = effect.rank_correlation
-    if rho is None:
+def _cannot_tell(report: StudyReport, name: str, path: str, change: Interval) -> str:
+    _, low, high = change
+    ends = f"{signed_bytes(low)} to {signed_bytes(high)}"
+    if low <= 0 <= high:
+        return f"{name}: no effect stands out from chance; {path} it could be anything from {ends}"
+    return (
+        f"{name}: perhaps {ends} {path}; as {report.num_questions} things were looked at, one that stands out as much "
+        "comes up by chance"
+    )
+
+
+def _trend(found: Estimate, shares: EffectShares) -> list[str]:
+    """The order of values, where it goes the way of the effect."""
+    rho = shares.rank_correlation
+    if rho is None or abs(rho) < 0.5 or (rho > 0) != (found.change[0] > 0):
         return []
-    word = "rises" if rho > 0 else "falls"
-    return [f"memory {word} with it in order: rank correlation {rho:+.2f}"] if abs(rho) >= 0.5 else []
+    return [f"memory {'rises' if rho > 0 else 'falls'} with it in order: rank correlation {rho:+.2f}"]
 
 
-def _explained_away(effect: Effect, found: list[Circumstance]) -> list[str]:
+def _remarks(report: StudyReport, factor: Factor, found: Estimate) -> list[str]:
+    remarks = []
+    if found.reach <= report.matters_bytes:
+        remarks.append(f"small: {_of_all(report)}")
+    if is_sizeless(factor.name):
+        remarks.append(f"{factor.name} changes the size of no tensor: look for what else moved with it")
+    return remarks
+
+
+def _explained_away(report: StudyReport, shares: EffectShares) -> list[str]:
     """An effect that only seems to be there while something else is not accounted for."""
-    if not found or effect.share < SEEMS or effect.share_beside > effect.share / 4:
+    if not report.found or shares.alone < SEEMS or shares.beside > shares.alone / 4:
         return []
-    what = listed(["the order of recording" if each.kind in ("step", "drift") else each.kind for each in found])
-    left = share_text(effect.share_beside)
-    return [f"by itself it seems to explain {share_text(effect.share)}; once {what} is accounted for, {left} is left"]
+    kinds = ["the order of recording" if each.kind in ("step", "drift") else each.kind for each in report.found]
+    left = share_text(shares.beside)
+    seems = f"by itself it seems to explain {share_text(shares.alone)}"
+    return [f"{seems}; once {listed(kinds)} is accounted for, {left} is left"]
 
 
-def joint_findings(effects: Effects, error_rate: float) -> list[StudyFinding]:
+def joint_findings(report: StudyReport) -> list[StudyFinding]:
     """Pairs that act together, and effects that bend."""
-    return [_joint_finding(joint) for joint in sorted(effects.joint, key=lambda j: j.p) if joint.p <= error_rate]
+    return [_joint_finding(report, *pair) for pair in found_pairs(report.plan, report.answers)]
 
 
-def _joint_finding(joint: JointEffect) -> StudyFinding:
-    first, second = joint.names
-    if first == second:
-        sentence = f"{first} does not act along a straight line: {interval_text(joint.change_bytes)} from end to middle"
+def _joint_finding(report: StudyReport, first: Factor, second: Factor) -> StudyFinding:
+    found = report.answers[pair_key(first, second)]
+    change = found.change
+    if first is second:
+        sentence = (
+            f"{first.name} does not act along a straight line: halfway memory lies {interval_text(change)} off the "
+            "line between its ends"
+        )
     else:
         sentence = (
-            f"{first} and {second} act together: from low to high {first} adds "
-            f"{interval_text(joint.change_bytes)} more when {second} is high than when it is low"
+            f"{first.name} and {second.name} act together: from low to high {first.name} adds "
+            f"{interval_text(change)} more when {second.name} is high than when it is low"
         )
     return StudyFinding(
         topic="interaction",
-        subjects=joint.names if first != second else (first,),
+        subjects=(first.name, second.name) if first is not second else (first.name,),
         verdict="found",
         sentence=sentence,
-        evidence=(p_text(joint.p),),
-        effect=change_figure(joint.change_bytes, "least squares, HC3"),
-        p=joint.p,
+        evidence=(p_text(found.p),),
+        effect=change_figure(change, METHOD),
+        p=found.p,
     )

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from memfit.explain.study.order import Circumstance
-from memfit.explain.study.sentences.words import change_figure, interval_text, listed, p_text, share_text, span_text
+from memfit.explain.study.sentences.report import StudyReport
+from memfit.explain.study.sentences.words import (
+    METHOD,
+    Interval,
+    change_figure,
+    interval_text,
+    listed,
+    p_text,
+    share_text,
+    span_text,
+)
 from memfit.explain.study.table import Table
-from memfit.records.study_findings import StudyFinding, Topic
+from memfit.records.figure import Figure
+from memfit.records.study_findings import FindingVerdict, StudyFinding, Topic
 from memfit.units import format_bytes
 
 _TOPICS: dict[str, Topic] = {
@@ -26,49 +38,76 @@ def left_out_notes(table: Table) -> list[str]:
     return notes
 
 
-def circumstance_finding(table: Table, each: Circumstance, p: float, is_found: bool) -> StudyFinding:
+def circumstance_finding(report: StudyReport, each: Circumstance) -> StudyFinding:
     """A step, a drift, other programs or the time of day."""
-    p = min(p, 1.0)
-    texts = {"step": _step_text, "drift": _drift_text, "background": _background_text, "time of day": _hour_text}
-    sentence, evidence = texts[each.kind](table, each, is_found)
-    evidence = [*evidence, f"{p_text(p)}; explains {share_text(each.share)} of the variance by itself"]
+    found, verdict = report.answers[each.key], _verdict(report, each)
+    texts = {"step": _order_text, "drift": _order_text, "background": _background_text, "time of day": _hour_text}
+    sentence, evidence = texts[each.kind](report, each, verdict)
+    evidence = [*evidence, f"{p_text(found.p)}; explains {share_text(each.share)} of the variance by itself"]
     if each.share_beyond is not None:
         evidence.append(f"{share_text(each.share_beyond)} beyond all hyperparameters")
-    has_bytes = each.effect_bytes is not None and each.kind != "background"
+    if each.key in report.taken_out and verdict != "found":
+        evidence.append("to be safe it is taken out of the effects of hyperparameters")
     return StudyFinding(
         topic=_TOPICS[each.kind],
-        verdict="found" if is_found else "cannot tell",
+        verdict=verdict,
         sentence=sentence,
         evidence=tuple(evidence),
-        effect=change_figure(each.effect_bytes, "least squares, HC3") if has_bytes and each.effect_bytes else None,
-        p=p,
+        effect=_effect(found.change, each),
+        p=found.p,
         share=each.share,
         share_beyond=each.share_beyond,
     )
 
 
-def _step_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, list[str]]:
+def _effect(change: Interval, each: Circumstance) -> Figure | None:
+    """In bytes; for other programs, bytes per byte that they held. A wave has no single change."""
+    if each.kind == "time of day":
+        return None
+    figure = change_figure(change, METHOD)
+    return msgspec.structs.replace(figure, unit="ratio") if each.kind == "background" else figure
+
+
+def _verdict(report: StudyReport, each: Circumstance) -> FindingVerdict:
+    if report.is_found(each):
+        return "found"
+    scale = float(np.ptp(report.table.background_bytes)) if each.kind == "background" else 1.0
+    reach = report.answers[each.key].reach * (2.0 if each.kind == "time of day" else scale)  # a wave goes both ways
+    return "ruled out" if reach <= report.matters_bytes and not each.fails else "cannot tell"
+
+
+def _order_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+    if verdict == "found":
+        return _step_text(report, each) if each.kind == "step" else _drift_text(report, each)
+    if each.fails:
+        whom = listed(each.fails)
+        return f"the order of recording cannot be separated from {whom}, which changed along with it", []
+    found = report.answers[each.key]
+    if verdict == "ruled out":
+        return f"the order of recording does not matter: any step or drift is at most {format_bytes(found.reach)}", []
+    sentence = "no step or drift in the order of recording stands out from chance"
+    where = f"a step at trial {report.table.labels[each.place]}" if each.place else "a drift"
+    return sentence, [f"the likeliest, {where}: {interval_text(found.change)}"]
+
+
+def _step_text(report: StudyReport, each: Circumstance) -> tuple[str, list[str]]:
+    table, change = report.table, report.answers[each.key].change
     before = span_text(table.labels, 0, each.place)
     after = span_text(table.labels, each.place, len(table))
     y = table.memory_bytes
-    means = float(y[: each.place].mean()), float(y[each.place :].mean())
-    evidence = [f"means {format_bytes(means[0])} and {format_bytes(means[1])}"]
-    if not is_found:
-        return _no_step_text(each), evidence
-    change = interval_text(each.effect_bytes) if each.effect_bytes else ""
-    sentence = f"{before} and {after} differ by when they were recorded: {change} from one to the other"
+    evidence = []
+    if not each.is_roomy:
+        means = float(y[: each.place].mean()), float(y[each.place :].mean())
+        evidence.append(f"means {format_bytes(means[0])} and {format_bytes(means[1])}")
     if y[: each.place].max() < y[each.place :].min() or y[: each.place].min() > y[each.place :].max():
         evidence.append(f"every one of {after} lies on the other side of every one of {before}")
     if each.survives:
         evidence.append(f"the step stays whichever is taken out: {listed(each.survives)}")
     evidence += _within_blocks(table, each)
-    return sentence, evidence
-
-
-def _no_step_text(each: Circumstance) -> str:
-    if each.fails:
-        return f"the order of recording cannot be separated from {listed(each.fails)}, which changed along with it"
-    return "no step or drift in the order of recording stands out from chance"
+    return (
+        f"{before} and {after} differ by when they were recorded: {interval_text(change)} from one to the other",
+        evidence,
+    )
 
 
 def _within_blocks(table: Table, each: Circumstance) -> list[str]:
@@ -78,28 +117,32 @@ def _within_blocks(table: Table, each: Circumstance) -> list[str]:
     return [f"within the two groups memory spans {format_bytes(spreads[0])} and {format_bytes(spreads[1])}"]
 
 
-def _drift_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, list[str]]:
-    if not is_found:
-        return _no_step_text(each), []
-    change = interval_text(each.effect_bytes) if each.effect_bytes else ""
+def _drift_text(report: StudyReport, each: Circumstance) -> tuple[str, list[str]]:
+    change = interval_text(report.answers[each.key].change)
     return f"memory drifts in the order of recording: {change} from the first trial to the last", []
 
 
-def _background_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, list[str]]:
-    span = format_bytes(float(np.ptp(table.background_bytes)))
-    if each.effect_bytes is None:
-        return "", []
-    middle, low, high = each.effect_bytes
+def _background_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+    middle, low, high = report.answers[each.key].change
+    span_bytes = float(np.ptp(report.table.background_bytes))
+    evidence = [f"other programs' memory spans {format_bytes(span_bytes)}"]
     slope = f"{middle:.2f} bytes per byte that other programs held (95 % interval {low:.2f} to {high:.2f})"
-    evidence = [f"other programs' memory spans {span}"]
-    if is_found:
+    if verdict == "found":
         return f"other programs are in the number: {slope}", evidence
-    return f"other programs show no influence: {slope}", evidence
+    if verdict == "ruled out":
+        return f"other programs do not matter: {slope}", evidence
+    return f"whether other programs are in the number does not stand out from chance: {slope}", evidence
 
 
-def _hour_text(table: Table, each: Circumstance, is_found: bool) -> tuple[str, list[str]]:
-    evidence = [f"trials began between {np.min(table.hours):.1f} h and {np.max(table.hours):.1f} h"]
-    return ("memory follows the time of day" if is_found else "the time of day shows no influence"), evidence
+def _hour_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict) -> tuple[str, list[str]]:
+    hours = report.table.hours
+    evidence = [f"trials began between {np.min(hours):.1f} h and {np.max(hours):.1f} h"]
+    sentences = {
+        "found": "memory follows the time of day",
+        "ruled out": "the time of day does not matter",
+        "cannot tell": "no wave over the day stands out from chance",
+    }
+    return sentences[verdict], evidence
 
 
 def unknown_circumstance(topic: str, reason: str, table: Table) -> StudyFinding:

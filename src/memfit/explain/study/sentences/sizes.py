@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from memfit.explain.study.law import BYTES_PER_ACTIVATION, BYTES_PER_PARAMETER, MEANINGS, Law, own_bytes
-from memfit.explain.study.order import Circumstance
+from memfit.explain.study.law import (
+    BASE,
+    BYTES_PER_ACTIVATION,
+    BYTES_PER_PARAMETER,
+    MEANINGS,
+    TERMS,
+    own_bytes,
+    term_key,
+)
 from memfit.explain.study.pairs import TrialTwins
+from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import Interval, is_sizeless, share_text, signed_bytes, value_text
 from memfit.explain.study.table import Table
 from memfit.records.study_findings import StudyFinding
@@ -16,24 +24,43 @@ MOST_TWINS = 3
 MOST_COMPARED = 500
 
 
-def law_finding(law: Law | str) -> StudyFinding:
-    """bytes = a + b * parameters + c * batch * activations, where it holds."""
+def law_finding(report: StudyReport) -> StudyFinding:
+    """bytes = a + b * parameters + c * batch * activations, where it holds; without terms that may be zero."""
+    law = report.law
     if isinstance(law, str):
         return StudyFinding(topic="law", verdict="cannot tell", sentence=f"no law can be fitted: {law}")
-    terms = [format_bytes(law.base_bytes[0])]
-    within = format_bytes(law.typical_error_bytes)
-    evidence = [f"predicts {share_text(law.predicted)} of the differences on trials left out, within {within}"]
-    for each, what in ((law.per_parameter, "parameter"), (law.per_activation, "activation and example")):
-        if each is not None:
-            terms.append(f"{each[0]:.3g} bytes per {what}")
-            evidence.append(f"per {what} {each[0]:.4g} bytes (95 % interval {each[1]:.4g} to {each[2]:.4g})")
-    if not law.holds:
+    evidence = [f"per {term} {_per(report.answers[term_key(term)].change)}" for term in law.terms]
+    evidence += [f"left out: a term per {term}, {_why(change)}" for term, change in law.left_out]
+    if not law.holds(report.answers):
         sentence = "no law of the form a + b * parameters + c * batch * activations shows in these numbers"
         return StudyFinding(topic="law", verdict="cannot tell", sentence=sentence, evidence=tuple(evidence))
-    if law.per_parameter is not None:
-        evidence += _meaning(law.per_parameter)
+    within = format_bytes(law.typical_error_bytes)
+    evidence.insert(0, f"predicts {share_text(law.predicted)} of the differences on trials left out, within {within}")
+    terms = [f"{report.answers[term_key(term)].change[0]:.3g} bytes per {term}" for term in law.terms]
+    _, low, _ = base = report.answers[BASE].change
+    if low > 0:
+        terms.insert(0, format_bytes(base[0]))
+    else:
+        evidence.append("whether anything is taken whatever the network's size is unknown: the interval holds zero")
+    if TERMS[0] in law.terms:
+        evidence += _meaning(report.answers[term_key(TERMS[0])].change)
     sentence = f"memory follows a law: {' + '.join(terms)}"
-    return StudyFinding(topic="law", verdict="found", sentence=sentence, evidence=tuple(evidence), share=law.predicted)
+    p = min(report.answers[term_key(term)].p for term in law.terms)
+    return StudyFinding(
+        topic="law", verdict="found", sentence=sentence, evidence=tuple(evidence), p=p, share=law.predicted
+    )
+
+
+def _per(change: Interval) -> str:
+    middle, low, high = change
+    return f"{middle:.4g} bytes (95 % interval {low:.4g} to {high:.4g})"
+
+
+def _why(change: Interval) -> str:
+    _, low, high = change
+    if high < 0:
+        return "which would be below zero: the numbers do not follow it"
+    return f"whose interval holds zero ({low:.4g} to {high:.4g} bytes)"
 
 
 def _meaning(per_parameter: Interval) -> list[str]:
@@ -61,32 +88,39 @@ def size_findings(table: Table) -> list[StudyFinding]:
 
 
 def twin_findings(
-    table: Table, twins: list[TrialTwins], found: list[Circumstance], repeats: tuple[float, int] | None
+    report: StudyReport, twins: list[TrialTwins], repeats: tuple[float, int] | None
 ) -> list[StudyFinding]:
     """The pairs that differ in one hyperparameter only."""
-    return [_twin_finding(table, pair, found, repeats) for pair in twins[:MOST_TWINS]]
+    return [_twin_finding(report, pair, repeats) for pair in twins[:MOST_TWINS]]
 
 
-def _twin_finding(
-    table: Table, pair: TrialTwins, found: list[Circumstance], repeats: tuple[float, int] | None
-) -> StudyFinding:
+def _twin_finding(report: StudyReport, pair: TrialTwins, repeats: tuple[float, int] | None) -> StudyFinding:
+    table = report.table
     labels = table.labels[pair.first], table.labels[pair.second]
     values = f"{value_text(pair.values[0])} and {value_text(pair.values[1])}"
     change = signed_bytes(pair.change_bytes)
     sentence = f"trials {labels[0]} and {labels[1]} differ in {pair.name} alone ({values}) and by {change}"
     evidence = []
-    if any(each.kind == "step" and pair.first < each.place <= pair.second for each in found):
+    if any(each.kind == "step" and pair.first < each.place <= pair.second for each in report.found):
         evidence.append(
             "the step in the order of recording lies between them, so the pair says nothing on " + pair.name
         )
     if is_sizeless(pair.name):
         evidence.append(f"{pair.name} changes the size of no tensor")
-    if repeats is not None:
-        scatter = f"{format_bytes(repeats[0])} ({repeats[1]} degrees of freedom)"
-        evidence.append(f"repeats of the same trial scatter by {scatter}")
-    evidence += _others_span(table, pair)
+    evidence += [_scatter_text(report, repeats), *_others_span(table, pair)]
     subjects = (str(labels[0]), str(labels[1]))
     return StudyFinding(topic="pair", subjects=subjects, verdict="note", sentence=sentence, evidence=tuple(evidence))
+
+
+def _scatter_text(report: StudyReport, repeats: tuple[float, int] | None) -> str:
+    """What two trials differ by when nothing differs; unknown where nothing was repeated."""
+    if repeats is not None:
+        return f"repeats of the same trial scatter by {format_bytes(repeats[0])} ({repeats[1]} degrees of freedom)"
+    unknown = "how far repeats of one trial scatter is unknown: none was repeated"
+    scatter = report.scatter_bytes
+    if scatter is None:
+        return unknown
+    return f"{unknown}; around the model of all hyperparameters trials scatter by {format_bytes(scatter[0])}"
 
 
 def _others_span(table: Table, pair: TrialTwins) -> list[str]:

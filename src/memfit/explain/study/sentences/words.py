@@ -10,6 +10,8 @@ SIZELESS = {
 }  # fmt: skip
 """Hyperparameters that change the size of no tensor."""
 
+METHOD = "least squares, HC3, calibrated by simulation on the same design"
+
 Interval = tuple[float, float, float]
 
 

@@ -1,8 +1,10 @@
-"""Process group of one process that acts as rank 0 of N (`torch.distributed`), on fake tensors.
+"""Process group of one process that acts as rank R of N (`torch.distributed`), on fake tensors.
 
 torch's own fake process group (read in torch 2.13, `torch.testing._internal.distributed.fake_pg`): collectives return
-at once and allocate what they would. FSDP2 runs its own code on it, so sharded and gathered parameters appear in the
-trace as they are. DDP's reducer is C++ that reads memory, so a module with its buckets stands in for it.
+at once and allocate what they would. DDP, FSDP2, tensor, context and pipeline parallelism run their own code on it, so
+buckets, shards, gathered parameters and receive buffers appear in the trace as they are. What needs another rank's
+values is answered here: small integers arrive as if all ranks were alike, and the objects of `torch.distributed`
+likewise (`distributed_works.py`, `data_parallel.py`, `pipelining.py`).
 """
 
 from __future__ import annotations
@@ -15,54 +17,16 @@ from unittest.mock import patch
 import torch
 import torch.distributed as distributed
 import torch.multiprocessing
-from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.fake.patches.data_parallel import data_parallel_on_fakes
+from memfit.predict.fake.patches.distributed_works import owning_works
+from memfit.predict.ranks.environment import Ranks, environment_of
+from memfit.predict.ranks.torch_facts import RankFacts
+from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
 from memfit.predict.sandbox.processes import variables_set
 
-ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 1024**2, 1024**2
-
-
-class GhostDistributedDataParallel(nn.Module):
-    """Calls the module, and holds what DDP's reducer holds: flat buckets as large as all gradients."""
-
-    def __init__(
-        self, module: nn.Module, *args: Any, bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False,
-        **kwargs: Any,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.module = module
-        cap = BUCKET_BYTES if bucket_cap_mb is None else int(bucket_cap_mb * 1024**2)
-        # with gradients that are views of the buckets, the gradients themselves are the buckets
-        self._buckets = [] if gradient_as_bucket_view else list(_buckets(module, cap))
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the module."""
-        return self.module(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Nothing is ever synchronised."""
-        yield
-
-
-def _buckets(module: nn.Module, cap: int) -> Iterator[torch.Tensor]:
-    """One flat tensor per bucket, filled from the last parameter on; the first is smaller."""
-    filled: list[nn.Parameter] = []
-    limit = FIRST_BUCKET_BYTES
-    for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
-        filled.append(parameter)
-        if sum(p.nbytes for p in filled) >= limit:
-            yield _flat(filled)
-            filled, limit = [], cap
-    if filled:
-        yield _flat(filled)
-
-
-def _flat(parameters: list[nn.Parameter]) -> torch.Tensor:
-    first = parameters[0]
-    return torch.empty(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+Note = Callable[[str, str], None]
 
 
 @contextlib.contextmanager
@@ -70,9 +34,9 @@ def _shapes_worked_out_unseen() -> Iterator[None]:
     """A sharded tensor works out shapes on fake tensors of full size, which are no memory: keep them out of the log."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-    original = ShardingPropagator._propagate_tensor_meta_non_cached
+    original: Any = ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def unseen(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def unseen(self: ShardingPropagator, *args: object, **kwargs: object) -> object:
         with _disable_current_modes():
             return original(self, *args, **kwargs)
 
@@ -81,37 +45,42 @@ def _shapes_worked_out_unseen() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def pretending_ranks(num_ranks: int, note: Callable[[str, str], None]) -> Iterator[None]:
+def pretending_ranks(ranks: Ranks, note: Note, facts: RankFacts) -> Iterator[None]:
     """Within, `init_process_group` joins a group of N ranks of which only this one exists."""
     if not distributed.is_available():
         yield
         return
 
-    def join(*args: Any, **kwargs: Any) -> None:
+    def join(*args: object, world_size: int | None = None, **kwargs: object) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        size = num_ranks if num_ranks > 1 else max(kwargs.get("world_size", 1) or 1, 1)
-        note("ranks", f"the process group is rank 0 of {size}, without the others (--ranks)")
+        size = ranks.count if ranks.count > 1 else max(world_size or 1, 1)
+        note("ranks", f"the process group is rank {ranks.rank} of {size}, without the others (--ranks)")
         with _disable_current_modes():
-            original("fake", rank=0, world_size=size, store=FakeStore())
+            original("fake", rank=ranks.rank, world_size=size, store=FakeStore())
 
-    def spawn(function: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> None:
-        note("ranks", f"of {nprocs} spawned processes the first was run, in this one")
-        function(0, *args)
+    def spawn(
+        function: Callable[..., None], args: tuple[object, ...] = (), nprocs: int = 1, *rest: object, **kwargs: object
+    ) -> None:
+        index = ranks.rank % max(nprocs, 1)
+        note("ranks", f"of {nprocs} spawned processes number {index} was run, in this one")
+        function(index, *args)
 
     original = distributed.init_process_group
-    sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
-    variables = {**ENVIRONMENT, **sizes} if num_ranks > 1 else {}
     try:
-        with (
-            patch.object(distributed, "init_process_group", join),
-            patch.object(torch.multiprocessing, "spawn", spawn),
-            patch.object(torch.multiprocessing, "start_processes", spawn),
-            patch.object(nn.parallel, "DistributedDataParallel", GhostDistributedDataParallel),
-            patch("torch.nn.parallel.distributed.DistributedDataParallel", GhostDistributedDataParallel),
-            variables_set(variables),
-            _shapes_worked_out_unseen(),
-        ):
+        with contextlib.ExitStack() as stack:
+            for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
+                if hasattr(module, "init_process_group"):
+                    stack.enter_context(patch.object(module, "init_process_group", join))
+            for name in ("spawn", "start_processes"):
+                stack.enter_context(patch.object(torch.multiprocessing, name, spawn))
+            stack.enter_context(variables_set(environment_of(ranks)))
+            stack.enter_context(_shapes_worked_out_unseen())
+            stack.enter_context(owning_works(note, facts))
+            stack.enter_context(data_parallel_on_fakes())
+            if ranks.count > 1:
+                stack.enter_context(pipelining_on_fakes(facts))
+                stack.enter_context(facts.listening())
             yield
     finally:
         if distributed.is_initialized():

@@ -1,4 +1,4 @@
-"""Process group of one process that acts as rank 0 of N (`torch.distributed`), on the phantom GPU.
+"""Process group of one process that acts as rank R of N (`torch.distributed`), on the phantom GPU.
 
 torch's own fake process group (`torch.testing._internal.distributed.fake_pg`, read in torch 2.10 to 2.15): collectives
 are over at once and allocate what they would. FSDP2 and DDP run their own code, DDP with its real reducer and buckets.
@@ -21,22 +21,19 @@ from torch.nn.parallel import distributed as data_parallel
 
 from memfit.predict.phantom.in_child.collectives import carrying_values
 from memfit.predict.phantom.in_child.values import Values
+from memfit.predict.ranks.environment import Ranks, environment_of
+from memfit.predict.ranks.torch_facts import RankFacts
+from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
 from memfit.predict.sandbox.processes import variables_set
 
-ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+ONE_GPU = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+"""The phantom machine has one GPU: each rank is on a node of its own."""
 
 Note = Callable[[str, str], None]
 
 
-def environment_of(num_ranks: int) -> dict[str, str]:
-    """What `torchrun` would have set for the first of N ranks; nothing for a job that runs alone."""
-    if num_ranks == 1:
-        return {}
-    return {**ENVIRONMENT, "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
-
-
 @contextlib.contextmanager
-def one_of_ranks(num_ranks: int, values: Values, note: Note) -> Iterator[None]:
+def one_of_ranks(ranks: Ranks, values: Values, note: Note, facts: RankFacts) -> Iterator[None]:
     """Within, `init_process_group` joins a group of N ranks of which only this one exists."""
     if not distributed.is_available():
         yield
@@ -46,15 +43,16 @@ def one_of_ranks(num_ranks: int, values: Values, note: Note) -> Iterator[None]:
     def join(*args: Any, **kwargs: Any) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        note(
-            "ranks", f"the process group is rank 0 of {num_ranks}, without the others; NCCL's own memory is not counted"
-        )
-        original("fake", rank=0, world_size=num_ranks, store=FakeStore())
+        note("ranks", f"the process group is rank {ranks.rank} of {ranks.count}, without the others (--ranks)")
+        original("fake", rank=ranks.rank, world_size=ranks.count, store=FakeStore())
 
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(variables_set(environment_of(num_ranks)))
-            stack.enter_context(carrying_values(values, note))
+            stack.enter_context(variables_set({**environment_of(ranks), **(ONE_GPU if ranks.count > 1 else {})}))
+            stack.enter_context(carrying_values(values, note, facts))
+            if ranks.count > 1:
+                stack.enter_context(pipelining_on_fakes(facts))
+                stack.enter_context(facts.listening())
             for module in (distributed, distributed.distributed_c10d, torch.distributed.device_mesh):
                 if hasattr(module, "init_process_group"):
                     stack.enter_context(patch.object(module, "init_process_group", join))

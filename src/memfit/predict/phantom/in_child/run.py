@@ -37,6 +37,8 @@ from memfit.predict.phantom.library.load import PREFER_CUDNN_ATTENTION, PhantomL
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import StorageClaim, timeline_of_record
 from memfit.predict.phantom.value_reads import ReadLog
+from memfit.predict.ranks.torch_facts import NeedsRank, RankFacts
+from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 
@@ -61,6 +63,7 @@ class PhantomRun:
         self.weights = SkippedWeights()
         self.reads = ReadLog(dict(request.answers))
         self.values = Values(self.reads, self.watch.where)
+        self.facts = RankFacts(request.mail)
         self.notes: Counter[tuple[str, str, str]] = Counter()
         self.out_of_memory: FailedAllocation | None = None
         self.seconds = 0.0
@@ -115,7 +118,7 @@ class PhantomRun:
 
     def _run(self) -> None:
         self.library.use_kernels_for(torch.cuda.get_arch_list())
-        ranks = one_of_ranks(self.request.options.ranks, self.values, self.note)
+        ranks = one_of_ranks(self.request.options.this_rank, self.values, self.note, self.facts)
         with reporting(self.request.report_folder, self._doing), ranks, compiling(self.values, self.note):
             self._run_alone()
 
@@ -135,7 +138,7 @@ class PhantomRun:
                 self.chooser,
             )
             return
-        training = as_training(build_job(job, "cuda"), job.target)
+        training = as_this_rank(self.request.options, as_training(build_job(job, "cuda"), job.target), job.target)
         step = plain_step(training)
         self._kept = training, step  # else its release would be the record's last events
         for index in range(self.request.num_steps):
@@ -196,6 +199,7 @@ class PhantomRun:
             assumptions=tuple(self._assumptions()),
             survey=self.chooser.found() if self.chooser else None,
             failed=self.out_of_memory if text else None,
+            evidence=self.facts.evidence(),
             traceback=text,
         )
 
@@ -243,6 +247,8 @@ def _with_message(failed: FailedAllocation, message: str) -> FailedAllocation:
 
 def failure_of(error: Exception, run: PhantomRun) -> Failure:
     """Say what a run that did not come to its end means to the user."""
+    if isinstance(error, NeedsRank):
+        return Failure(kind="rank", what=str(error), needs_rank=error.rank)
     if isinstance(error, MemfitError):
         kind = "missing" if isinstance(error, MissingExtra) else "usage"
         return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)

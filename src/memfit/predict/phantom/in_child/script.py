@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.script_ends import NeverStepped, run_as_main
+from memfit.predict.child.script_ends import BY_BACKWARDS, NeverStepped, run_as_main
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.places import tensors_anywhere
@@ -80,8 +80,8 @@ def _note_end(counter: PhantomSteps, num_steps: int, note: Note) -> None:
     """How the run ended, where that is not by the steps of an optimizer."""
     if not counter.num_made:
         raise NeverStepped
-    if counter.by_backwards:
-        note("script", "the script has no optimizer of torch: a step is counted at each backward")
+    if counter.num_steps_by_backwards:
+        note("script", BY_BACKWARDS)
     if counter.num_made < num_steps:
         note("script", f"the script ended by itself after {counter.num_made} of {num_steps} steps")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from memfit.predict.observe.repeating_batches import (
     num_batches,
     repeats,
 )
+from memfit.predict.observe.updates_elsewhere import UpdatesElsewhere
 from memfit.predict.phantom.in_child.watch import RunWatch
 
 OTHERS_MAY_LAG = 8
@@ -48,6 +50,8 @@ class PhantomSteps:
     def __init__(self, watch: RunWatch, num_steps: int, script: str, note: Note) -> None:
         self._watch, self._num_steps, self._script, self._note = watch, num_steps, script, note
         self._built: set[int] = set()
+        self._living: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._elsewhere = UpdatesElsewhere(lambda: list(self._living))
         self._in_library = False
         """Whether the loop stands in a library's file."""
         self._modules_before = set(sys.modules)
@@ -61,12 +65,17 @@ class PhantomSteps:
     @property
     def num_made(self) -> int:
         """Steps so far, without those that were made on the way to an evaluation."""
-        return self._num_when_done or max(self._watch.num_updates.values(), default=0) or self._num_backwards
+        return self._num_when_done or max(self._watch.num_updates.values(), default=0) or self.num_steps_by_backwards
+
+    @property
+    def num_steps_by_backwards(self) -> int:
+        """Steps of a script in which no optimizer made one; 0 in others."""
+        return 0 if self._watch.num_updates else self._num_backwards or self._elsewhere.num_backwards
 
     @property
     def by_backwards(self) -> bool:
-        """Whether backwards are counted, because there is no optimizer."""
-        return not self._built and not self._watch.num_updates
+        """Whether backwards are counted, because there is no optimizer or none that makes a step."""
+        return not self._watch.num_updates and (self._elsewhere.are_likely or not self._built)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -78,6 +87,7 @@ class PhantomSteps:
         def built(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
             counter._built.add(id(self))
+            counter._living.add(self)
 
         def next_batch(self: Any) -> Any:
             counter.end_early(self)
@@ -110,6 +120,9 @@ class PhantomSteps:
 
     def goes_backward(self) -> None:
         """A backward begins; in a script without an optimizer this is where a step ends."""
+        if self._watch.num_updates:
+            return
+        self._elsewhere.goes_backward()
         if not self.by_backwards:
             return
         if self._until is not None:

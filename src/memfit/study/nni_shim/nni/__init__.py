@@ -33,6 +33,9 @@ _LATE = {
     "load": "serializer",
     "trace": "serializer",
 }
+_MODULES = (
+    "assessor", "common", "experiment", "parameter_expressions", "runtime", "serializer", "tuner", "typehint", "utils",
+)  # fmt: skip
 
 
 class NoMoreTrialError(Exception):
@@ -60,7 +63,7 @@ def __getattr__(name):
 
     if name in _LATE:
         return getattr(import_module("." + _LATE[name], __name__), name)
-    if name in ("assessor", "experiment", "serializer", "tuner", "typehint", "utils"):
+    if name in _MODULES:
         return import_module("." + name, __name__)
     if name.startswith("__"):
         raise AttributeError(name)

@@ -17,30 +17,17 @@ holds (NCCL's buffers) lies outside of the allocator and is not counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, cast, get_args
 
 from msgspec.structs import replace
 
-from memfit.errors import UsageError
+from memfit.job.sharding import Sharding
 from memfit.predict.levels.savings import block_of
 from memfit.records.timeline import LiveSpan, Phase, PhaseMark, Timeline
 
-Sharding = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
 BUCKET_BYTES = 25 * 1024**2
 SCALAR_BYTES = 64
 """Smaller states (a step counter) are kept whole by every rank."""
 PASSES = ("forward", "backward", "recompute")
-
-
-def check_sharding(num_ranks: int, sharding: str | None) -> Sharding | None:
-    """Read the two options; None when nothing is sharded."""
-    if num_ranks < 1:
-        raise UsageError("a training has at least one rank", found=str(num_ranks), hint="--ranks 8 --shard fsdp")
-    if sharding is None:
-        return None
-    if sharding not in get_args(Sharding):
-        raise UsageError(f"there is no sharding {sharding!r}", hint=", ".join(get_args(Sharding)))
-    return cast(Sharding, sharding) if num_ranks > 1 else None
 
 
 def shard(timeline: Timeline, num_ranks: int, sharding: Sharding) -> Timeline:

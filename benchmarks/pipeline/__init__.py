@@ -1,0 +1,1 @@
+"""Benchmarks of pipelines and of every rank of a distributed training."""

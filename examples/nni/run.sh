@@ -1,0 +1,1 @@
+memfit nni python main.py

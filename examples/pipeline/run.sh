@@ -1,0 +1,1 @@
+memfit pipeline graph.txt --ranks 4 --memory 2GiB --link 12GB/s --micro-batches 8

@@ -1,0 +1,198 @@
+"""How each kind of record is opened for the page: read, explained, and turned into a document.
+
+A new kind of record gets a line in `OPENERS`, a document in `show/page/documents` and a section in `show/page/app`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memfit.api.explained_run import explain_run
+
+if TYPE_CHECKING:
+    from memfit.records.ledger import LedgerFacts
+    from memfit.records.plan import Plan
+    from memfit.records.prediction import Prediction, Saving
+    from memfit.records.study_findings import StudyFindings
+    from memfit.records.study import Study
+    from memfit.serve.library import Opened, Opener
+    from memfit.show.page.documents.run import RunDetails
+
+INLINE_CURVES = 2000
+"""A served study with more trials gives their intermediate results only when asked for."""
+EXPLAINED_TRIALS = 5000
+"""A study with more trials is not explained while a page waits; `memfit explain` does it."""
+MOST_BESIDE = 200
+
+
+def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
+    """A run folder; `fine` keeps detail to zoom into within the document itself."""
+    from memfit.api.report import view_run
+    from memfit.runfolder.reader import read_run
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.run import run_document, traced_facts
+    from memfit.show.views.curves import curves_of
+
+    run = explain_run(read_run(path))
+    details = _details(path, root, traced_facts(run.record.ledger_facts))
+    document = run_document(run.record, view_run(run, fine=fine), details)
+    whole = max(len(run.record.samples), len(run.record.tree.time_seconds), 1)
+    return Opened(document=document, curves=() if fine else curves_of(run.record, max_rows=whole)[0])
+
+
+def _details(path: Path, root: Path, traced: list[LedgerFacts]) -> RunDetails:
+    """What lies beside a run: a prediction and a plan, where there is one of each."""
+    from memfit.show.page.documents.run import RunDetails
+
+    beside = _beside(path) if path != root else {}
+    prediction, plan = _only_prediction(beside.get("prediction", [])), _only_plan(beside.get("plan", []))
+    return RunDetails(savings=_savings(traced, prediction), prediction=prediction, plan=plan)
+
+
+def _savings(traced: list[LedgerFacts], prediction: Prediction | None) -> tuple[Saving, ...]:
+    """From the traced step where there is one, else those of the prediction."""
+    from memfit.predict.levels.savings import savings_of
+
+    for one in traced:
+        if one.timeline is not None and one.timeline.spans:
+            return savings_of(one.timeline, one.device)
+    return () if prediction is None else prediction.savings
+
+
+def _beside(path: Path) -> dict[str, list[Path]]:
+    from memfit.serve.catalogue import kind_of
+
+    found: dict[str, list[Path]] = {}
+    for one in sorted(path.parent.glob("*.json"))[:MOST_BESIDE]:
+        kind = None if one.is_symlink() else kind_of(one)
+        if kind is not None:
+            found.setdefault(kind, []).append(one)
+    return found
+
+
+def _only_prediction(paths: list[Path]) -> Prediction | None:
+    from memfit.errors import MemfitError
+    from memfit.records.prediction import read_prediction
+
+    try:
+        return read_prediction(paths[0]) if len(paths) == 1 else None
+    except MemfitError:
+        return None
+
+
+def _only_plan(paths: list[Path]) -> Plan | None:
+    from memfit.errors import MemfitError
+
+    try:
+        return read_plan_or_fit(paths[0])[0] if len(paths) == 1 else None
+    except MemfitError:
+        return None
+
+
+def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
+    """A study's folder or JSON file; `whole` puts all intermediate results into the document."""
+    from memfit.api.study import find_study
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.study import study_document
+
+    study = find_study(str(path))
+    inline = whole or len(study.trials) <= INLINE_CURVES
+    return Opened(document=study_document(study, _findings(study), with_curves=inline), study=study)
+
+
+def _findings(study: Study) -> StudyFindings | None:
+    """What drives memory, where enough trials are done; a study that cannot be explained is shown without."""
+    from memfit.api.study import explain_study
+    from memfit.errors import MemfitError
+
+    if len(study.trials) > EXPLAINED_TRIALS:
+        return None
+    try:
+        return explain_study(study)
+    except MemfitError:
+        return None
+
+
+def open_prediction(path: Path, root: Path) -> Opened:
+    """A file that `memfit predict --json` printed."""
+    from memfit.records.prediction import read_prediction
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.prediction import prediction_document
+
+    return Opened(document=prediction_document(read_prediction(path)))
+
+
+def open_plan(path: Path, root: Path) -> Opened:
+    """A plan, or the whole fit that `memfit fit --json` printed."""
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.plan import plan_document
+
+    return Opened(document=plan_document(*read_plan_or_fit(path)))
+
+
+def open_grid(path: Path, root: Path) -> Opened:
+    """The grid.json of `memfit compare`."""
+    from memfit.records.grid import read_grid
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.grid import grid_document
+
+    return Opened(document=grid_document(read_grid(path)))
+
+
+def open_snapshot(path: Path, root: Path | None = None) -> Opened:
+    """A CUDA memory snapshot, read without running anything in it, and replayed."""
+    from memfit.predict.snapshot.reader import read_snapshot
+    from memfit.predict.snapshot.report import choose_device, replay
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.snapshot import snapshot_document
+
+    snapshot = read_snapshot(path)
+    device, _ = choose_device(snapshot, None)
+    return Opened(document=snapshot_document(snapshot, device, replay(snapshot)))
+
+
+OPENERS: Mapping[str, Callable[..., Opened]] = {
+    "run": open_run,
+    "study": open_study,
+    "prediction": open_prediction,
+    "plan": open_plan,
+    "grid": open_grid,
+    "snapshot": open_snapshot,
+}
+"""By the kind that `serve.catalogue` gives a path."""
+
+
+def served_openers() -> dict[str, Opener]:
+    """Openers for a server: curves and intermediate results stay there until they are asked for."""
+    return dict(OPENERS)
+
+
+def report_openers() -> dict[str, Opener]:
+    """Openers for a file: everything that can be zoomed into is in it."""
+    from functools import partial
+
+    return {**OPENERS, "run": partial(open_run, fine=True), "study": partial(open_study, whole=True)}
+
+
+def read_plan_or_fit(path: Path) -> tuple[Plan, object]:
+    """The plan in a file, and the fit around it where the file is one."""
+    import msgspec
+
+    from memfit.errors import DamagedRecord, RecordError
+    from memfit.records.fit import Fit
+    from memfit.records.plan import PLAN_FORMAT, decode_plan
+    from memfit.regular_file import describe_error, read_regular
+
+    try:
+        raw = read_regular(path)
+        content = msgspec.json.decode(raw)
+        if isinstance(content, dict) and content.get("format") == PLAN_FORMAT:
+            return decode_plan(raw, str(path)), None
+        fit = msgspec.convert(content, Fit)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecord(f"{path} holds no plan", found=str(error), hint="write the plan again") from None
+    return fit.plan, fit

@@ -1,0 +1,264 @@
+"""Runs of a pipeline in processes of this machine, predicted and measured rank by rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from memfit.api.options import checked_options
+
+if TYPE_CHECKING:
+    from memfit.records.figure import Figure, Source
+    from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
+    from memfit.records.prediction import Prediction
+
+WORKER = Path(__file__).with_name("torch_pipeline_worker.py")
+LOOK_SECONDS = 0.1
+LEAVE_SECONDS = 3.0
+"""How long ranks may take to end by themselves once another one has died."""
+DEFAULT_SECONDS = 900.0
+TAIL_CHARACTERS = 1500
+
+
+@checked_options
+def run_pipeline(
+    target: str,
+    *,
+    starts: Sequence[str],
+    ranks: Sequence[int] | None = None,
+    num_ranks: int,
+    schedule: str = "1f1b",
+    num_micro_batches: int,
+    orders: Sequence[Sequence[str]] = (),
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    num_steps: int = 2,
+    device: str = "cpu",
+    predicted: bool = True,
+    folder: str | Path | None = None,
+    keep_gradients: bool = False,
+    most_seconds: float = DEFAULT_SECONDS,
+) -> PipelineRun:
+    """Run a cut of TARGET on torch.distributed.pipelining here, with `num_ranks` processes; predict each rank first.
+
+    `starts` are the first modules of all stages but the first, `ranks` the rank of every stage (by default as the
+    schedule has them), `orders` what each rank does one after another for a custom schedule, as in torch's files.
+
+        run = memfit.run_pipeline("jobs.py:make", starts=["layers.2"], num_ranks=2, num_micro_batches=4)
+        print([(rank.predicted.value, rank.measured.value) for rank in run.ranks], run.dead)
+    """
+    from memfit.job.description import parse_settings
+    from memfit.records.pipeline_run import PipelineOrder
+
+    given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
+    order = PipelineOrder(
+        target=target, settings=given, starts=tuple(starts), num_ranks=num_ranks, schedule=schedule,
+        ranks=tuple(ranks) if ranks is not None else _usual_ranks(schedule, len(starts) + 1, num_ranks),
+        num_micro_batches=num_micro_batches, orders=tuple(tuple(row) for row in orders), num_steps=num_steps,
+        device=device, keep_gradients=keep_gradients,
+    )  # fmt: skip
+    _check_order(order)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return _run_in(Path(folder), order, predicted, most_seconds)
+    with tempfile.TemporaryDirectory(prefix="memfit-pipeline-") as name:
+        return _run_in(Path(name), order, predicted, most_seconds)
+
+
+def _usual_ranks(schedule: str, num_stages: int, num_ranks: int) -> tuple[int, ...]:
+    """Stages in a loop over the ranks, or there and back in a schedule that is shaped like a V."""
+    if schedule in ("zbv-zero-bubble", "dualpipev"):
+        return tuple(min(index, num_stages - 1 - index) for index in range(num_stages))
+    return tuple(index % num_ranks for index in range(num_stages))
+
+
+def _check_order(order: PipelineOrder) -> None:
+    from memfit.errors import UsageError
+
+    if len(order.ranks) != order.num_stages:
+        found = f"{order.num_stages} stages, {len(order.ranks)} ranks"
+        raise UsageError("every stage lies on one rank", found=found, hint="ranks=[0, 1, ...]")
+    missing = set(range(order.num_ranks)) - set(order.ranks)
+    if missing or max(order.ranks) >= order.num_ranks:
+        found = f"{order.num_stages} stages on {order.num_ranks} ranks"
+        raise UsageError("every rank holds a stage", found=found, hint="fewer ranks, or more stages")
+    if order.orders and len(order.orders) != order.num_ranks:
+        raise UsageError("a custom schedule has a row for each rank", found=f"{len(order.orders)} rows", hint="orders")
+
+
+def _run_in(folder: Path, order: PipelineOrder, predicted: bool, most_seconds: float) -> PipelineRun:
+    import msgspec
+
+    from memfit.records.pipeline_run import PipelineRun
+
+    (folder / "order.json").write_bytes(msgspec.json.encode(order))
+    expected = _predicted_bytes(folder, order) if predicted else {}
+    started = time.monotonic()
+    processes = _start(folder, order)
+    try:
+        _watch(processes, most_seconds)
+    finally:
+        _end(processes)
+    results = _results(folder, order.num_ranks)
+    ranks = tuple(_outcome(order, each, expected, results.get(each.rank), folder) for each in processes)
+    losses = next((result.losses for result in results.values() if result.losses), ())
+    return PipelineRun(
+        order=order, ranks=ranks, losses=losses, total_seconds=time.monotonic() - started,
+        command=f"torchrun --nproc-per-node {order.num_ranks} -m memfit.api.torch_pipeline_worker FOLDER",
+    )  # fmt: skip
+
+
+# ---- predicted -------------------------------------------------------------------------------------------------------
+
+
+def _predicted_bytes(folder: Path, order: PipelineOrder) -> dict[int, int]:
+    """The tensor peak of every rank within its steps: the worker itself, predicted as a script."""
+    from memfit.api.predict import predict_ranks
+
+    found = predict_ranks(
+        str(WORKER), arguments=[str(folder)], ranks=order.num_ranks, num_steps=order.num_steps, device=order.device,
+        probes=False,
+    )  # fmt: skip
+    return {rank: _peak_of_steps(found.of_rank(rank)) for rank in range(order.num_ranks)}
+
+
+def _peak_of_steps(prediction: Prediction) -> int:
+    """Without the building of the whole model, of which a rank then keeps its part."""
+    return max(share.num_bytes for share in prediction.phases if share.name != "setup")
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _RankProcess:
+    """One rank's process, and how it ended."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    started: float
+    died_after_seconds: float | None = None
+    was_ended: bool = field(default=False)
+    """Whether it was we who ended it, since another rank had died."""
+
+
+def _start(folder: Path, order: PipelineOrder) -> list[_RankProcess]:
+    from memfit.predict.child.die_with_parent import die_with_the_parent
+
+    port, found = _free_port(), []
+    for rank in range(order.num_ranks):
+        variables = {
+            "OMP_NUM_THREADS": "1", **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(order.num_ranks), "LOCAL_WORLD_SIZE": str(order.num_ranks), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "MEMFIT_PIPELINE_MEASURED": "1",
+        }  # fmt: skip
+        log = folder / f"rank-{rank}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "memfit.api.torch_pipeline_worker", str(folder)], env=variables, stdout=output,
+                stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_the_parent,
+            )  # fmt: skip
+        found.append(_RankProcess(rank=rank, process=process, log=log, started=time.monotonic()))
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _watch(processes: list[_RankProcess], most_seconds: float) -> None:
+    """Wait for all; when one dies, note when, give the others a moment, and end them."""
+    from memfit.errors import MemfitError
+
+    until = time.monotonic() + most_seconds
+    leave_at: float | None = None
+    while any(each.process.poll() is None for each in processes):
+        now = time.monotonic()
+        for each in processes:
+            if each.died_after_seconds is None and each.process.poll() not in (None, 0):
+                each.died_after_seconds = now - each.started
+                leave_at = leave_at or now + LEAVE_SECONDS
+        if leave_at is not None and now > leave_at:
+            return
+        if now > until:
+            raise MemfitError("the pipeline did not come to its end in time", found=f"{most_seconds:.0f} s")
+        time.sleep(LOOK_SECONDS)
+    for each in processes:
+        if each.died_after_seconds is None and each.process.poll() != 0:
+            each.died_after_seconds = time.monotonic() - each.started
+
+
+def _end(processes: list[_RankProcess]) -> None:
+    """Nothing of a run survives it."""
+    for each in processes:
+        each.was_ended = each.process.poll() is None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+
+
+# ---- what came of it -------------------------------------------------------------------------------------------------
+
+
+def _results(folder: Path, num_ranks: int) -> dict[int, RankResult]:
+    import msgspec
+
+    from memfit.records.pipeline_run import RankResult
+
+    paths = {rank: folder / f"rank-{rank}.json" for rank in range(num_ranks)}
+    return {r: msgspec.json.decode(p.read_bytes(), type=RankResult) for r, p in paths.items() if p.exists()}
+
+
+def _outcome(
+    order: PipelineOrder, each: _RankProcess, expected: dict[int, int], result: RankResult | None, folder: Path
+) -> RankOutcome:
+    from memfit.records.pipeline_run import RankOutcome
+
+    step_file = folder / f"rank-{each.rank}.step"
+    died = each.died_after_seconds is not None
+    return RankOutcome(
+        rank=each.rank,
+        stages=order.stages_of(each.rank),
+        predicted=_figure(expected.get(each.rank), "bytes", "predicted", "it was not asked for"),
+        measured=_figure(result.peak_bytes if result else None, "bytes", "measured", "the rank did not end"),
+        step_seconds=_median(result),
+        ended=_ending(each, result),
+        died_after_seconds=each.died_after_seconds,
+        died_in_step=int(step_file.read_text()) if died and step_file.exists() else 0 if died else None,
+        output=each.log.read_text(errors="replace")[-TAIL_CHARACTERS:] if died else "",
+    )
+
+
+def _figure(value: float | None, unit: Literal["bytes", "seconds"], source: Source, reason: str) -> Figure:
+    from memfit.records.figure import Figure
+
+    if value is None:
+        return Figure(value=None, unit=unit, reason=reason)
+    return Figure(value=value, unit=unit, source=source)
+
+
+def _median(result: RankResult | None) -> Figure:
+    seconds = () if result is None else result.step_seconds[1:] or result.step_seconds
+    return _figure(statistics.median(seconds) if seconds else None, "seconds", "measured", "the rank did not end")
+
+
+def _ending(each: _RankProcess, result: RankResult | None) -> str:
+    if result is not None and each.process.returncode == 0:
+        return "done"
+    if each.was_ended:
+        return "ended, since another rank had died"
+    code = each.process.returncode
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,1 @@
+"""A pipeline cut carried out on a live model, by torch.distributed.pipelining."""

@@ -1,0 +1,150 @@
+"""`memfit pipeline`: where to cut a network over ranks, what each rank holds and why, and the schedule as a picture."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from memfit.commands.options import (
+    BYTES,
+    SECONDS,
+    Quantity,
+    complete_files,
+    force_option,
+    json_option,
+    output_option,
+    quiet_option,
+    set_option,
+)
+from memfit.commands.output import write_record
+from memfit.errors import BadQuantity, DoesNotFit
+from memfit.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from memfit.records.pipeline import PipelinePlan
+
+EXAMPLES = """\b
+Examples:
+  memfit pipeline graph.txt --ranks 4 --memory 16GiB --link 12GB/s
+  memfit pipeline jobs.py:make --ranks 4 --memory 2GiB --link 1GB/s --micro-batches 8
+  memfit pipeline gpt --ranks 2 --memory 1GiB --link 1GB/s --schedule 1f1b -o plan
+  memfit pipeline graph.txt --ranks 4 --memory 16GiB --link 12GB/s --explain 0,10,20,30,40
+
+\b
+Layouts for --explain:
+  0,10,20,40       where each stage begins, and the number of layers (DeepSpeed)
+  10x10x20         layers of each stage
+  Ett|(tt|)*6mL    one letter for each layer (Megatron)
+"""
+
+
+def parse_speed(text: str) -> float:
+    """Read a speed such as '12GB/s' or '100Gbit/s'."""
+    bits = re.fullmatch(r"(.*?)([kKmMgGtT]?)bit/s", text.strip())
+    if bits:
+        return parse_bytes(f"{bits[1]}{bits[2]}B") / 8
+    if not text.strip().endswith("/s"):
+        raise BadQuantity("this is not a speed", found=repr(text), hint="for example 12GB/s or 100Gbit/s")
+    return float(parse_bytes(text.strip().removesuffix("/s")))
+
+
+SPEED = Quantity("speed", parse_speed)
+SCHEDULES = [
+    "best", "gpipe", "1f1b", "interleaved-1f1b", "interleaved-zero-bubble", "zbv-zero-bubble", "dualpipev",
+]  # fmt: skip
+
+
+@click.command("pipeline", epilog=EXAMPLES)
+@click.argument("target", metavar="FILE", shell_complete=complete_files)
+@output_option("Folder for the plan, a picture of the schedule, and the layouts that others read.")
+@force_option
+@set_option
+@click.option("--ranks", "num_ranks", type=click.IntRange(1, 4096), required=True, metavar="N", help="Processes.")
+@click.option(
+    "--memory", "memory_bytes", type=BYTES, multiple=True, required=True, metavar="SIZE",
+    help="Memory of every rank, for example 16GiB; repeated, one for each.",
+)  # fmt: skip
+@click.option(
+    "--link", "link_bytes_per_second", type=SPEED, required=True, metavar="SPEED",
+    help="Between neighbouring ranks, for example 12GB/s or 100Gbit/s.",
+)  # fmt: skip
+@click.option("--latency", "latency_seconds", type=SECONDS, default=0.0, metavar="TIME", help="Of each transfer.")
+@click.option("--full-duplex", is_flag=True, help="Activations and gradients travel at the same time.")
+@click.option(
+    "--micro-batches", "num_micro_batches", type=click.IntRange(1), metavar="N",
+    help="Of one step [default: 8, or two for each rank].",
+)  # fmt: skip
+@click.option(
+    "--schedule", type=click.Choice(SCHEDULES), default="best", show_default=True,
+    help="Plan for a schedule of torch.distributed.pipelining; best finds an order of its own.",
+)  # fmt: skip
+@click.option(
+    "--planner", default="best", show_default=True,
+    help="Who cuts: exact, special (one rank may hold several stages), joint, or a rule; see docs/pipeline.md.",
+)  # fmt: skip
+@click.option("--explain", metavar="LAYOUT", help="Explain a cut that you have, instead of planning one.")
+@click.option("--recompute", is_flag=True, help="Stages may drop activations and compute them again.")
+@click.option(
+    "--host-link", "host_bytes_per_second", type=SPEED, metavar="SPEED",
+    help="Stages may also move activations to the host at this speed.",
+)  # fmt: skip
+@click.option(
+    "--weights", "weight_rule", type=click.Choice(["flush", "2bw", "stash"]), default="flush", show_default=True,
+    help="Versions of the weights: one, two, or one for each micro-batch in flight.",
+)  # fmt: skip
+@click.option(
+    "--optimizer-copies", type=click.IntRange(0, 8), default=0, show_default=True, metavar="N",
+    help="Of a profile: values that the optimizer keeps for each parameter, 2 for Adam.",
+)  # fmt: skip
+@click.option(
+    "--cuts", type=click.Choice(["auto", "single", "all"]), default="auto", show_default=True,
+    help="Of a profile: cut where one tensor crosses, or anywhere.",
+)  # fmt: skip
+@click.option("--count-in-place", is_flag=True, help="Of a profile: count outputs of in-place operations again.")
+@click.option(
+    "--runtime", type=click.Choice(["auto", "torch", "ideal"]), default="auto", show_default=True,
+    help="Buffers of transfers: those of the installed torch, or two for each neighbour.",
+)  # fmt: skip
+@click.option(
+    "--device", metavar="DEVICE",
+    help="Predict the layers for this device, such as cuda:a100-40gb, instead of measuring them here.",
+)  # fmt: skip
+@quiet_option
+@json_option
+@click.pass_context
+def command(context: click.Context, output: str | None, force: bool, quiet: bool, as_json: bool, **_: object) -> None:
+    """Cut a network over ranks: the fastest pipeline that fits their memory, and why the fullest rank is the fullest.
+
+    FILE is a profile (PipeDream's graph.txt), a workload, or FILE:function. Exit code 3 when nothing fits, with the
+    least memory or number of ranks that would do.
+    """
+    from memfit import api
+    from memfit.show.new_file import check_new
+    from memfit.show.terminal.pipeline import pipeline_text
+
+    if output is not None:
+        check_new(output, overwrite=force)
+    mine = {"output", "force", "quiet", "as_json"}
+    plan = api.plan_pipeline(**{name: value for name, value in context.params.items() if name not in mine})
+    if as_json or not quiet:
+        write_record(plan, partial(pipeline_text, plan), as_json=as_json)
+    if output is not None:
+        written = api.write_pipeline(plan, output)
+        if not (as_json or quiet):
+            click.echo("\nWritten: " + ", ".join(str(path) for path in written))
+    _end(plan)
+
+
+def _end(plan: PipelinePlan) -> None:
+    """A layout of the user's that does not fit ends with exit code 3."""
+    if plan.fits:
+        return
+    worst = max(plan.ranks, key=lambda rank: rank.total_bytes - (rank.limit_bytes or 0))
+    raise DoesNotFit(
+        f"rank {worst.rank} does not fit", limit_bytes=worst.limit_bytes or 0, needed_bytes=worst.total_bytes,
+        found=f"{format_bytes(worst.total_bytes)} of {format_bytes(worst.limit_bytes or 0)}",
+        hint="the same command without --explain plans a cut that fits",
+    )  # fmt: skip

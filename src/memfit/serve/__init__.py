@@ -1,0 +1,1 @@
+"""Local web server over folders of records."""

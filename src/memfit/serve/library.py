@@ -1,0 +1,109 @@
+"""Opened records, kept while they are looked at: each is read again when its files change, and only a few are kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from memfit.errors import NotARun
+from memfit.records.study import Study
+from memfit.serve.catalogue import Found, find_records, kind_of, resolve, signature
+from memfit.show.page.documents.document import Document
+from memfit.show.views.curves import Curve
+
+MOST_OPENED = 4
+LISTED_SECONDS = 2.0
+"""A list this old is made again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """One record, read: what the page gets of it, and what answers later questions about it."""
+
+    document: Document
+    curves: tuple[Curve, ...] = ()
+    """Of a run, with every sample: windows are cut from them."""
+    study: Study | None = None
+
+
+Opener = Callable[[Path, Path], Opened]
+"""Called with the path of a record and the folder that is served: nothing outside of that folder is read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """An opened record with its JSON and what it was read from."""
+
+    signature: str
+    opened: Opened
+    content: bytes
+    seconds: float
+
+
+class Library:
+    """The records of one folder; safe to ask from several threads."""
+
+    def __init__(self, root: Path, openers: Mapping[str, Opener]) -> None:
+        self.root = root
+        self.openers = openers
+        self._lock = threading.Lock()
+        self._reading: dict[str, threading.Lock] = {}
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._listed: tuple[float, Found] | None = None
+
+    def records(self) -> Found:
+        """What lies in the folder now."""
+        now = time.monotonic()
+        with self._lock:
+            if self._listed is None or now - self._listed[0] > LISTED_SECONDS:
+                self._listed = (now, find_records(self.root))
+            return self._listed[1]
+
+    def version(self, name: str) -> str:
+        """Changes when the record does."""
+        return signature(self._path(name))
+
+    def opened(self, name: str) -> Opened:
+        """The record, read again if it changed."""
+        return self._entry(name).opened
+
+    def content(self, name: str) -> tuple[bytes, str, float]:
+        """The JSON of the document, its version, and how long reading it took."""
+        entry = self._entry(name)
+        return entry.content, entry.signature, entry.seconds
+
+    def _path(self, name: str) -> Path:
+        return resolve(self.root, name)
+
+    def _entry(self, name: str) -> _Kept:
+        path = self._path(name)
+        with self._lock:
+            reading = self._reading.setdefault(name, threading.Lock())
+        with reading:
+            version = signature(path)
+            with self._lock:
+                kept = self._kept.get(name)
+                if kept is not None and kept.signature == version:
+                    self._kept.move_to_end(name)
+                    return kept
+            entry = self._read(path, version)
+            with self._lock:
+                self._kept[name] = entry
+                self._kept.move_to_end(name)
+                while len(self._kept) > MOST_OPENED:
+                    self._kept.popitem(last=False)
+                self._reading = {key: lock for key, lock in self._reading.items() if key in self._kept or lock.locked()}
+            return entry
+
+    def _read(self, path: Path, version: str) -> _Kept:
+        kind = kind_of(path)
+        if kind is None or kind not in self.openers:
+            raise NotARun("this is no record of memfit", found=path.name[:200], hint="choose one from the list")
+        start = time.monotonic()
+        opened = self.openers[kind](path, self.root)
+        content = opened.document.to_json()
+        return _Kept(signature=version, opened=opened, content=content, seconds=time.monotonic() - start)

@@ -1,0 +1,101 @@
+"""The server process: a socket on the loopback address, and uvicorn behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+
+from memfit.errors import UsageError
+from memfit.serve.guard import LOOPBACK_NAMES, Application, Guard
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the server listens, and the token that opens it."""
+
+    host: str
+    port: int
+    token: str
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/?token={self.token}"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket of its own; port 0 takes a free one."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        found = f"{host}:{port}: {error.strerror or error}"
+        raise UsageError("the server cannot listen there", found=found, hint="another --port, or none") from None
+    return listener
+
+
+def serve_app(
+    app: Application,
+    listener: socket.socket,
+    *,
+    host: str,
+    token: str,
+    on_ready: Callable[[Address], None],
+    until: Callable[[], bool] | None = None,
+) -> None:
+    """Serve until interrupted, or until `until` answers True (asked ten times a second)."""
+    port = listener.getsockname()[1]
+    names = LOOPBACK_NAMES if host in (LOOPBACK, "localhost", "::1") else (*LOOPBACK_NAMES, _shown(host))
+    guarded = Guard(app, token=token, hosts=names, port=port)
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    server = _Server(config, lambda: on_ready(Address(host=host, port=port, token=token)), until)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        listener.close()
+
+
+def _shown(host: str) -> str:
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname().lower()
+    return f"[{host}]" if ":" in host else host.lower()
+
+
+class _Server(uvicorn.Server):
+    """Calls back when it listens, and ends when it is asked to."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], until: Callable[[], bool] | None) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+        self._until = until
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._on_ready()
+
+    async def main_loop(self) -> None:
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            await super().main_loop()
+        finally:
+            watch.cancel()
+
+    async def _watch(self) -> None:
+        while self._until is not None and not self._until():
+            await asyncio.sleep(0.1)
+        if self._until is not None:
+            self.should_exit = True

@@ -1,0 +1,66 @@
+// Charts of two libraries: ECharts for scatter, treemap and schedules, uPlot for curves. Both take their colours from the page.
+const { echarts, uPlot } = MemfitCharts;
+
+const SERIES_COLORS = ['p3', 'p2', 'p0', 'p1', 'p4', 'job', 'other', 'p5'];
+const CATEGORY_COLORS = { parameter: 'c-parameter', buffer: 'c-buffer', gradient: 'c-gradient', 'optimizer state': 'c-state', activation: 'c-activation', temporary: 'c-temporary', input: 'c-input', workspace: 'c-workspace' };
+const categoryColor = (name) => colorOf(CATEGORY_COLORS[name] || 'soft');
+
+// A chart whose option is made anew from the page's colours; tooltips are drawn, never put together as markup.
+function drawnChart(host, makeOption, height = 340) {
+  host.style.height = `${height}px`;
+  const chart = echarts.init(host, null, { renderer: 'canvas' });
+  const draw = () => chart.setOption(withColors(makeOption()), { notMerge: true, lazyUpdate: false });
+  const observer = new ResizeObserver(() => chart.resize());
+  observer.observe(host);
+  onRedraw(draw);
+  onLeave(() => { observer.disconnect(); chart.dispose(); });
+  draw();
+  return { chart, draw, picture: () => chart.renderToCanvas({ pixelRatio: 2, backgroundColor: colorOf('card') }) };
+}
+
+function withColors(option) {
+  return { animation: false, textStyle: { color: colorOf('ink'), fontFamily: 'system-ui, "DejaVu Sans", sans-serif' }, ...option,
+    tooltip: { renderMode: 'richText', confine: true, backgroundColor: colorOf('card'), borderColor: colorOf('line'), textStyle: { color: colorOf('ink'), fontSize: 12.5 }, ...(option.tooltip || {}) } };
+}
+
+const axisStyle = (name, unit, more = {}) => ({
+  name, nameLocation: 'middle', nameGap: more.gap || 30, nameTextStyle: { color: colorOf('soft') }, scale: true,
+  axisLine: { lineStyle: { color: colorOf('soft') } }, splitLine: { lineStyle: { color: colorOf('grid') } },
+  axisLabel: { color: colorOf('soft'), hideOverlap: true, formatter: (value) => unitText(value, unit) }, ...more,
+});
+
+// ---- curves ------------------------------------------------------------------------------------------------------------
+
+// One uPlot: `lines` are {name, color, x, y, dash, fill, width}; every line has its own x, joined by uPlot itself.
+function curvePlot(host, lines, options = {}) {
+  let plot = null, shown = lines;
+  const build = () => {
+    if (plot) plot.destroy();
+    const width = Math.max(host.clientWidth, 200);
+    const own = shown.map((line) => [line.x, line.y]);
+    const data = own.length ? uPlot.join(own) : [[0], [null]];
+    plot = new uPlot({
+      width, height: options.height || 260, legend: { show: false }, cursor: { drag: { x: true, y: false }, focus: { prox: 16 } },
+      focus: { alpha: 0.25 }, scales: { x: { time: false, range: options.range } , y: { range: options.rangeY } },
+      axes: [
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, label: options.labelX, labelSize: 22, font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => unitText(tick, options.unitX)) },
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: options.unitY === 'bytes' ? 78 : 62, label: options.labelY, labelSize: 20, font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : options.unitY === 'bytes' ? tickText(tick) : unitText(tick, options.unitY))), incrs: options.unitY === 'bytes' ? BYTE_STEPS : undefined },
+      ],
+      series: [{}, ...(own.length ? shown : [{}]).map((line) => ({ label: line.name, stroke: line.color, fill: line.fill, width: line.width || 1.5, dash: line.dash, spanGaps: true, points: { show: line.x && line.x.length < 2 ? true : undefined, size: 4 } }))],
+      hooks: { ...(options.hooks || {}) },
+    }, data, host);
+    plot.over.addEventListener('dblclick', () => options.onWhole && options.onWhole());
+  };
+  const observer = new ResizeObserver(() => { if (plot && Math.abs(host.clientWidth - plot.width) > 2) plot.setSize({ width: Math.max(host.clientWidth, 200), height: options.height || 260 }); });
+  observer.observe(host);
+  build();
+  onRedraw(build);
+  onLeave(() => { observer.disconnect(); if (plot) plot.destroy(); });
+  return {
+    get plot() { return plot; }, build,
+    set(next) { shown = next; build(); },
+    picture: () => onPaper([plot.ctx.canvas], plot.width, plot.height),
+    numbers: () => [[options.labelX || 'x', 'curve', options.labelY || 'value'], shown.flatMap((line) => Array.from(line.x, (x, n) => [x, line.name, line.y[n]]))],
+  };
+}
+const BYTE_STEPS = Array.from({ length: 46 }, (_, n) => 2 ** n);

@@ -1,0 +1,431 @@
+// Parallel coordinates on canvases of our own. All trials are drawn once in grey; the selection, a bit for each trial, is drawn
+// over it. Few lines are stroked; many are counted per pixel, which shows how dense they are and takes the same time for any number.
+const STROKED = 1500, PREVIEWED = 6000, BUCKETS = 24;
+const PARALLEL = { left: 64, right: 72, top: 44, bottom: 14, band: 26, gap: 92 };
+
+class Parallel {
+  constructor(host, options) {
+    Object.assign(this, { host, options, axes: [], brushes: new Map(), selected: null, hovered: null, focused: 0, drag: null, ready: false });
+    this.box = element('div', 'parallel');
+    this.layers = ['context', 'chosen', 'front'].map((name) => { const canvas = element('canvas', name); this.box.append(canvas); return canvas; });
+    [this.context, this.chosen, this.front] = this.layers;
+    this.front.tabIndex = 0;
+    this.front.setAttribute('role', 'application');
+    this.front.setAttribute('aria-label', 'Parallel coordinates. Left and right choose an axis, up and down move its filter, Shift with them widens or narrows it, Delete takes it off.');
+    this.front.addEventListener('pointerdown', (event) => this.press(event));
+    this.front.addEventListener('pointermove', (event) => this.move(event));
+    this.front.addEventListener('pointerup', (event) => this.release(event));
+    this.front.addEventListener('pointerleave', () => { if (!this.drag) this.hover(null); });
+    this.front.addEventListener('dblclick', (event) => { const axis = this.axisAt(this.place(event)[0]); if (axis) this.setBrush(axis, null); });
+    this.front.addEventListener('keydown', (event) => this.key(event));
+    host.append(this.box);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(host);
+    onLeave(() => { this.observer.disconnect(); cancelAnimationFrame(this.frame); clearTimeout(this.later); });
+  }
+
+  // axes: [{key, label, kind, values, labels, log, unit, missing}]; `coloring` is one of them, or null.
+  setAxes(axes, size) {
+    this.axes = axes;
+    this.size = size;
+    for (const axis of axes) this.scale(axis);
+    for (const key of [...this.brushes.keys()]) if (!axes.some((axis) => axis.key === key)) this.brushes.delete(key);
+    this.layout();
+  }
+
+  scale(axis) {
+    let low = Infinity, high = -Infinity, missing = false;
+    for (const value of axis.values) { if (value !== value) missing = true; else { if (value < low) low = value; if (value > high) high = value; } }
+    if (low > high) { low = 0; high = 1; }
+    if (axis.kind === 'choice') { low = -0.5; high = Math.max(axis.labels.length - 0.5, 0.5); axis.log = false; }
+    axis.canLog = axis.kind === 'number' && low > 0;
+    axis.log = axis.log && axis.canLog;
+    if (low === high) { const pad = Math.abs(low) * 0.05 || 0.5; low -= axis.log ? 0 : pad; high += pad; }
+    Object.assign(axis, { low, high, hasMissing: missing, bent: axis.log ? [Math.log(low), Math.log(high)] : [low, high] });
+  }
+
+  share(axis, value) { const [low, high] = axis.bent; return ((axis.log ? Math.log(value) : value) - low) / (high - low); }
+  valueAt(axis, share) { const [low, high] = axis.bent, bent = low + share * (high - low); return axis.log ? Math.exp(bent) : bent; }
+
+  resize() {
+    const width = this.host.clientWidth;
+    if (width && (width !== this.hostWidth || this.host.clientHeight !== this.hostHeight)) this.layout();
+  }
+
+  layout() {
+    this.hostWidth = this.host.clientWidth;
+    this.hostHeight = this.host.clientHeight;
+    if (!this.hostWidth || !this.axes.length) return;
+    this.width = Math.max(this.hostWidth, PARALLEL.left + PARALLEL.right + (this.axes.length - 1) * PARALLEL.gap);
+    this.height = this.hostWidth < 620 ? 340 : 420;
+    this.scaleBy = Math.min(window.devicePixelRatio || 1, 2);
+    this.box.style.width = `${this.width}px`;
+    this.box.style.height = `${this.height}px`;
+    for (const canvas of this.layers) {
+      canvas.width = Math.round(this.width * this.scaleBy);
+      canvas.height = Math.round(this.height * this.scaleBy);
+      canvas.style.width = `${this.width}px`;
+      canvas.style.height = `${this.height}px`;
+    }
+    this.hasBand = this.axes.some((axis) => axis.hasMissing);
+    this.floor = this.height - PARALLEL.bottom - (this.hasBand ? PARALLEL.band : 0);
+    this.bandY = this.height - PARALLEL.bottom - PARALLEL.band / 2 + 2;
+    const step = this.axes.length > 1 ? (this.width - PARALLEL.left - PARALLEL.right) / (this.axes.length - 1) : 0;
+    this.axes.forEach((axis, n) => { axis.x = Math.round(PARALLEL.left + n * step); axis.y = this.heights(axis); });
+    this.ready = true;
+    this.drawContext();
+    this.drawChosen();
+    this.drawFront();
+  }
+
+  // Where every trial crosses an axis. Whole numbers with few values and choices are spread a little, so that they show their number.
+  heights(axis) {
+    const places = new Float32Array(this.size), tall = this.floor - PARALLEL.top, spread = axis.kind === 'choice' ? Math.min(tall / axis.labels.length, 24) * 0.5 : 0;
+    for (let i = 0; i < this.size; i++) {
+      const value = axis.values[i];
+      const jitter = spread ? (((i * 2654435761) >>> 0) / 4294967296 - 0.5) * spread : 0;
+      places[i] = value !== value ? this.bandY + ((((i * 2654435761) >>> 0) / 4294967296) - 0.5) * (PARALLEL.band - 12) : this.floor - this.share(axis, value) * tall + jitter;
+    }
+    return places;
+  }
+
+  // ---- drawing ---------------------------------------------------------------------------------------------------------
+
+  // Count of lines per pixel (and the sum of their shades): one addition for each column that a line crosses.
+  countLines(rows, shades) {
+    const width = this.context.width, height = this.context.height, scale = this.scaleBy;
+    const counts = new (this.size < 65000 ? Uint16Array : Uint32Array)(width * height), sums = shades ? new Float32Array(width * height) : null;
+    for (let gap = 0; gap + 1 < this.axes.length; gap++) {
+      const from = this.axes[gap], to = this.axes[gap + 1], begin = Math.round(from.x * scale), end = Math.round(to.x * scale), columns = end - begin;
+      const left = from.y, right = to.y;
+      for (let n = 0; n < rows.length; n++) {
+        const row = rows[n], y0 = left[row] * scale * 65536, slope = Math.trunc((right[row] * scale * 65536 - y0) / columns);
+        let y = Math.trunc(y0);
+        if (sums) { const shade = shades[row]; for (let x = begin; x < end; x++, y += slope) { const at = (y >> 16) * width + x; counts[at]++; sums[at] += shade; } }
+        else for (let x = begin; x < end; x++, y += slope) counts[(y >> 16) * width + x]++;
+      }
+    }
+    return { counts, sums };
+  }
+
+  paintCounts(canvas, { counts, sums }, colorAt, faintest) {
+    const pen = canvas.getContext('2d'), image = pen.createImageData(canvas.width, canvas.height), pixels = new Uint32Array(image.data.buffer);
+    let most = 1;
+    for (let i = 0; i < counts.length; i++) if (counts[i] > most) most = counts[i];
+    const opacity = new Uint8Array(most + 1), scale = Math.log(most + 1);
+    for (let c = 1; c <= most; c++) opacity[c] = Math.round(255 * Math.min(faintest + (1 - faintest) * (Math.log(c + 1) / scale), 1));
+    const palette = new Uint32Array(256);
+    for (let n = 0; n < 256; n++) { const [r, g, b] = colorAt(n / 255); palette[n] = (b << 16) | (g << 8) | r; }
+    for (let i = 0; i < counts.length; i++) {
+      const count = counts[i];
+      if (count) pixels[i] = ((opacity[count] << 24) | palette[sums ? Math.min(Math.max(Math.round((sums[i] / count) * 255), 0), 255) : 128]) >>> 0;
+    }
+    pen.putImageData(image, 0, 0);
+  }
+
+  drawContext() {
+    if (!this.ready) return;
+    const rows = new Uint32Array(this.size);
+    for (let i = 0; i < this.size; i++) rows[i] = i;
+    const pen = this.context.getContext('2d');
+    pen.clearRect(0, 0, this.context.width, this.context.height);
+    const grey = rgbOf(colorOf('context'));
+    this.paintCounts(this.context, this.countLines(rows, null), () => grey, this.size > 200 ? 0.12 : 0.5);
+  }
+
+  // All selected lines; while a filter is being dragged over very many, some of them now and the rest when the hand rests.
+  drawChosen(isMoving = false) {
+    if (!this.ready || !this.selected) return;
+    clearTimeout(this.later);
+    const all = this.selected.rows(), pen = this.chosen.getContext('2d');
+    let rows = all;
+    if (isMoving && all.length > PREVIEWED) {
+      const step = Math.ceil(all.length / PREVIEWED);
+      rows = all.filter((_, n) => n % step === 0);
+      this.later = setTimeout(() => this.drawChosen(false), 140);
+    }
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.chosen.width, this.chosen.height);
+    if (rows.length > STROKED) this.paintCounts(this.chosen, this.countLines(rows, this.options.shades()), shadeColor, 0.3);
+    else this.strokeLines(pen, rows);
+  }
+
+  strokeLines(pen, rows) {
+    const shades = this.options.shades(), groups = Array.from({ length: BUCKETS }, () => []);
+    for (const row of rows) groups[Math.min(Math.floor(shades[row] * BUCKETS), BUCKETS - 1)].push(row);
+    pen.setTransform(this.scaleBy, 0, 0, this.scaleBy, 0, 0);
+    pen.lineWidth = rows.length > 300 ? 0.8 : rows.length > 40 ? 1.2 : 1.8;
+    pen.globalAlpha = rows.length > 600 ? 0.4 : rows.length > 100 ? 0.65 : 0.9;
+    // The worst first, so that the best lie on top.
+    for (let n = BUCKETS - 1; n >= 0; n--) {
+      if (!groups[n].length) continue;
+      pen.strokeStyle = `rgb(${shadeColor((n + 0.5) / BUCKETS).join(' ')})`;
+      for (let first = 0; first < groups[n].length; first += 60) {
+        pen.beginPath();
+        for (const row of groups[n].slice(first, first + 60)) this.trace(pen, row);
+        pen.stroke();
+      }
+    }
+    pen.globalAlpha = 1;
+  }
+
+  trace(pen, row) { this.axes.forEach((axis, n) => (n ? pen.lineTo(axis.x, axis.y[row]) : pen.moveTo(axis.x, axis.y[row]))); }
+
+  drawFront() {
+    if (!this.ready) return;
+    const pen = this.front.getContext('2d');
+    pen.setTransform(this.scaleBy, 0, 0, this.scaleBy, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    if (this.hasBand) {
+      pen.globalAlpha = 0.16; pen.fillStyle = colorOf('soft');
+      pen.fillRect(PARALLEL.left - 46, this.floor + 6, this.width - PARALLEL.left - PARALLEL.right + 92, PARALLEL.band - 2);
+      pen.globalAlpha = 1;
+    }
+    this.axes.forEach((axis, n) => this.drawAxis(pen, axis, n));
+    if (this.hovered !== null) {
+      for (const [color, width] of [[colorOf('card'), 5], [colorOf('ink'), 2.2]]) { pen.strokeStyle = color; pen.lineWidth = width; pen.beginPath(); this.trace(pen, this.hovered); pen.stroke(); }
+      pen.fillStyle = colorOf('ink');
+      for (const axis of this.axes) { pen.beginPath(); pen.arc(axis.x, axis.y[this.hovered], 3.2, 0, 7); pen.fill(); }
+    }
+  }
+
+  drawAxis(pen, axis, number) {
+    const isLast = number === this.axes.length - 1 && number > 0, focused = document.activeElement === this.front && this.focused === number;
+    pen.strokeStyle = focused ? colorOf('focus') : colorOf('soft'); pen.lineWidth = focused ? 2.4 : 1.2;
+    pen.beginPath(); pen.moveTo(axis.x, PARALLEL.top); pen.lineTo(axis.x, this.floor); pen.stroke();
+    pen.font = '600 12.5px system-ui, "DejaVu Sans", sans-serif'; pen.fillStyle = colorOf('ink'); pen.textBaseline = 'alphabetic';
+    pen.textAlign = number === 0 ? 'left' : isLast ? 'right' : 'center';
+    const room = this.axes.length > 1 ? this.axes[1].x - this.axes[0].x - 8 : 200;
+    pen.fillText(fitted(pen, axis.label + (axis.log ? ' (log)' : ''), room), number === 0 ? axis.x - 46 : isLast ? axis.x + 56 : axis.x, 18);
+    pen.font = '11.5px system-ui, "DejaVu Sans", sans-serif'; pen.textAlign = isLast ? 'left' : 'left'; pen.textBaseline = 'middle';
+    for (const [value, text] of this.ticks(axis)) {
+      const y = this.floor - this.share(axis, value) * (this.floor - PARALLEL.top);
+      pen.strokeStyle = colorOf('soft'); pen.lineWidth = 1;
+      pen.beginPath(); pen.moveTo(axis.x - 4, y); pen.lineTo(axis.x, y); pen.stroke();
+      haloText(pen, fitted(pen, text, isLast ? 66 : 84), axis.x + 5, y);
+    }
+    if (axis.hasMissing) haloText(pen, axis.missing, axis.x + 5, this.bandY);
+    const brush = this.brushes.get(axis.key);
+    if (brush) this.drawBrush(pen, axis, brush);
+  }
+
+  drawBrush(pen, axis, brush) {
+    const tall = this.floor - PARALLEL.top, x = axis.x - 9;
+    pen.fillStyle = colorOf('focus'); pen.strokeStyle = colorOf('focus'); pen.lineWidth = 1.5;
+    if (brush.high !== null) {
+      const top = this.floor - brush.high * tall, bottom = this.floor - brush.low * tall;
+      pen.globalAlpha = 0.24; pen.fillRect(x, top, 18, bottom - top); pen.globalAlpha = 1; pen.strokeRect(x, top, 18, bottom - top);
+    }
+    if (brush.missing) { pen.globalAlpha = 0.24; pen.fillRect(x, this.floor + 6, 18, PARALLEL.band - 2); pen.globalAlpha = 1; pen.strokeRect(x, this.floor + 6, 18, PARALLEL.band - 2); }
+  }
+
+  ticks(axis) {
+    if (axis.kind === 'choice') {
+      const step = Math.ceil(axis.labels.length / 14);
+      return axis.labels.map((label, n) => [n, label]).filter((_, n) => n % step === 0);
+    }
+    return numberTicks(axis).map((value) => [value, unitText(value, axis.unit)]);
+  }
+
+  // ---- filters ---------------------------------------------------------------------------------------------------------
+
+  // The trials that every filter lets through.
+  passing() {
+    const bits = new Bits(this.size).fill();
+    for (const [key, brush] of this.brushes) {
+      const axis = this.axes.find((each) => each.key === key);
+      if (!axis) continue;
+      const own = new Bits(this.size), [low, high] = this.limits(axis, brush);
+      for (let i = 0; i < this.size; i++) { const value = axis.values[i]; if (value !== value ? brush.missing : value >= low && value <= high) own.add(i); }
+      bits.and(own);
+    }
+    return bits;
+  }
+
+  limits(axis, brush) {
+    if (brush.high === null) return [Infinity, -Infinity];
+    // A filter that reaches an end of the axis holds what lies there, whatever rounding does to the end itself.
+    const low = brush.low <= 0.0005 ? -Infinity : this.valueAt(axis, brush.low), high = brush.high >= 0.9995 ? Infinity : this.valueAt(axis, brush.high);
+    return [low, high];
+  }
+
+  setBrush(axis, brush, isMoving = false) {
+    if (brush) this.brushes.set(axis.key, brush); else this.brushes.delete(axis.key);
+    this.drawFront();
+    this.options.onBrush(isMoving);
+  }
+
+  clear() { this.brushes.clear(); this.drawFront(); this.options.onBrush(false); }
+  setSelected(bits, isMoving = false) { this.selected = bits; this.drawChosen(isMoving); }
+  setHovered(row) { if (row !== this.hovered) { this.hovered = row; this.drawFront(); } }
+
+  // 'lr:0.001~0.1;batch:~!' -> filters, and back; the ends are values, '!' stands for what is not set.
+  brushText() {
+    const parts = [];
+    for (const [key, brush] of this.brushes) {
+      const axis = this.axes.find((each) => each.key === key);
+      if (!axis) continue;
+      const ends = brush.high === null ? '~' : [brush.low, brush.high].map((share) => Number(this.valueAt(axis, share).toPrecision(7))).join('~');
+      parts.push(`${encodeURIComponent(key)}:${ends}${brush.missing ? '!' : ''}`);
+    }
+    return parts.join(';');
+  }
+
+  readBrushes(text) {
+    this.brushes.clear();
+    for (const part of (text || '').split(';')) {
+      const [key, ends] = part.split(':'), axis = this.axes.find((each) => each.key === decodeURIComponent(key || ''));
+      if (!axis || !ends) continue;
+      const missing = ends.endsWith('!'), [low, high] = ends.replace('!', '').split('~').map((end) => (end === '' ? null : Number(end)));
+      if (low === null) this.brushes.set(axis.key, { low: null, high: null, missing });
+      else if (Number.isFinite(low) && Number.isFinite(high)) this.brushes.set(axis.key, { low: clamp(this.share(axis, low), 0, 1), high: clamp(this.share(axis, high), 0, 1), missing });
+    }
+    this.drawFront();
+  }
+
+  // ---- hands -----------------------------------------------------------------------------------------------------------
+
+  place(event) { const box = this.front.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; }
+
+  axisAt(x, reach = 20) {
+    let best = null;
+    for (const axis of this.axes) if (Math.abs(axis.x - x) <= reach && (!best || Math.abs(axis.x - x) < Math.abs(best.x - x))) best = axis;
+    return best;
+  }
+
+  press(event) {
+    if (event.button !== 0) return;
+    const [x, y] = this.place(event), axis = this.axisAt(x);
+    if (axis) this.focused = this.axes.indexOf(axis);
+    if (axis && y < PARALLEL.top - 14) { this.options.onLabel(axis); return; }
+    if (!axis) { const row = this.nearest(x, y); if (row !== null) this.options.onPick(row); return; }
+    const brush = this.brushes.get(axis.key), share = this.shareAt(y);
+    this.front.setPointerCapture(event.pointerId);
+    const inner = brush && brush.high !== null && share > brush.low && share < brush.high;
+    this.drag = { axis, from: share, y, moved: inner ? { low: brush.low, high: brush.high } : null, isNew: true };
+    event.preventDefault();
+    this.front.focus();
+  }
+
+  shareAt(y) { return (this.floor - y) / (this.floor - PARALLEL.top); }
+
+  move(event) {
+    const [x, y] = this.place(event);
+    if (!this.drag) { const axis = this.axisAt(x); this.front.style.cursor = axis ? 'ns-resize' : 'pointer'; this.hover(axis ? null : this.nearest(x, y)); return; }
+    const drag = this.drag;
+    if (Math.abs(y - drag.y) < 3 && drag.isNew) return;
+    drag.isNew = false;
+    const share = this.shareAt(y);
+    if (drag.moved) {
+      const shift = clamp(share - drag.from, -drag.moved.low, 1 - drag.moved.high);
+      this.setBrush(drag.axis, { low: drag.moved.low + shift, high: drag.moved.high + shift, missing: false }, true);
+      return;
+    }
+    const low = Math.min(drag.from, share), high = Math.max(drag.from, share);
+    const missing = drag.axis.hasMissing && low < -0.01, isOnly = missing && high < 0.005;
+    this.setBrush(drag.axis, { low: isOnly ? null : clamp(low, 0, 1), high: isOnly ? null : clamp(high, 0, 1), missing }, true);
+  }
+
+  release(event) {
+    const drag = this.drag;
+    this.drag = null;
+    if (!drag) return;
+    if (drag.isNew) {
+      const [, y] = this.place(event), inBand = drag.axis.hasMissing && y > this.floor + 4;
+      if (inBand) this.setBrush(drag.axis, { low: null, high: null, missing: true });
+      else if (this.brushes.has(drag.axis.key)) this.setBrush(drag.axis, null);
+      else if (drag.axis.kind === 'choice') this.setBrush(drag.axis, this.oneChoice(drag.axis, this.shareAt(y)));
+    } else this.options.onBrush(false);
+  }
+
+  oneChoice(axis, share) {
+    const code = clamp(Math.round(this.valueAt(axis, share)), 0, axis.labels.length - 1);
+    return { low: clamp(this.share(axis, code - 0.45), 0, 1), high: clamp(this.share(axis, code + 0.45), 0, 1), missing: false };
+  }
+
+  // The selected line nearest to a point, within a few pixels.
+  nearest(x, y) {
+    if (!this.selected) return null;
+    let gap = 0;
+    while (gap + 2 < this.axes.length && this.axes[gap + 1].x < x) gap++;
+    const from = this.axes[gap], to = this.axes[gap + 1];
+    if (!to || x < from.x || x > to.x) return null;
+    const part = (x - from.x) / (to.x - from.x);
+    let best = null, least = 9;
+    for (let i = 0; i < this.size; i++) {
+      if (!this.selected.has(i)) continue;
+      const distance = Math.abs(from.y[i] + part * (to.y[i] - from.y[i]) - y);
+      if (distance < least) { least = distance; best = i; }
+    }
+    return best;
+  }
+
+  hover(row) { this.setHovered(row); this.options.onHover(row); }
+
+  key(event) {
+    const axis = this.axes[this.focused], brush = axis && this.brushes.get(axis.key);
+    const towards = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (event.key === 'ArrowLeft' || event.key === 'ArrowRight') this.focused = clamp(this.focused + (event.key === 'ArrowLeft' ? -1 : 1), 0, this.axes.length - 1);
+    else if (event.key === 'Delete' || event.key === 'Backspace') { if (axis) this.setBrush(axis, null); }
+    else if (towards && axis) {
+      const old = brush && brush.high !== null ? brush : { low: 0.8, high: 1 }, step = axis.kind === 'choice' ? 1 / axis.labels.length : 0.05;
+      if (event.shiftKey) this.setBrush(axis, { low: clamp(old.low - towards * step, 0, old.high - 0.01), high: old.high, missing: false });
+      else { const shift = brush ? clamp(towards * step, -old.low, 1 - old.high) : 0; this.setBrush(axis, { low: old.low + shift, high: old.high + shift, missing: false }); }
+    } else return;
+    event.preventDefault();
+    this.drawFront();
+    if (axis) this.options.onSay(`${this.axes[this.focused].label}: ${this.limitsText(this.axes[this.focused])}`);
+  }
+
+  limitsText(axis) {
+    const brush = this.brushes.get(axis.key);
+    if (!brush) return 'no filter';
+    if (brush.high === null) return axis.missing;
+    return brush.low === null ? '' : [brush.low, brush.high].map((share) => (axis.kind === 'choice' ? axis.labels[clamp(Math.round(this.valueAt(axis, share)), 0, axis.labels.length - 1)] : unitText(this.valueAt(axis, share), axis.unit))).join(' to ');
+  }
+
+  picture() {
+    const paper = onPaper(this.layers, this.width, this.height, this.scaleBy);
+    return paper;
+  }
+}
+
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+function haloText(pen, text, x, y) {
+  pen.lineWidth = 3; pen.strokeStyle = colorOf('card'); pen.globalAlpha = 0.85; pen.strokeText(text, x, y);
+  pen.globalAlpha = 1; pen.fillStyle = colorOf('ink'); pen.fillText(text, x, y);
+}
+
+function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let cut = text.length;
+  while (cut > 2 && pen.measureText(`${text.slice(0, cut)}…`).width > width) cut--;
+  return `${text.slice(0, cut)}…`;
+}
+
+function numberTicks(axis) {
+  if (axis.log) {
+    const ticks = [], first = Math.floor(Math.log10(axis.low)), last = Math.ceil(Math.log10(axis.high)), every = Math.max(1, Math.ceil((last - first) / 6));
+    for (let power = first; power <= last; power += every) for (const times of last - first <= 1 ? [1, 2, 5] : last - first <= 2 ? [1, 3] : [1]) { const value = times * 10 ** power; if (value >= axis.low * 0.999 && value <= axis.high * 1.001) ticks.push(value); }
+    if (ticks.length > 1) return ticks;
+  }
+  const span = axis.high - axis.low, base = axis.unit === 'bytes' ? 2 ** Math.floor(Math.log2(span / 4)) : 10 ** Math.floor(Math.log10(span / 4));
+  const step = axis.unit === 'bytes' ? base : [1, 2, 5, 10].map((times) => times * base).find((each) => span / each <= 6) || base * 10, ticks = [];
+  for (let value = Math.ceil(axis.low / step) * step; value <= axis.high + step * 1e-6; value += step) ticks.push(Number(value.toPrecision(12)));
+  return ticks;
+}
+
+function rgbOf(color) {
+  const hex = /^#(..)(..)(..)$/.exec(color);
+  return hex ? hex.slice(1).map((part) => parseInt(part, 16)) : [128, 128, 128];
+}
+
+// From the best (0) to the worst (1): blue, grey, orange; readable with any colour vision.
+function shadeColor(share) {
+  const [from, to, part] = share < 0.5 ? ['shade0', 'shade1', share * 2] : ['shade1', 'shade2', share * 2 - 1];
+  const a = shadeStops[from], b = shadeStops[to];
+  return a.map((value, n) => Math.round(value + (b[n] - value) * part));
+}
+const shadeStops = {};
+function readShades() { for (const name of ['shade0', 'shade1', 'shade2']) shadeStops[name] = rgbOf(colorOf(name)); }

@@ -1,0 +1,114 @@
+// Pieces that every section is built from: cards, tables, lists, and buttons that save a picture or its numbers.
+function card(title, id) {
+  const node = element('section', 'card'), row = element('div', 'row'), head = element('h2', '', title);
+  node.id = id;
+  head.id = `${id}-head`;
+  node.setAttribute('aria-labelledby', head.id);
+  const tools = element('span', 'tools');
+  row.append(head, element('span', 'grow'), tools);
+  node.append(row);
+  return { node, tools, head };
+}
+
+function button(text, action, title) {
+  const node = element('button', '', text);
+  node.type = 'button';
+  if (title) node.title = title;
+  node.addEventListener('click', action);
+  return node;
+}
+
+function table(heads, rows, className = '') {
+  const box = element('div', `scroll-x ${className}`), node = element('table'), head = element('tr'), body = element('tbody');
+  const right = heads.map((text) => text.startsWith('>')), code = heads.map((text) => text.startsWith('~'));
+  heads.forEach((text, n) => { const cell = element('th', right[n] ? 'num' : '', text.replace(/^[>~]/, '')); cell.scope = 'col'; head.append(cell); });
+  node.append(element('thead'));
+  node.tHead.append(head);
+  for (const row of rows) {
+    const line = element('tr');
+    row.forEach((cell, n) => {
+      const place = element('td', right[n] ? 'num' : code[n] ? 'code' : '');
+      place.append(cell instanceof Node ? cell : document.createTextNode(cell === null || cell === undefined ? '-' : String(cell)));
+      line.append(place);
+    });
+    body.append(line);
+  }
+  node.append(body);
+  box.append(node);
+  return box;
+}
+
+function facts(pairs) {
+  const list = element('dl');
+  for (const [name, value] of pairs) {
+    if (value === null || value === undefined || value === '') continue;
+    const place = element('dd');
+    place.append(value instanceof Node ? value : document.createTextNode(String(value)));
+    list.append(element('dt', '', name), place);
+  }
+  return list;
+}
+
+function bullets(lines) {
+  const list = element('ul', 'lines');
+  for (const line of lines) list.append(element('li', '', line));
+  return list;
+}
+
+function saveBlob(blob, name) {
+  const link = element('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 2000);
+}
+
+const csvCell = (value) => {
+  if (value === null || value === undefined || (typeof value === 'number' && Number.isNaN(value))) return '';
+  let text = String(value);
+  if (typeof value === 'string' && /^[=+@\t\r-]/.test(text)) text = `'${text}`;
+  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+};
+const csvText = (heads, rows) => [heads, ...rows].map((row) => row.map(csvCell).join(',')).join('\r\n') + '\r\n';
+
+// Every chart has both: `picture` gives a canvas (or a promise of one), `numbers` gives [heads, rows].
+function saveTools(tools, name, picture, numbers) {
+  tools.append(button('PNG', async () => {
+    const canvas = await picture();
+    if (canvas) canvas.toBlob((blob) => saveBlob(blob, `${name}.png`), 'image/png');
+  }, 'Save this picture'), button('CSV', () => { const [heads, rows] = numbers(); saveBlob(new Blob([csvText(heads, rows)], { type: 'text/csv' }), `${name}.csv`); }, 'Save its numbers'));
+}
+
+// A picture of one or more canvases on the card's own ground, so that it can be read outside of the page.
+function onPaper(canvases, width, height, scale = window.devicePixelRatio || 1) {
+  const paper = element('canvas');
+  paper.width = Math.round(width * scale);
+  paper.height = Math.round(height * scale);
+  const pen = paper.getContext('2d');
+  pen.fillStyle = colorOf('card');
+  pen.fillRect(0, 0, paper.width, paper.height);
+  for (const canvas of canvases) pen.drawImage(canvas, 0, 0, paper.width, paper.height);
+  return paper;
+}
+
+function errorCard(error) {
+  const { node } = card('This cannot be shown', 'error');
+  node.append(element('p', 'bad', error && error.message ? error.message : String(error)));
+  return node;
+}
+
+// Sections that live: each gets a chance to redraw (theme, size) and to stop (timers) when the page moves on.
+const living = { redraws: [], stops: [] };
+const onRedraw = (action) => living.redraws.push(action);
+const onLeave = (action) => living.stops.push(action);
+function leave() { for (const stop of living.stops.splice(0)) stop(); living.redraws.length = 0; }
+function redrawAll() { for (const action of living.redraws) action(); }
+
+function unitText(value, unit) {
+  if (value === null || value === undefined || Number.isNaN(value)) return '-';
+  if (unit) return valueText(value, unit);
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
+  return String(Number(value.toPrecision(5)));
+}

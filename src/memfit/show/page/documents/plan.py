@@ -1,0 +1,79 @@
+"""Document of a plan: its promise, the curve of time against memory, its candidates, and its schedule as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memfit.records.fit import Fit
+from memfit.records.plan import Plan, Step
+from memfit.show.as_json import plain
+from memfit.show.page.documents.document import Body, Document, codes, numbers
+from memfit.units import format_bytes
+
+ROWS = ("compute", "recompute", "sent over the link", "fetched back")
+STEP_ROWS = {"recompute": "recompute"}
+
+
+def plan_document(plan: Plan, fit: Fit | None = None) -> Document:
+    """Everything the page draws of a plan, and of the fit that it comes from where that is known."""
+    names = (
+        "solver", "budget_bytes", "peak_bytes", "seconds", "plain_peak_bytes", "plain_seconds", "recompute_seconds",
+        "stall_seconds", "moved_bytes", "lower_bound_seconds", "bound_of", "smallest_budget_bytes", "binding",
+        "decisions", "frontier", "levers", "applied_levers", "notes", "link",
+    )  # fmt: skip
+    body: Body = {name: plain(getattr(plan, name)) for name in names}
+    body |= {"gap": plan.gap, "slowdown": plan.slowdown, "fits": plan.fits, "target": plan.chain.target}
+    body |= {"device": plan.chain.device, "source": plan.chain.source, "time_source": plan.chain.time_source}
+    body["sentence"] = plan_sentence(plan)
+    body["gantt"] = _gantt(plan)
+    body["memory"] = {
+        "seconds": numbers([step.start_seconds for step in plan.steps]),
+        "bytes": numbers([step.memory_bytes for step in plan.steps]),
+        "end_seconds": numbers([step.start_seconds + step.seconds for step in plan.steps]),
+    }
+    body["candidates"] = [] if fit is None else plain(fit.candidates)
+    body["proof"] = None if fit is None or fit.proof is None else plain(fit.proof)
+    title = (plan.chain.target if fit is None else fit.target) or "a training"
+    return Document(kind="plan", title=f"{title} within {format_bytes(plan.budget_bytes)}", body=body)
+
+
+def plan_sentence(plan: Plan) -> str:
+    """What the plan promises, and what that costs."""
+    longer = 100 * (plan.slowdown - 1)
+    price = f"{longer:.0f} % longer" if longer >= 0.5 else "no longer"
+    promise = f"{format_bytes(plan.peak_bytes)} in place of {format_bytes(plan.plain_peak_bytes)}"
+    fits = "within" if plan.fits else "above"
+    return (
+        f"A step takes {promise}, {fits} the budget of {format_bytes(plan.budget_bytes)}, and {price} "
+        f"(sizes {plan.chain.source}, times {plan.chain.time_source}); the peak is {plan.binding.where}."
+    )
+
+
+def _gantt(plan: Plan) -> Body:
+    """Bars of the compute stream and of the link."""
+    bars = [*_compute_bars(plan), *_link_bars(plan)]
+    return {
+        "rows": list(ROWS),
+        "row": codes([bar[0] for bar in bars], ROWS),
+        "name": codes([bar[1] for bar in bars]),
+        "start": numbers([bar[2] for bar in bars]),
+        "end": numbers([bar[3] for bar in bars]),
+        "kind": codes([bar[4] for bar in bars]),
+    }
+
+
+def _compute_bars(plan: Plan) -> Iterator[tuple[str, str, float, float, str]]:
+    for step in plan.steps:
+        row = STEP_ROWS.get(step.kind, "compute")
+        yield row, _stage(plan, step), step.start_seconds, step.start_seconds + step.seconds, step.kind
+
+
+def _link_bars(plan: Plan) -> Iterator[tuple[str, str, float, float, str]]:
+    for move in plan.moves:
+        name = f"{plan.chain.stages[move.boundary].name}, {format_bytes(move.num_bytes)}"
+        yield "sent over the link", name, *move.send_seconds, "move"
+        yield "fetched back", name, *move.fetch_seconds, "move"
+
+
+def _stage(plan: Plan, step: Step) -> str:
+    return "the optimizer's step" if step.stage is None else plan.chain.stages[step.stage].name

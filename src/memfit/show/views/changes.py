@@ -1,0 +1,98 @@
+"""Cheapest changes: what single changes save at the peak, what each costs, and how it is applied; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memfit.records.plan import Plan
+from memfit.records.prediction import Saving
+from memfit.units import MIB
+
+MOST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheapChange:
+    """One change that lowers the peak."""
+
+    what: str
+    saved_bytes: float
+    source: str
+    """'predicted', or 'measured' for a plan that was proven."""
+    price: str
+    apply: str
+    """A command, or a line of code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How dear a change is (0 costs nothing), its price in words, and the line of code that makes it."""
+
+    rank: int
+    price: str
+    apply: str = ""
+
+
+WAYS = {
+    "an update in one kernel": _Way(
+        rank=0, price="nothing: the same update in one kernel", apply="torch.optim.AdamW(..., fused=True)"
+    ),
+    "recomputing the blocks": _Way(
+        rank=1, price="time: the forward of each block runs a second time, at most a third of a step (assumed)"
+    ),
+    "activations in half precision": _Way(
+        rank=2, price="digits: activations keep 8 bits of precision", apply="with torch.autocast(device, torch.bfloat16):"
+    ),
+    "half the batch": _Way(
+        rank=3, price="twice the steps for an epoch", apply="halve the batch size, and accumulate two gradients a step"
+    ),
+    "an optimizer without state": _Way(
+        rank=4, price="another training: the learning rate has to be found anew", apply="torch.optim.SGD(...)"
+    ),
+}
+UNKNOWN_WAY = _Way(rank=5, price="not known")
+
+
+def cheapest_changes(savings: Sequence[Saving], command: Sequence[str], plan: Plan | None = None) -> tuple[CheapChange, ...]:
+    """The three cheapest changes, the cheapest first; a plan that fits stands for recomputing."""
+    found = [(_way(saving.change), saving) for saving in savings]
+    found.sort(key=lambda pair: (pair[0].rank, -pair[1].saved_bytes))
+    changes = [_change(way, saving, command) for way, saving in found]
+    if plan is not None and plan.fits and plan.plain_peak_bytes > plan.peak_bytes:
+        changes = [_of_plan(plan, command), *(c for c in changes if not c.what.startswith("recomputing"))]
+    return tuple(changes[:MOST])
+
+
+def _way(change: str) -> _Way:
+    return next((way for words, way in WAYS.items() if change.startswith(words)), UNKNOWN_WAY)
+
+
+def _change(way: _Way, saving: Saving, command: Sequence[str]) -> CheapChange:
+    apply = way.apply or fit_command(command, saving.peak_bytes)
+    return CheapChange(
+        what=saving.change, saved_bytes=saving.saved_bytes, source="predicted", price=way.price, apply=apply
+    )  # fmt: skip
+
+
+def _of_plan(plan: Plan, command: Sequence[str]) -> CheapChange:
+    slower = f"time: a step takes {100 * (plan.slowdown - 1):.0f} % longer ({plan.chain.time_source})"
+    return CheapChange(
+        what="recomputing and moving as the plan says",
+        saved_bytes=plan.plain_peak_bytes - plan.peak_bytes,
+        source=plan.chain.source,
+        price=slower,
+        apply=fit_command(command, plan.budget_bytes),
+    )
+
+
+def fit_command(command: Sequence[str], budget_bytes: int) -> str:
+    """`memfit fit` for a command that runs a Python script; a template for any other."""
+    budget = f"{-(-budget_bytes // MIB)}MiB"
+    for number, word in enumerate(command):
+        if word.endswith(".py") and Path(command[0]).name.startswith("python"):
+            rest = command[number + 1 :]
+            return f"memfit fit {shlex.quote(word)} --budget {budget}" + (f" -- {shlex.join(rest)}" if rest else "")
+    return f"memfit fit train.py --budget {budget}"

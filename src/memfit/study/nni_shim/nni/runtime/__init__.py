@@ -1,0 +1,1 @@
+"""The parts of `nni.runtime` that advisors import."""

@@ -1,0 +1,72 @@
+"""Is what is predicted for every rank what real processes over gloo hold?"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.api import predict_ranks  # noqa: E402
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(5)])
+way = sys.argv[1]
+if way == "ddp":
+    model = nn.parallel.DistributedDataParallel(model)
+else:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+held = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
+states = [s for state in optimizer.state.values() for s in state.values()]
+held += [s.to_local() if hasattr(s, "to_local") else s for s in states]
+open(sys.argv[2] + f"/held-{rank}", "w").write(str(sum(t.untyped_storage().nbytes() for t in held)))
+"""
+
+
+def run_for_real(path: Path, way: str, num_ranks: int) -> list[int]:
+    """Bytes of parameters and optimizer state of every rank of real processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for rank in range(num_ranks):
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1"}
+        variables = os.environ | variables | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        started.append(subprocess.Popen([sys.executable, str(path), way, str(path.parent)], env=variables))
+    assert [process.wait(120) for process in started] == [0] * num_ranks
+    return [int((path.parent / f"held-{rank}").read_text()) for rank in range(num_ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_every_rank_holds_what_real_processes_hold(tmp_path: Path, way: str):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    real = run_for_real(path, way, 3)
+    found = predict_ranks(str(path), ranks=3, arguments=[way, str(tmp_path)], probes=False, num_steps=2)
+    for rank in range(3):
+        shares = {share.name: share.num_bytes for share in found.of_rank(rank).at_peak.by_category}
+        assert shares["parameter"] + shares["optimizer state"] == real[rank]
+    assert found.asked_at  # the script asks for its rank
