@@ -23,7 +23,7 @@ from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.figures.study_size import size_picture
 from memfit.show.figures.timeline import BLUE, GREY, ORANGE, RED
 from memfit.show.new_file import whole_file
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, study_title
+from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, point_of, study_title
 from memfit.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _save(picture: Picture, path: Path) -> Path:
 
 def _memory_picture(study: Study) -> Picture | None:
     trials = [trial for trial in study.trials if trial.peak.value is not None and trial.is_finished]
-    points = [trial.flat_parameters for trial in trials]
+    points = [point_of(trial) for trial in trials]
     axes = axes_of(points, study.settings.space)
     if not axes or not trials:
         return None

@@ -17,7 +17,15 @@ import numpy as np
 
 from memfit.records.study import Study, TrialRecord
 from memfit.show.figures.timeline import GREY
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, axis_over, distinct_words, study_title
+from memfit.show.views.study_axes import (
+    GAP_PLACE,
+    StudyAxis,
+    axes_of,
+    axis_over,
+    distinct_words,
+    point_of,
+    study_title,
+)
 from memfit.show.views.study_ranking import RankedBy, RankedTrials, number_of, rank_trials, top_groups
 from memfit.units import MIB
 
@@ -41,7 +49,7 @@ def parallel_picture(study: Study, by: RankedBy) -> Picture | None:
     if len(found.ranked) < 2:
         return None
     every = [*found.ranked, *found.others]
-    points = {trial.number: trial.flat_parameters for trial in every}
+    points = {trial.number: point_of(trial) for trial in every}
     axes = axes_of([points[trial.number] for trial in every], study.settings.space)
     groups = top_groups(found.ranked)
     width = min(40.0, max(11.0, 1.35 * (len(axes) + 2)))

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.records.only_text import only_text
-from memfit.records.study import PATH_SEPARATOR, Bell, Choice, Integers, Nested, Parameter, SearchSpace, Span, Study
+from memfit.records.study import (
+    PATH_SEPARATOR,
+    Bell,
+    Choice,
+    Integers,
+    Nested,
+    Parameter,
+    SearchSpace,
+    Span,
+    Study,
+    TrialRecord,
+)
 from memfit.show.wording import cut
 
 NOT_SET = "not set"
@@ -152,6 +163,11 @@ def option_label(value: object) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def point_of(trial: TrialRecord) -> dict[str, object]:
+    """The hyperparameters of a trial by their paths; one that is there and is null is an option, not a gap."""
+    return {name: "null" if value is None else value for name, value in trial.flat_parameters.items()}
 
 
 def axes_of(values: Sequence[Mapping[str, object]], space: SearchSpace | None = None) -> list[StudyAxis]:
