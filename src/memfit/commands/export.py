@@ -9,6 +9,7 @@ import click
 
 from memfit import api
 from memfit.commands.options import force_option, output_option, to_option
+from memfit.commands.output import say_written
 
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
@@ -62,8 +63,4 @@ def command(
             raise click.UsageError("openmetrics has no tables, no curves and nothing beside it")
         click.echo(api.metrics_text(found), nl=False)
         return
-    written = api.export_record(found, to, output, table=table, trials=trials, beside=beside, overwrite=force)
-    for path in written[:1] if to == "tensorboard" else written:
-        click.echo(f"wrote {path}" + (f" and {len(written) - 1} more" if to == "tensorboard" and written[1:] else ""))
-    if to == "tensorboard":
-        click.echo(f"tensorboard --logdir {written[0].parent}")
+    say_written(api.export_record(found, to, output, table=table, trials=trials, beside=beside, overwrite=force), to)

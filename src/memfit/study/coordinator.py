@@ -80,6 +80,8 @@ class Coordinator:
     """Trials to start with the parameters they have, and the number of the attempt."""
     why_stopped: str = ""
     problem: StorageError | None = None
+    _starting: list[TrialOrder] = field(default_factory=list)
+    """Trials of this round that are stored as started, and will be as soon as that is on disk."""
     _began: float = 0.0
     _num_interrupts: int = 0
     _noted: set[str] = field(default_factory=set)
@@ -118,8 +120,9 @@ class Coordinator:
         self._fill()
         if not self.orders:
             return self._await_prediction()
-        for news in self.runner.wait(WAIT_SECONDS):
-            self._hear(news)
+        with self.log.together():
+            for news in self.runner.wait(WAIT_SECONDS):
+                self._hear(news)
         for trial_id, reason in self.engine.take_ends():
             self._end_trial(trial_id, TrialEnd(kind="stopped early", reason=reason))
         self.watcher.tick(self.standing())
@@ -149,9 +152,17 @@ class Coordinator:
     # ---- starting -------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Start as many trials as there is room for."""
+        """Start as many trials as there is room for, once all of them are stored."""
+        with self.log.together():
+            self._choose()
+        starting, self._starting = self._starting, []
+        for order in starting:
+            self._launch(order)
+
+    def _choose(self) -> None:
+        """Fill the room there is with trials that are to be started."""
         self._take_prediction()
-        while not self._has_to_stop() and self.runner.has_room() and self.gpus.has_room():
+        while not self._has_to_stop() and self.runner.has_room(len(self._starting)) and self.gpus.has_room():
             if self.again:
                 self._start(*self.again.pop(0))
                 continue
@@ -204,19 +215,24 @@ class Coordinator:
             self.again.append((trial, 1))
 
     def _start(self, trial: TrialRecord, attempt: int) -> None:
-        """Start one attempt; when that is not possible here, the trial waits for another session."""
+        """Store that one attempt starts, and put it among those that do."""
         order = self._order(trial, attempt)
         folder = trial_folder_name(trial.number, attempt)
         body = Started(attempt=attempt, folder=folder, started_at=now_text(), worker=order.worker)
         self.log.add(f"s{trial.number}.{attempt}", "started", body, trial.number)
+        self.orders[trial.number] = order
+        self._starting.append(order)
+
+    def _launch(self, order: TrialOrder) -> None:
+        """Start one attempt; when that is not possible here, the trial waits for another session."""
         try:
-            self.runner.start(order)
+            if self.problem is None:
+                self.runner.start(order)
         except StorageError as error:
-            self.gpus.give_back(trial.number)
             self.problem = error
             self._stop(str(error))
-            return
-        self.orders[trial.number] = order
+        if self.problem is not None:
+            self._forget(order.number)
 
     def _order(self, trial: TrialRecord, attempt: int) -> TrialOrder:
         settings, name = self.settings, trial_folder_name(trial.number, attempt)
@@ -368,7 +384,7 @@ class Coordinator:
             num_running=len(self.orders),
             seconds=time.monotonic() - self._began,
             seconds_left=self._seconds_left(wanted),
-            live=tuple(self.runner.live()),
+            live=tuple(self.runner.live()) if self.watcher.has_line else (),
             is_ending=self.was_interrupted,
         )
 

@@ -10,6 +10,7 @@ from memfit.errors import DamagedRecord, NewerFormat, NotARun
 from memfit.records.study import STUDY_FORMAT, STUDY_VERSION, Study
 from memfit.regular_file import describe_error, read_regular
 
+_NO_TRIALS = b'"trials": []'
 STUDY_BYTES = 1024**3
 """A study of many thousand trials, each with its reports."""
 
@@ -33,5 +34,15 @@ def read_study_json(path: str | Path) -> Study:
 
 
 def write_study_json(study: Study, path: str | Path) -> None:
-    """Write a study to a JSON file."""
-    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=1))
+    """Write a study to a JSON file, trial by trial: a hundred thousand of them are not in memory as text."""
+    empty = msgspec.structs.replace(study, trials=())
+    before, mark, after = msgspec.json.format(msgspec.json.encode(empty), indent=1).rpartition(_NO_TRIALS)
+    with open(path, "wb") as file:
+        if not study.trials:
+            file.write(before + mark + after)
+            return
+        file.write(before + _NO_TRIALS[:-1])
+        for index, trial in enumerate(study.trials):
+            text = msgspec.json.format(msgspec.json.encode(trial), indent=1)
+            file.write((b",\n  " if index else b"\n  ") + text.replace(b"\n", b"\n  "))
+        file.write(b"\n ]" + after)

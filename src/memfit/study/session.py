@@ -63,12 +63,12 @@ class Session:
         if not options.on:
             return LocalRunner(self.settings.concurrency)
         _require_distributed()
-        from memfit.study.trials.distributed_runner import DaskRunner
+        from memfit.study.trials.distributed_runner import DaskRunner, connect
 
         address = options.on
         if options.on in BATCH_SYSTEMS:
             address = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell).address
-        return DaskRunner(address, self.settings, self.log.tell)
+        return DaskRunner(connect(address), self.settings, self.log.tell)
 
     def read(self) -> Study:
         """The study as it stands."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class StudyLog:
         self.unsaved_path = folder / UNSAVED_FILE
         self.tell = tell
         self.facts: list[Fact] = []
+        self._waiting: list[Fact] = []
+        self._is_together = False
         self._is_behind = False
         """Whether the database lacks something, as far as we know."""
 
@@ -55,14 +57,36 @@ class StudyLog:
         self.storage.append(self.study_id, self.facts)
 
     def add(self, fact_id: str, kind: FactKind, body: Any, number: int | None = None) -> None:
-        """Take in one fact; it is safe when this returns, in the database or beside it."""
+        """Take in one fact; it is safe when this returns, in the database or beside it.
+
+        A proposal alone is stored with the fact that follows it: until its trial is started nothing depends on it,
+        and a tuner that is asked again proposes the same.
+        """
         place = self.facts[-1].place + 1 if self.facts else 0
         made = fact(place, fact_id, kind, body, number)
         self.facts.append(made)
-        self._store([made])
+        self._waiting.append(made)
+        if kind != "proposed" and not self._is_together:
+            self._flush()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Store the facts that are added within as one: a thousand ends of trials cost one flush of the disk."""
+        self._is_together = True
+        try:
+            yield
+        finally:
+            self._is_together = False
+            self._flush()
+
+    def _flush(self) -> None:
+        new, self._waiting = self._waiting, []
+        if new:
+            self._store(new)
 
     def close(self) -> None:
         """Try once more; raises when facts are still not in the database."""
+        self._flush()
         if self._is_behind:
             self._store([], last=True)
 

@@ -27,12 +27,14 @@ from memfit.errors import UsageError
 from memfit.records.study import LiveTrial, StudySettings, TrialOutcome
 from memfit.study.trials.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.process import INTERRUPTED
+from memfit.study.trials.process import INTERRUPTED, TrialProcess
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News
 from memfit.version import VERSION
 
 CONNECT_SECONDS = 20
+OFFER_SECONDS = 5.0
+"""How long an answer of the scheduler on what workers offer is believed."""
 CLOCK_SECONDS = 5.0
 """A worker whose clock is further off than this is named."""
 
@@ -40,10 +42,13 @@ CLOCK_SECONDS = 5.0
 class DaskRunner:
     """Sends orders to a scheduler and takes in what comes back; Dask's threads only fill the queue."""
 
-    def __init__(self, address: str, settings: StudySettings, tell: Callable[[str], None]) -> None:
+    task = staticmethod(run_on_worker)
+    """What a worker does with an order."""
+
+    def __init__(self, client: Client, settings: StudySettings, tell: Callable[[str], None]) -> None:
         self.tell = tell
         self.settings = settings
-        self.client = _connected(address)
+        self.client = client
         self.orders: dict[int, TrialOrder] = {}
         self._futures: dict[int, Future] = {}
         self._queue: queue.Queue[News] = queue.Queue()
@@ -51,19 +56,21 @@ class DaskRunner:
         self._published: set[str] | None = None
         """What earlier sessions left with the scheduler; None before it was asked."""
         self._is_listening = False
+        self._offered: dict[str, float] = {}
+        self._ask_again_at = 0.0
         self._begun: dict[int, list[str]] = {}
         self._endings: dict[int, TrialEnd] = {}
         self._check_workers()
 
-    def has_room(self, order: TrialOrder | None = None) -> bool:
-        return len(self.orders) < self.settings.concurrency
+    def has_room(self, num_starting: int = 0) -> bool:
+        return len(self.orders) + num_starting < self.settings.concurrency
 
     def widen(self, concurrency: int) -> None:
         self.settings = msgspec.structs.replace(self.settings, concurrency=concurrency)
 
     def start(self, order: TrialOrder) -> None:
         future = self.client.submit(
-            run_on_worker,
+            self.task,
             msgspec.json.encode(order),
             key=task_key(order),
             pure=False,
@@ -78,10 +85,18 @@ class DaskRunner:
         if self._published is None:
             self._published = set(self.client.list_datasets())  # pyright: ignore[reportArgumentType]
         if task_key(order) not in self._published:
-            return False
+            return self._adopt_from_home(order)
         future: Any = self.client.get_dataset(task_key(order))
         self._follow(order, future)
         return True
+
+    def _adopt_from_home(self, order: TrialOrder) -> bool:
+        """Take the record of a trial whose files had come home when the coordinator was killed."""
+        record = TrialProcess(order).conclude() if Path(order.folder, "run").is_dir() else None
+        if record is not None:
+            self.orders[order.number] = order
+            self._queue.put(News(number=order.number, record=record))
+        return record is not None
 
     def _follow(self, order: TrialOrder, future: Future) -> None:
         if not self._is_listening:
@@ -105,8 +120,8 @@ class DaskRunner:
 
     def _forget(self, number: int) -> None:
         """Let the scheduler drop the trial, whose result is home."""
-        order, _ = self.orders.pop(number, None), self._futures.pop(number, None)
-        if order is not None:
+        order, future = self.orders.pop(number, None), self._futures.pop(number, None)
+        if order is not None and future is not None:
             self.client.unpublish_dataset(task_key(order))
 
     def end(self, number: int, ending: TrialEnd, *, at_once: bool = False) -> None:
@@ -131,7 +146,7 @@ class DaskRunner:
 
     def _wishes(self, order: TrialOrder) -> dict[str, float]:
         """What to ask for, of what is offered now: a wish that no worker can grant would wait for ever."""
-        wishes, offered = dict[str, float](), _resources(self.client)
+        wishes, offered = dict[str, float](), self._offers()
         predicted = order.predicted_peak
         peak = None if predicted is None else predicted.value if predicted.value is not None else predicted.high
         if peak is not None and "memory" in offered:
@@ -139,6 +154,13 @@ class DaskRunner:
         if order.num_gpus and "GPU" in offered:
             wishes["GPU"] = min(float(order.num_gpus), offered["GPU"])
         return wishes
+
+    def _offers(self) -> dict[str, float]:
+        """What workers offer; asked for now and then, since a thousand of them have much to say."""
+        if time.monotonic() >= self._ask_again_at:
+            self._offered = _resources(self.client)
+            self._ask_again_at = time.monotonic() + OFFER_SECONDS
+        return self._offered
 
     def _check_workers(self) -> None:
         """Say what would make trials wait for ever, or falsify what is measured."""
@@ -229,7 +251,8 @@ def _loss_note(num_begun: int) -> tuple[str, ...]:
     return (f"{num_begun - 1} workers were lost while they ran it; it was run again with the same parameters",)
 
 
-def _connected(address: str) -> Client:
+def connect(address: str) -> Client:
+    """A connection to a scheduler, or one clear line."""
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:

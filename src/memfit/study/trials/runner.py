@@ -38,7 +38,10 @@ class News:
 class Runner(Protocol):
     """Runs trials somewhere."""
 
-    def has_room(self, order: TrialOrder | None = None) -> bool: ...
+    def has_room(self, num_starting: int = 0) -> bool:
+        """Whether another trial may start besides those that run and so many that are about to."""
+        ...
+
     def widen(self, concurrency: int) -> None:
         """Run so many trials at a time from now on."""
         ...
@@ -70,8 +73,8 @@ class LocalRunner:
     def __post_init__(self) -> None:
         become_subreaper()  # what a dead sampler leaves behind becomes ours to end
 
-    def has_room(self, order: TrialOrder | None = None) -> bool:
-        return len(self.trials) < self.concurrency
+    def has_room(self, num_starting: int = 0) -> bool:
+        return len(self.trials) + num_starting < self.concurrency
 
     def widen(self, concurrency: int) -> None:
         self.concurrency = concurrency
