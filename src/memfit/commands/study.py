@@ -21,7 +21,7 @@ from memfit.commands.options import (
     set_option_as,
     to_option,
 )
-from memfit.commands.output import write_record
+from memfit.commands.output import say_written, write_record
 from memfit.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
