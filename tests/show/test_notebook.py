@@ -66,6 +66,10 @@ def test_a_study_of_ten_thousand_trials_is_small_and_names_its_best():
     assert f">{best.number}</td>" in text
     for name in best.flat_parameters:
         assert f"{name}=" in text
+    many = {f"a_long_name_of_a_hyperparameter_{k}": k for k in range(40)}
+    proposal = msgspec.structs.replace(best.proposal, parameters=many)
+    text = checked(msgspec.structs.replace(study, trials=(msgspec.structs.replace(best, proposal=proposal),)))
+    assert all(f"{name}=" in text for name in many)
 
 
 def test_what_stands_in_names_is_shown_and_never_run(tmp_path: Path):
