@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-import memfit
+import memfit.api
 from memfit.records.figure import Figure
 from memfit.records.grid import Grid, GridCell
 from memfit.records.notebook import NotebookRecord
