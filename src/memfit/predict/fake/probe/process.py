@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import torch
 
 from memfit.predict.fake.probe.real_run import memory_events
-from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature
+from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, takes_a_mask
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
 from memfit.predict.observe.tracker import storage_of, tensors_in
 
@@ -92,6 +92,9 @@ def probe(text: str) -> dict[str, Any]:
     real_args, real_kwargs = decode(args), decode(kwargs)
     if "mkldnn_rnn_layer_backward" in name:
         real_args = _with_true_workspace(real_args)
+    if takes_a_mask(name):
+        for mask in tensors_in(real_args):
+            mask.fill_(1)
     given = _storages((real_args, real_kwargs))
     before = sum(map(_touched, given))
     watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)

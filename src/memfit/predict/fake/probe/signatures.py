@@ -1,14 +1,18 @@
 """Signatures of CPU operators whose scratch memory fake kernels hide, written so that a call can be run for real.
 
-The list was found by running operators one by one for real and on fake tensors (torch 2.13, CPU). A backward fed by
-another operator's opaque workspace would end the process with a made-up one: the LSTM's is probed together with its
-forward.
+The lists were found by running operators one by one for real and on fake tensors, those of torch's own test database
+(`torch.testing`) among them (torch 2.13, CPU). A backward fed by another operator's opaque workspace would end the
+process with a made-up one: the LSTM's is probed together with its forward.
+
+Operators that compute in a common type copy every operand of another type first: `mask * scores`, `pixels / 255`,
+`(a == b).sum()`. They are probed where types differ.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,8 +70,59 @@ RISKY = {
     "aten::max_pool2d_with_indices_backward",
     "aten::multi_margin_loss",
     "aten::var_mean",
+    "aten::isinf",
+    "aten::logsumexp",
+    "aten::roll",
+    "aten::median",
+    "aten::nanmedian",
+    "aten::kthvalue",
+    "aten::mode",
+    "aten::dist",
+    "aten::ldexp",
+    "aten::mvlgamma",
+    "aten::isin",
+    "aten::multinomial",
+    "aten::_euclidean_dist",
+    "aten::im2col",
+    "aten::col2im",
+    "aten::upsample_nearest1d",
+    "aten::upsample_nearest2d",
+    "aten::upsample_nearest3d",
+    "aten::_upsample_nearest_exact1d",
+    "aten::_upsample_nearest_exact2d",
+    "aten::_upsample_nearest_exact3d",
+    "aten::upsample_linear1d",
+    "aten::upsample_bicubic2d",
+    "aten::upsample_trilinear3d",
+    "aten::_upsample_bilinear2d_aa",
+    "aten::_upsample_bicubic2d_aa",
+    "aten::_fft_r2c",
+    "aten::_fft_c2c",
+    "aten::_fft_c2r",
+    "aten::linalg_matrix_exp",
+    "aten::linalg_pinv",
+    "aten::linalg_solve_triangular",
+    "aten::cholesky_solve",
+    "aten::soft_margin_loss",
+    "aten::soft_margin_loss_backward",
+    "aten::batch_norm_backward",
+    "aten::_batch_norm_with_update",
+    "aten::rrelu_with_noise",
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::masked_select",
 }
-RISKY_SOMETIMES = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+RISKY_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+BINARY = (
+    "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "atan2", "maximum", "minimum", "fmax",
+    "fmin", "eq", "ne", "lt", "le", "gt", "ge", "clamp", "addcmul", "addcdiv", "lerp", "copysign", "hypot", "xlogy",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or", "logical_xor", "rsub",
+)  # fmt: skip
+COMPUTE_IN_ONE_TYPE = {f"aten::{name}{ending}" for name in BINARY for ending in ("", "_")}
+SUM_IN_ANOTHER_TYPE = {"aten::sum", "aten::prod", "aten::nansum", "aten::mean", "aten::cumprod"}
+TAKES_A_MASK = {"aten::index", "aten::masked_select"}
+"""A mask of a probe holds for every element, as a prediction takes it to."""
 
 
 class Signatures:
@@ -75,18 +130,62 @@ class Signatures:
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
-        self._risky: dict[Any, int] = {}
+        self._risky: dict[Any, Hides] = {}
 
     def sign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         """The number of this call's signature; None for operators that hide nothing."""
-        kind = self._risky.get(func)
-        if kind is None:
-            name = func._schema.name
-            kind = self._risky[func] = 1 if name in RISKY else 2 if name in RISKY_SOMETIMES else 0
-        if kind == 0 or _has_sparse(args) or (kind == 2 and not _has_half(args) and not _is_expanded(args)):
+        hides = self._risky.get(func)
+        if hides is None:
+            hides = self._risky[func] = _when_it_hides(func._schema.name)
+        if hides is _never or not hides(args, kwargs) or _has_sparse(args):
             return None
         text = json.dumps([str(func), encode(args), encode(kwargs), torch.is_grad_enabled()])
         return self.texts.setdefault(text, len(self.texts))
+
+
+Hides = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+
+
+def _when_it_hides(name: str) -> Hides:
+    """In which calls an operator allocates more than it returns."""
+    if name in RISKY:
+        return _always
+    if name in RISKY_PRODUCTS:
+        return lambda args, kwargs: _has_half(args) or _is_expanded(args)
+    if name in COMPUTE_IN_ONE_TYPE:
+        return _differ_in_type
+    if name == "aten::where":
+        return lambda args, kwargs: _differ_in_type(args[1:], kwargs)
+    if name in SUM_IN_ANOTHER_TYPE:
+        return _sums_in_another_type
+    return _has_mask if name in TAKES_A_MASK else _never
+
+
+def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True
+
+
+def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+def _differ_in_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operand may have to be copied into the type that is computed in."""
+    types = {a.dtype for a in args if isinstance(a, torch.Tensor)}
+    if len(types) > 1:
+        return True
+    whole = not next(iter(types)).is_floating_point if types else False
+    return whole and any(isinstance(a, float) for a in args)
+
+
+def _sums_in_another_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    own, asked = args[0].dtype, kwargs.get("dtype")
+    return (not own.is_floating_point and own is not torch.int64) or asked not in (None, own)
+
+
+def _has_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    masks = args[1] if isinstance(args[1], (list, tuple)) else (args[1],)
+    return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in masks)
 
 
 def _has_sparse(args: tuple[object, ...]) -> bool:
@@ -102,6 +201,11 @@ def _is_expanded(args: tuple[object, ...]) -> bool:
     """Whether one value stands for many in some matrix: a product copies that matrix out first."""
     matrices = [a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2]
     return any(stride == 0 and size > 1 for a in matrices for size, stride in zip(a.shape, a.stride(), strict=True))
+
+
+def takes_a_mask(name: str) -> bool:
+    """Whether an operator, by its name in a signature, selects by a mask."""
+    return f"aten::{name.split('.')[1]}" in TAKES_A_MASK
 
 
 def encode(value: object) -> object:
