@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from memfit import api
 from memfit.commands.options import force_option, output_option, to_option
 from memfit.commands.output import say_written
+
+if TYPE_CHECKING:
+    from memfit.show.export.formats import Format
 
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
@@ -31,7 +34,7 @@ TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 @click.option("--beside", type=click.Path(path_type=Path), help="Of chrome-trace, add to this trace of torch.profiler.")
 def command(
     record: Path,
-    to: Any,
+    to: Format,
     output: str | None,
     table: str | None,
     trials: tuple[int, ...],

@@ -31,6 +31,7 @@ from memfit.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure as Picture
 
 _INK = "#20262e"
@@ -162,7 +163,7 @@ def _color_ends(numbers: np.ndarray, found: RankedTrials) -> tuple[float, float]
     return (outer, float(numbers.max())) if found.best_is_high else (float(numbers.min()), outer)
 
 
-def _colors(best_is_high: bool) -> Any:
+def _colors(best_is_high: bool) -> ListedColormap:
     """Dark is best, whichever way; the light end of the map is left out, it is not seen on white."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
