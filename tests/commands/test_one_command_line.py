@@ -72,6 +72,8 @@ MEANINGS = {
     "--fail-above": "exit code 1 above this",
     "--to": "the format",
     "--table": "one table of many",
+    "--curve": "a trial whose results are drawn by themselves",
+    "--beside": "a trace to add to",
     "--trial": "one trial of a study",
     "--disk": "a folder to move tensors to",
     "--optimizer": "a row of a grid",

@@ -93,8 +93,8 @@ def test_a_wrong_format_table_or_place_is_a_clear_error(run: RunRecord, tmp_path
 
 
 def test_the_command_line_offers_exactly_the_tables_there_are():
-    from memfit.commands.export import FORMATS
     from memfit.commands.export import TABLES as OFFERED
+    from memfit.commands.options import FORMATS
     from memfit.show.export.formats import SUFFIXES
 
     assert set(OFFERED) == set(TABLES)

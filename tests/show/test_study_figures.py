@@ -19,7 +19,7 @@ from memfit.records.study import Branch, Choice, Integers, Intermediate, Nested,
 from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
 from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.figures.study_size import size_picture
-from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order
+from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order, point_of
 from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
 from memfit.testing.made_studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
 
@@ -175,3 +175,34 @@ def test_every_figure_is_written(tmp_path: Path):
     assert [path.name for path in paths] == [
         "memory.png", "parallel.png", "parallel_memory.png", "intermediate.png", "size.png",
     ]  # fmt: skip
+
+
+def test_names_and_options_of_any_kind_are_drawn_and_null_is_an_option(tmp_path: Path):
+    options = (
+        "a$b$",
+        "\\alpha$",
+        "line\nend",
+        "\ud800x",
+        "\N{SNOWMAN}",
+        "\N{GRINNING FACE}",
+        "x" * 200,
+        None,
+        True,
+        [1],
+        {"a": 1},
+    )
+    odd = Choice(name="$\\frac{x$ \ud800", options=options)
+    study = made_study(40)
+    trials = []
+    for trial in study.trials:
+        point = {**trial.parameters, odd.name: options[trial.number % len(options)]}
+        trials.append(
+            msgspec.structs.replace(trial, proposal=msgspec.structs.replace(trial.proposal, parameters=point))
+        )
+    space = SearchSpace(parameters=(*MADE_SPACE.parameters, odd))
+    settings = msgspec.structs.replace(study.settings, name="$\\odd$ \ud800", space=space)
+    study = msgspec.structs.replace(study, settings=settings, trials=tuple(trials))
+    assert len(api.draw_study(study, tmp_path)) == 5
+    (axis,) = [each for each in axes_of([point_of(trial) for trial in trials], space) if each.name == odd.name]
+    assert not axis.has_gaps
+    assert axis.place("null") > 0

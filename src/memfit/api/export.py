@@ -60,13 +60,15 @@ def export_record(
     *,
     table: str | None = None,
     trials: Sequence[int] = (),
+    beside: str | Path | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
     """Write a record in a format that another tool reads; returns the files written.
 
     A run can be written as csv, json, chrome-trace, perfetto, memory-viewer, tensorboard and openmetrics; a study as
     csv, json, tensorboard, openmetrics and figures; a prediction as json and openmetrics; a grid as csv, json and
-    openmetrics. `table` is one table of a run's csv, `trials` are those a figure of intermediate results is drawn of.
+    openmetrics. `table` is one table of a run's csv, `trials` are those a figure of intermediate results is drawn of;
+    `beside` is a trace of torch.profiler that a run's chrome-trace is added to.
     The event files of a study go into its own folder, beside the traces of `--profile`, unless a path is given.
 
     >>> export_record(memfit.read_study("memfit-studies/mlp"), "tensorboard")  # doctest: +SKIP
@@ -78,6 +80,8 @@ def export_record(
     check_format(record, to, table)
     if trials and to != "figures":
         raise UsageError("only figures are drawn of chosen trials", hint="--to figures")
+    if beside is not None:
+        return [_add_to_trace(record, to, Path(beside), path, overwrite)]
     if isinstance(record, Study) and to == "figures":
         target = check_new(path or default_path(record, to), overwrite=overwrite)
         return list(draw_study(record, target, trials=trials))
@@ -91,6 +95,32 @@ def export_record(
             read_run=lambda trial: _run_of(record, trial),
         )
     return export(record, to, path, table=table, overwrite=overwrite)
+
+
+def _add_to_trace(
+    record: RunRecord | Study | Prediction | Grid, to: str, beside: Path, path: str | Path | None, overwrite: bool
+) -> Path:
+    """The memory of a run in a trace of torch.profiler, as a new file."""
+    import gzip
+    import zlib
+
+    import msgspec
+
+    from memfit.records.run import RunRecord
+    from memfit.regular_file import read_regular
+    from memfit.show.export.formats import default_path
+    from memfit.show.export.profiler_trace import profiler_trace_with_memory
+    from memfit.show.new_file import check_new, write_bytes
+
+    if to != "chrome-trace" or not isinstance(record, RunRecord):
+        raise UsageError("only the chrome-trace of a run is added to another trace", hint="--to chrome-trace")
+    try:
+        raw = read_regular(beside)
+        trace = msgspec.json.decode(gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw, type=dict)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise RecordError(f"{beside} is no trace of torch.profiler", found=str(error)) from None
+    content = profiler_trace_with_memory(record, trace)
+    return write_bytes(check_new(path or default_path(record, to), overwrite=overwrite), content)
 
 
 def _run_of(study: Study, trial: TrialRecord) -> RunRecord | None:

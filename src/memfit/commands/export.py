@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from memfit import api
 from memfit.commands.options import force_option, output_option, to_option
+from memfit.commands.output import say_written
+
+if TYPE_CHECKING:
+    from memfit.show.export.formats import Format
 
 TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 
@@ -19,8 +23,24 @@ TABLES = ("samples", "tree", "steps", "processes", "system", "gpu", "energy")
 @force_option
 @to_option(required=True)
 @click.option("--table", type=click.Choice(TABLES), help="Of csv, this table alone, as one file.")
-@click.option("--trial", "trials", type=int, multiple=True, metavar="N", help="Of figures, draw this one by itself.")
-def command(record: Path, to: Any, output: str | None, table: str | None, trials: tuple[int, ...], force: bool) -> None:
+@click.option(
+    "--curve",
+    "trials",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Of figures, draw this trial by itself; repeatable.",
+)
+@click.option("--beside", type=click.Path(path_type=Path), help="Of chrome-trace, add to this trace of torch.profiler.")
+def command(
+    record: Path,
+    to: Format,
+    output: str | None,
+    table: str | None,
+    trials: tuple[int, ...],
+    beside: Path | None,
+    force: bool,
+) -> None:
     """Write a RECORD (a folder of a run, study or grid, or a record in JSON) for other programs.
 
     \b
@@ -38,16 +58,12 @@ def command(record: Path, to: Any, output: str | None, table: str | None, trials
       memfit export runs/train-1 --to csv --table steps -o steps.csv
       memfit export runs/train-1 --to perfetto -o train.pftrace
       memfit export memfit-studies/mlp --to tensorboard
-      memfit export memfit-studies/mlp --to figures --trial 3 --trial 17 -o figures
+      memfit export memfit-studies/mlp --to figures --curve 3 --curve 17 -o figures
     """
     found = api.read_record(record)
     if to == "openmetrics" and output is None:
-        if table or trials:
-            raise click.UsageError("openmetrics has no tables and no trials")
+        if table or trials or beside:
+            raise click.UsageError("openmetrics has no tables, no curves and nothing beside it")
         click.echo(api.metrics_text(found), nl=False)
         return
-    written = api.export_record(found, to, output, table=table, trials=trials, overwrite=force)
-    for path in written[:1] if to == "tensorboard" else written:
-        click.echo(f"wrote {path}" + (f" and {len(written) - 1} more" if to == "tensorboard" and written[1:] else ""))
-    if to == "tensorboard":
-        click.echo(f"tensorboard --logdir {written[0].parent}")
+    say_written(api.export_record(found, to, output, table=table, trials=trials, beside=beside, overwrite=force), to)

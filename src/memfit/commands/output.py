@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -17,3 +19,15 @@ def write_record(record: Any, compose: Compose, *, as_json: bool = False, stream
         write_json(to_json(record))
     else:
         write_text(compose, stream)
+
+
+def say_written(paths: Sequence[Path], to: str) -> None:
+    """What an export wrote; the event files of a study's trials are counted."""
+    import click
+
+    if to == "tensorboard":
+        more = f" and {len(paths) - 1} more" if paths[1:] else ""
+        click.echo(f"wrote {paths[0]}{more}\ntensorboard --logdir {paths[0].parent}")
+        return
+    for path in paths:
+        click.echo(f"wrote {path}")

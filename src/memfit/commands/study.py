@@ -21,7 +21,7 @@ from memfit.commands.options import (
     set_option_as,
     to_option,
 )
-from memfit.commands.output import write_record
+from memfit.commands.output import say_written, write_record
 from memfit.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -139,10 +139,11 @@ def _run(
     finally:
         progress.close()
     written = _draw(run.study) if figures else ()
+    events = api.export_record(run.study, "tensorboard") if options["profile"] else []
     if as_json or not quiet:
         print_study(run.study, as_json)
     if not (as_json or quiet):
-        _say_the_end(run, written)
+        _say_the_end(run, written, events)
     if run.was_interrupted:
         sys.exit(130)
 
@@ -186,8 +187,7 @@ def _export(folder: str, to: Format | None, output: str | None, storage: str, ov
     if to is None:
         raise UsageError("in which format?", hint=f"memfit study export {folder} --to csv")
     study = api.read_study(folder, storage=storage)
-    for path in api.export_record(study, to, output, overwrite=overwrite):
-        click.echo(f"wrote {path}")
+    say_written(api.export_record(study, to, output, overwrite=overwrite), to)
 
 
 def _folder(words: tuple[str, ...]) -> str:
@@ -222,7 +222,7 @@ def _draw(study: Study) -> tuple[Path, ...]:
         return ()
 
 
-def _say_the_end(run: StudyRun, written: tuple[Path, ...]) -> None:
+def _say_the_end(run: StudyRun, written: tuple[Path, ...], events: list[Path]) -> None:
     folder = run.study.folder
     click.echo("")
     if run.was_interrupted:
@@ -231,4 +231,6 @@ def _say_the_end(run: StudyRun, written: tuple[Path, ...]) -> None:
         click.echo(f"Ended: {run.why_stopped}.")
     for path in written:
         click.echo(f"Figure: {path}")
+    if events:
+        click.echo(f"Traces, hyperparameters and memory: tensorboard --logdir {events[0].parent}")
     click.echo(f"Study:  {folder}   (memfit explain {folder} says what drives memory)")

@@ -254,6 +254,9 @@ class NamedPhase(msgspec.Struct, frozen=True, kw_only=True):
 class RunRecord(NotebookRecord):
     """Everything known of one run."""
 
+    _repr_pretty_ = NotebookRecord._repr_pretty_
+    """Again: IPython prefers the `__repr__` of a class to what its bases have."""
+
     folder: str
     header: RunHeader
     outcome: Outcome

@@ -30,6 +30,8 @@ MOST_POINTS = 240
 MOST_DOTS = 400
 MOST_ROWS = 6
 _LETTERS = 120
+_CELL_LETTERS = 4000
+"""Of a cell: every hyperparameter of a trial has room in it."""
 _BLUE, _ORANGE, _GREY = "#0072B2", "#E69F00", "#8a929c"
 _COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8a929c")
 
@@ -86,7 +88,8 @@ def _study(study: Study) -> str:
 
 def _trial_row(trial: TrialRecord) -> Cells:
     words = ", ".join(f"{name}={_value(value)}" for name, value in trial.flat_parameters.items())
-    return (str(trial.number), _value(trial.metric), figure_text(trial.peak), words)
+    peak = figure_text(trial.peak).replace(" ", "\N{NO-BREAK SPACE}", 1)
+    return (str(trial.number), _value(trial.metric), peak, words)
 
 
 def _plan(plan: Plan) -> str:
@@ -140,8 +143,8 @@ _MAKERS: dict[type, Callable[..., str]] = {
 # ---- pieces ----------------------------------------------------------------------------------------------------------
 
 
-def _escaped(text: str) -> str:
-    return html.escape(only_text(cut(text, _LETTERS)))
+def _escaped(text: str, letters: int = _LETTERS) -> str:
+    return html.escape(only_text(cut(text, letters)))
 
 
 def _value(value: object) -> str:
@@ -156,9 +159,10 @@ def _table(rows: Iterable[Cells], heads: Cells = ()) -> str:
     cell = "padding:1px 12px 1px 0;text-align:left"
     top = "".join(f'<th style="{cell}">{_escaped(head)}</th>' for head in heads)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{cell}">{_escaped(each)}</td>' for each in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f'<td style="{cell}">{_escaped(each, _CELL_LETTERS)}</td>' for each in row) + "</tr>"
+        for row in rows
     )
-    return f'<table style="border-collapse:collapse">{f"<tr>{top}</tr>" if top else ""}{body}</table>'
+    return f'<table style="border-collapse:collapse;font-size:inherit">{f"<tr>{top}</tr>" if top else ""}{body}</table>'
 
 
 def _notes(notes: Iterable[str]) -> str:

@@ -35,7 +35,7 @@ from memfit.show.export.tensorboard_events import (
 )
 from memfit.show.new_file import write_bytes
 from memfit.show.views.decimate import decimate
-from memfit.show.views.study_axes import StudyAxis, axes_of, option_label
+from memfit.show.views.study_axes import StudyAxis, axes_of, option_label, point_of
 
 TRIAL_FOLDER = "tensorboard"
 METRIC_TAGS = {
@@ -64,7 +64,7 @@ def write_run_events(run: RunRecord, folder: Path) -> list[Path]:
 
 def write_study_events(study: Study, folder: Path, read_run: ReadRun = lambda trial: None) -> list[Path]:
     """A folder per trial, and what the study varies; returns the event files."""
-    points = {trial.number: trial.flat_parameters for trial in study.trials}
+    points = {trial.number: point_of(trial) for trial in study.trials}
     axes = axes_of(list(points.values()), study.settings.space)
     columns = [column_of(axis, [point.get(axis.name) for point in points.values()]) for axis in axes]
     began = seconds_since_1970(study.created_at)

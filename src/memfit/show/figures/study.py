@@ -8,6 +8,7 @@ own, 'not set'.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.figures.study_size import size_picture
 from memfit.show.figures.timeline import BLUE, GREY, ORANGE, RED
 from memfit.show.new_file import whole_file
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of
+from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, point_of, study_title
 from memfit.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def draw_study(
     numbers of those whose intermediate results are drawn by themselves (the best ones).
     """
     folder = Path(folder)
-    with require_matplotlib().rc_context({**SETTINGS, "path.simplify": True}):
+    with require_matplotlib().rc_context({**SETTINGS, "text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in another script is drawn as boxes
         pictures = {
             "memory.png": _memory_picture(study),
             "parallel.png": parallel_picture(study, "metric"),
@@ -66,7 +68,7 @@ def _save(picture: Picture, path: Path) -> Path:
 
 def _memory_picture(study: Study) -> Picture | None:
     trials = [trial for trial in study.trials if trial.peak.value is not None and trial.is_finished]
-    points = [trial.flat_parameters for trial in trials]
+    points = [point_of(trial) for trial in trials]
     axes = axes_of(points, study.settings.space)
     if not axes or not trials:
         return None
@@ -96,9 +98,9 @@ def _panels(study: Study, axes: Sequence[StudyAxis], num_trials: int) -> tuple[P
     num_rows = math.ceil(len(shown) / num_columns)
     size = (max(6.4, 4.4 * num_columns), 3.3 * num_rows + 0.9)
     picture = Figure(figsize=size, layout="constrained", dpi=100)
-    title = f"{study.settings.name or study.study_id}: peak memory of {num_trials:,} trials"
+    title = f"{study_title(study)}: peak memory of {num_trials:,} trials"
     if len(axes) > len(shown):
-        title += "\nnot drawn: " + ", ".join(axis.name for axis in axes[MOST_PANELS:])
+        title += "\nnot drawn: " + ", ".join(axis.title for axis in axes[MOST_PANELS:])
     picture.suptitle(title, size=12)
     first = None
     panels = []

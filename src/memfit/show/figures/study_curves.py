@@ -16,6 +16,7 @@ from memfit.errors import UsageError
 from memfit.records.study import Study, TrialRecord
 from memfit.show.figures.study_parallel import line_weight
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from memfit.show.views.study_axes import study_title
 from memfit.show.views.study_ranking import rank_trials
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def curves_picture(study: Study, numbers: Sequence[int] = ()) -> Picture | None:
         return None
     chosen = _chosen(study, curves, numbers)
     picture = Figure(figsize=(11, 8.6), layout="constrained", dpi=100)
-    picture.suptitle(f"{study.settings.name or study.study_id}: intermediate results", size=12)
+    picture.suptitle(f"{study_title(study)}: intermediate results", size=12)
     upper, lower = picture.add_subplot(2, 1, 1), picture.add_subplot(2, 1, 2)
     _all(upper, study, curves)
     _named(lower, chosen, "chosen trials" if numbers else "the best trials")

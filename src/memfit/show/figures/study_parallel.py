@@ -17,12 +17,21 @@ import numpy as np
 
 from memfit.records.study import Study, TrialRecord
 from memfit.show.figures.timeline import GREY
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, axis_over, distinct_words
+from memfit.show.views.study_axes import (
+    GAP_PLACE,
+    StudyAxis,
+    axes_of,
+    axis_over,
+    distinct_words,
+    point_of,
+    study_title,
+)
 from memfit.show.views.study_ranking import RankedBy, RankedTrials, number_of, rank_trials, top_groups
 from memfit.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure as Picture
 
 _INK = "#20262e"
@@ -41,13 +50,13 @@ def parallel_picture(study: Study, by: RankedBy) -> Picture | None:
     if len(found.ranked) < 2:
         return None
     every = [*found.ranked, *found.others]
-    points = {trial.number: trial.flat_parameters for trial in every}
+    points = {trial.number: point_of(trial) for trial in every}
     axes = axes_of([points[trial.number] for trial in every], study.settings.space)
     groups = top_groups(found.ranked)
     width = min(40.0, max(11.0, 1.35 * (len(axes) + 2)))
     picture = Figure(figsize=(width, 3.35 * len(groups) + 0.6), layout="constrained", dpi=100)
     what = "metric" if by == "metric" else "peak memory, least first"
-    picture.suptitle(f"{study.settings.name or study.study_id}: trials ranked and coloured by {what}", size=12)
+    picture.suptitle(f"{study_title(study)}: trials ranked and coloured by {what}", size=12)
     places = {axis.name: axis.places([points[trial.number].get(axis.name) for trial in every]) for axis in axes}
     row_of = {trial.number: row for row, trial in enumerate(every)}
     base = np.column_stack([places[axis.name] for axis in axes]) if axes else np.zeros((len(every), 0))
@@ -154,7 +163,7 @@ def _color_ends(numbers: np.ndarray, found: RankedTrials) -> tuple[float, float]
     return (outer, float(numbers.max())) if found.best_is_high else (float(numbers.min()), outer)
 
 
-def _colors(best_is_high: bool) -> Any:
+def _colors(best_is_high: bool) -> ListedColormap:
     """Dark is best, whichever way; the light end of the map is left out, it is not seen on white."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap

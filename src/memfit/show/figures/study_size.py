@@ -14,6 +14,7 @@ import numpy as np
 from memfit.records.memory_law import MemoryLaw
 from memfit.records.study import Study, TrialRecord
 from memfit.show.figures.timeline import ORANGE
+from memfit.show.views.study_axes import study_title
 from memfit.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def size_picture(study: Study, law: MemoryLaw | str = "") -> Picture | None:
     _points(panel, counts, sizes / unit_bytes, activations)
     note = _law_lines(panel, law, counts, activations, unit_bytes, is_log)
     left_out = len(trials) - len(sized)
-    title = f"{study.settings.name or study.study_id}: memory against size of the network, {len(sized):,} trials"
+    title = f"{study_title(study)}: memory against size of the network, {len(sized):,} trials"
     title += f" ({left_out:,} did not report their size)" if left_out else ""
     panel.set_title("\n".join(part for part in (title, note) if part), fontsize=10.5, loc="left")
     panel.set_xlabel("parameters of the network" + (" (log)" if is_log else ""))

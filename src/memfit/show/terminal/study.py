@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
-from memfit.records.study import Study, TrialRecord
+from memfit.records.study import Study, StudySettings, TrialRecord
+from memfit.show.views.study_ranking import rank_trials
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_seconds
 
@@ -149,3 +150,9 @@ def _value(value: object, digits: int | None) -> str:
     if not isinstance(value, float):
         return str(value)
     return repr(value) if digits is None else f"{value:.{digits}g}"
+
+
+def best_first(trials: Sequence[TrialRecord], settings: StudySettings) -> list[TrialRecord]:
+    """The trials with a metric, best first."""
+    study = Study(study_id="", settings=settings, trials=tuple(trials))
+    return list(rank_trials(study, "metric").ranked)

@@ -15,7 +15,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.records.study import PATH_SEPARATOR, Bell, Choice, Integers, Nested, Parameter, SearchSpace, Span
+from memfit.records.only_text import only_text
+from memfit.records.study import (
+    PATH_SEPARATOR,
+    Bell,
+    Choice,
+    Integers,
+    Nested,
+    Parameter,
+    SearchSpace,
+    Span,
+    Study,
+    TrialRecord,
+)
 from memfit.show.wording import cut
 
 NOT_SET = "not set"
@@ -53,7 +65,7 @@ class StudyAxis:
     @property
     def title(self) -> str:
         """The name, with the scale where that is not the usual one."""
-        return f"{self.name} (log)" if self.is_log else self.name
+        return drawn_text(self.name, 60) + (" (log)" if self.is_log else "")
 
     @property
     def num_places(self) -> int | None:
@@ -88,7 +100,9 @@ class StudyAxis:
         """Places with their words; of more than `most` options every k-th is named."""
         if self.options:
             every = math.ceil(len(self.options) / most)
-            found = [(self.place_of_option(k), cut(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))]
+            found = [
+                (self.place_of_option(k), drawn_text(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))
+            ]
             found = [tick if k % every == 0 else (tick[0], "") for k, tick in enumerate(found)]
         else:
             values = self._tick_values()
@@ -120,6 +134,17 @@ def _round_inside(low: float, high: float, is_log: bool) -> list[float]:
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
+def drawn_text(text: str, letters: int = 80) -> str:
+    """One line of a user's text that any font takes: no control characters, no halves of characters."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in only_text(text))
+    return cut(plain, letters)
+
+
+def study_title(study: Study) -> str:
+    """The name of a study, as a figure has it."""
+    return drawn_text(study.settings.name or study.study_id)
+
+
 def distinct_words(values: Sequence[float]) -> list[str]:
     """Numbers in as few digits, from three on, as keep their distances."""
     gaps = np.diff(np.unique(np.asarray(values, dtype=float)))
@@ -138,6 +163,11 @@ def option_label(value: object) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def point_of(trial: TrialRecord) -> dict[str, object]:
+    """The hyperparameters of a trial by their paths; one that is there and is null is an option, not a gap."""
+    return {name: "null" if value is None else value for name, value in trial.flat_parameters.items()}
 
 
 def axes_of(values: Sequence[Mapping[str, object]], space: SearchSpace | None = None) -> list[StudyAxis]:
