@@ -8,7 +8,6 @@ this process is taken off the clock; what Dask's own client costs per trial is m
 and two real workers, and added.
 
     python -m benchmarks.study.simulation [--workers 1000] [--trials 100000] [--seconds 10] [--clock wall|cpu]
-    python -m benchmarks.study.simulation --law        the cost of a trial as the study grows
 """
 
 from __future__ import annotations
@@ -251,7 +250,7 @@ def peak_bytes() -> int:
 
 def simulate(
     workers: int, trials: int, seconds: float, clock_name: str, client_seconds: float, home: str | None
-) -> dict[str, Any]:  # noqa: E501
+) -> dict[str, Any]:
     """One study; what became of it."""
     folder = Path(tempfile.mkdtemp(prefix="memfit-simulation-", dir=home))
     try:
@@ -280,7 +279,7 @@ def simulate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---- what Dask's own client costs --------------------------------------------------------------------------------------
+# ---- what Dask's own client costs ----
 
 
 def answer_at_once(raw: bytes) -> bytes:
@@ -363,12 +362,10 @@ def report(found: dict[str, Any], workers: int, trials: int) -> int:
         if before[0]:
             print(f"{number:>14}{(moment - before[1]) * 1000 / (number - before[0]):>16.2f}{memory / 1e6:>12.0f}")
         before = (number, moment, memory)
-    print(
-        f"{found['num_ended']} trials ended in {found['seconds']:.0f} s of the made clock (ideal {found['ideal_seconds']:.0f} s)"
-    )  # noqa: E501
-    print(
-        f"an answer has {found['answer_bytes'] / 1000:.1f} kB of files; the database {found['database_bytes'] / 1e6:.0f} MB"
-    )  # noqa: E501
+    took, ideal = found["seconds"], found["ideal_seconds"]
+    print(f"{found['num_ended']} trials ended in {took:.0f} s of the made clock (ideal {ideal:.0f} s)")
+    answer, database = found["answer_bytes"] / 1000, found["database_bytes"] / 1e6
+    print(f"an answer has {answer:.1f} kB of files; the database {database:.0f} MB")
     print(f"{workers} workers are {found['busy']:.1%} busy (target: above {LEAST_BUSY:.0%})")
     print(f"memory of the coordinator: {found['peak_bytes'] / 1e6:.0f} MB (target: below {MOST_BYTES / 1e6:.0f} MB)")
     reached = found["busy"] > LEAST_BUSY and found["peak_bytes"] < MOST_BYTES and found["num_ended"] == trials

@@ -100,7 +100,6 @@ MEANINGS = {
     "--job-option": "a line for the batch system",
     "--env": "a variable for trials",
     "--now": "end what runs",
-    "--trial": "one trial of a study",
     "--profile": "a torch.profiler trace",
     "--name": "what to call it",
     "--quantity": "what is explained",
@@ -134,7 +133,7 @@ MEANINGS = {
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
-    "--ranks", "--planner",
+    "--ranks", "--planner", "--trial",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]

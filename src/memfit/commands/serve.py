@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here [default: a free one]."
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here [default: a free one].")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 def command(folder: Path, port: int, host: str, open_page: bool) -> None:

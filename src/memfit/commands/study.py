@@ -96,7 +96,7 @@ class _Study(click.Command):
 @click.option("--name", metavar="NAME", help="What to call the study.")
 @click.option("--id", "study_id", default="", hidden=True, help="The id of a new study.")
 @click.option("--now", is_flag=True, help="Of stop: end the running trials too; resume runs them again.")
-@click.option("--trial", metavar="NUMBER", help="Of stop: end this one trial, and go on with the study.")
+@click.option("--trial", metavar="N", help="Of stop: end this one trial, and go on with the study.")
 @to_option()
 @quiet_option
 @json_option

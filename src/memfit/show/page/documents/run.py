@@ -45,7 +45,9 @@ def run_document(record: RunRecord, view: RunView, details: RunDetails | None = 
             for one in facts
             if one.timeline is not None
         ],
-        "changes": [plain(change) for change in cheapest_changes(details.savings, record.header.command, details.plan)],
+        "changes": [
+            plain(change) for change in cheapest_changes(details.savings, record.header.command, details.plan)
+        ],
     }
     return Document(kind="run", title=view.headline.title, body=body)
 
