@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import io
 import json
 import random
 import resource
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +37,7 @@ from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.distributed_runner import DaskRunner
-from memfit.study.trials.distributed_trial import Answer, WorkerNews
+from memfit.study.trials.distributed_trial import Answer, WorkerNews, packed
 from memfit.study.trials.files import Report
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder
@@ -215,10 +213,7 @@ def real_trial(folder: Path) -> tuple[TrialRecord, bytes]:
     record = None
     while record is None:
         record = next((news.record for news in runner.wait(0.5) if news.record is not None), None)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=3) as archive:
-        archive.add(folder / "sample", arcname=".")
-    return record, buffer.getvalue()
+    return record, packed(folder / "sample")
 
 
 def settings_for(workers: int, trials: int) -> StudySettings:
@@ -242,6 +237,16 @@ class Steps(SilentStudy):
         self.num_ended += 1
         if self.num_ended % self.every == 0:
             self.marks.append((self.num_ended, self.clock(), peak_bytes()))
+            self._print()
+
+    def _print(self) -> None:
+        """What the trials since the last mark took of this process, the simulated workers' part included."""
+        if len(self.marks) < 2:
+            print(f"{'trials ended':>14}{'ms per trial':>16}{'memory, MB':>12}")
+            return
+        (before, began, _), (number, moment, memory) = self.marks[-2:]
+        cost_ms = (moment - began) * 1000 / (number - before)
+        print(f"{number:>14}{cost_ms:>16.2f}{memory / 1e6:>12.0f}", flush=True)
 
 
 def peak_bytes() -> int:
@@ -271,7 +276,7 @@ def simulate(
         took = cluster.last_end - began
         return {
             "busy": cluster.busy_seconds / (workers * took), "seconds": took, "peak_bytes": peak_bytes(),
-            "marks": watcher.marks, "num_ended": watcher.num_ended, "notes": watcher.notes,
+            "num_ended": watcher.num_ended, "notes": watcher.notes,
             "answer_bytes": len(files), "ideal_seconds": trials * seconds / workers,
             "database_bytes": (folder / "study" / "study.db").stat().st_size,
         }  # fmt: skip
@@ -356,12 +361,6 @@ def main() -> int:
 
 def report(found: dict[str, Any], workers: int, trials: int) -> int:
     """The figures, and whether they reach the targets."""
-    before = (0, found["marks"][0][1] if found["marks"] else 0.0, 0)
-    print(f"{'trials ended':>14}{'ms per trial':>16}{'memory, MB':>12}")
-    for number, moment, memory in found["marks"]:
-        if before[0]:
-            print(f"{number:>14}{(moment - before[1]) * 1000 / (number - before[0]):>16.2f}{memory / 1e6:>12.0f}")
-        before = (number, moment, memory)
     took, ideal = found["seconds"], found["ideal_seconds"]
     print(f"{found['num_ended']} trials ended in {took:.0f} s of the made clock (ideal {ideal:.0f} s)")
     answer, database = found["answer_bytes"] / 1000, found["database_bytes"] / 1e6
