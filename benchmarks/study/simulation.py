@@ -37,7 +37,7 @@ from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.distributed_runner import DaskRunner
-from memfit.study.trials.distributed_trial import Answer, WorkerNews, packed
+from memfit.study.trials.distributed_trial import Answer, WorkerNews, packed, tell
 from memfit.study.trials.files import Report
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder
@@ -171,11 +171,8 @@ class MadeCluster:
 
     # What the runner asks of a client besides.
 
-    def publish_dataset(self, *values: object, **options: object) -> None: ...
-    def unpublish_dataset(self, name: str) -> None: ...
+    def _send_to_scheduler(self, message: object) -> None: ...
     def close(self) -> None: ...
-    def list_datasets(self) -> tuple[str, ...]:
-        return ()
 
     def subscribe_topic(self, topic: str, handler: Callable[[Any], None]) -> None:
         self.hear = handler
@@ -288,8 +285,9 @@ def simulate(
 
 
 def answer_at_once(raw: bytes) -> bytes:
-    """What a worker does in the measurement of Dask's cost: nothing."""
+    """What a worker does in the measurement of Dask's cost: say that it has begun."""
     order = msgspec.json.decode(raw, type=TrialOrder)
+    tell(order)
     return msgspec.msgpack.encode(Answer(record=order.blank_record(), worker=""))
 
 

@@ -134,8 +134,8 @@ def _num_unfinished(scheduler: Scheduler) -> int:
 
 
 def _has_coordinator(scheduler: Scheduler) -> bool:
-    """Whether a client is connected; those that stand for published results are none."""
-    return any(not name.startswith(("fire-and-forget", "published-")) for name in list(scheduler.clients))
+    """Whether a client is connected; those that only stand for results to keep are none."""
+    return any(not name.startswith(("fire-and-forget", "published-", "memfit-")) for name in list(scheduler.clients))
 
 
 if __name__ == "__main__":
