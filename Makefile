@@ -10,7 +10,7 @@ WORKING := -m memfit.measure.instruction_sets
 # Compiled files make every process that imports torch start seconds faster; `--no-compile` above leaves them to first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo readme docs postgres test types quick-tests gpu-torch test-gpu test-slow test-quiet bench check clean
+.PHONY: help demo readme docs page-assets browser postgres test types quick-tests gpu-torch test-gpu test-slow test-quiet bench check clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -30,6 +30,12 @@ docs: $(STAMP)  ## the documentation site in site/; fails on a broken link
 	$(INSTALL) -r docs/requirements.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html; to search in it: $(BIN)/python -m http.server --directory site"
+
+page-assets:    ## bundle the chart libraries of the page anew (node and npm; versions in package.json)
+	sh src/memfit/show/page/vendor/bundle.sh
+
+browser:        ## chromium for the tests of the page, where apt-get can install it; they are skipped where not
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium </dev/null >/dev/null 2>&1; } || true
 
 postgres:       ## PostgreSQL for the tests of its storage, where apt-get can install it; they are skipped where not
 	@test -d /usr/lib/postgresql || { test "$$(id -u)" = 0 && DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -q postgresql </dev/null >/dev/null 2>&1; } || true
@@ -64,7 +70,7 @@ gpu-torch: $(GPU_TORCH)  ## only fetch that CUDA build
 test-gpu: $(GPU_STAMP)  ## the phantom GPU on a CUDA build of torch (5 GB, no GPU needed)
 	PYTHONPATH=. $(GPU_VENV)/bin/python $(WORKING) $(GPU_VENV)/bin/python -m pytest tests/phantom -n 2
 
-test-slow: $(STAMP)  ## the tests that take longer; continuous integration runs them as well
+test-slow: $(STAMP) browser  ## the tests that take longer; continuous integration runs them as well
 	$(BIN)/python $(WORKING) $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 test-quiet: $(STAMP)  ## tests that a busy machine disturbs: the ledgers of ten real trainings

@@ -16,11 +16,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from memfit.measure.instruction_sets import LOWER_SETS, remember, working_instructions
 from memfit.records.doctor import ProductCheck, WorkingInstructions
 
 ONCE_AND_WHOLE = ("torch._dynamo",)
+# How fast values are drawn and tests run tells of the machine's load, not of the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 _said = pytest.StashKey[str]()
 
 

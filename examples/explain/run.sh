@@ -1,1 +1,2 @@
 memfit explain study.json
+memfit explain paper-mnist paper-cifar-10

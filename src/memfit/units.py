@@ -52,6 +52,16 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def parse_speed(text: str) -> float:
+    """Read bytes per second from a positive speed such as '12GB/s' or '100Gbit/s'."""
+    bits = re.fullmatch(r"\s*(.*?)\s*([kKmMgGtT]?)bit/s\s*", text)
+    if bits:
+        return parse_bytes(f"{bits[1]}{bits[2]}B") / 8
+    if not text.strip().endswith("/s"):
+        raise BadQuantity("this is not a speed", found=repr(text), hint="for example 12GB/s or 100Gbit/s")
+    return float(parse_bytes(text.strip().removesuffix("/s")))
+
+
 def _split(text: str, kind: str, hint: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(text)
     if match is None:

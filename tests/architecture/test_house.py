@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reproduce": {"records", "runfolder", "job", "plan", "study", "compare"},
     "explain": {"records"},
     "show": {"records"},
+    "serve": {"records", "runfolder", "show"},
     "integrations": {"records", "inside", "measure", "fit", "show", "api"},
     "commands": {"api", "records", "show"},
     "__init__": {"api", "records"},

@@ -30,6 +30,7 @@ MEANINGS = {
     "--interval": "time between samples",
     "--steps": "optimizer steps",
     "--trials": "how many points",
+    "--part": "parts of a published result",
     "--random": "how many new points of published ranges",
     "--repeat": "how often each is run",
     "--concurrency": "how many at a time",
@@ -64,11 +65,13 @@ MEANINGS = {
     "--over": "a second run",
     "--predicted": "a prediction to draw",
     "--open": "open the page",
+    "--port": "where a server listens",
+    "--host": "the address a server listens on",
     "--resume": "go on with interrupted repeats",
     "--fail-above": "exit code 1 above this",
     "--to": "the format",
     "--table": "one table of many",
-    "--trial": "one trial of many",
+    "--trial": "one trial of a study",
     "--disk": "a folder to move tensors to",
     "--optimizer": "a row of a grid",
     "--technique": "a column of a grid",
@@ -115,6 +118,7 @@ MEANINGS = {
     "--image-size": "bytes of an image",
     "--passes": "over a day's images",
     "--link": "speed between ranks",
+    "--graph": "a profile of layers",
     "--latency": "what a transfer takes at least",
     "--full-duplex": "a link carries both ways at once",
     "--micro-batches": "parts of a batch in a pipeline",
@@ -133,7 +137,7 @@ MEANINGS = {
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
-    "--ranks", "--planner", "--trial",
+    "--ranks", "--planner", "--open", "--trial",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]

@@ -72,6 +72,8 @@ def test_a_program_smaller_than_its_parent_gets_a_bound_instead_of_a_false_figur
 
 def test_each_sample_knows_how_late_it_was_and_time_runs_forward(measured):
     record = measured("import time; time.sleep(.5)").read()
+    if len(record.samples) <= 20:  # a sampler that others keep from running needs longer
+        record = measured("import time; time.sleep(20)").read()
     assert len(record.samples) > 20
     assert np.all(np.diff(record.samples.time_seconds) >= 0)
     assert np.all(record.samples.late_seconds >= 0)
@@ -270,8 +272,8 @@ def test_killing_the_command_lets_the_sampler_finish_the_record(tmp_path: Path):
 
 
 def test_killing_job_and_sampler_at_once_leaves_a_record_that_opens(tmp_path: Path):
-    memfit, sampler, job = start_and_find(tmp_path, "import time; x = bytearray(50 << 20); time.sleep(30)")
-    time.sleep(0.4)
+    memfit, sampler, job = start_and_find(tmp_path, "import time; x = bytearray(50 << 20); time.sleep(90)")
+    wait_for(lambda: read_run(tmp_path / "r").samples.resident_bytes.max() > 50 * MIB)
     os.kill(sampler, signal.SIGKILL)
     os.kill(job, signal.SIGKILL)
     assert memfit.wait(10) == -signal.SIGKILL

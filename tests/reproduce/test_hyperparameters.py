@@ -9,9 +9,24 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.records.figure import measured
-from memfit.records.reproduction import HyperparameterTrials, Rerun
+from memfit.records.reproduction import HyperparameterTrials, Rerun, SingleChange
 from memfit.records.study import Proposal, Study, Tool, TrialOutcome, TrialRecord
-from memfit.reproduce.hyperparameter_statements import CIFAR, NODES, RATE, SAID, SHIFT, SMALL, statements_on
+from memfit.reproduce import single_changes as single
+from memfit.reproduce.future_work import answers_of
+from memfit.reproduce.hyperparameter_statements import (
+    BATCH,
+    CIFAR,
+    CONVOLUTIONS,
+    DEPTH,
+    NODES,
+    RATE,
+    RATE_FASHION,
+    SAID,
+    SHIFT,
+    SMALL,
+    SYSTEM,
+    statements_on,
+)
 from memfit.reproduce.hyperparameters import data_sets_called, published_data, rerun_of, rerun_settings
 from memfit.reproduce.published_tables import TABLES
 from memfit.show.terminal.reproduction import hyperparameters_text, rerun_text
@@ -175,3 +190,84 @@ def test_cifar_takes_more_only_where_every_trial_does():
 
 def test_a_shift_that_the_networks_make_themselves_is_not_laid_on_other_programs():
     assert judged(rerun_with("mnist", lambda row: 300 + 400 * (row >= 5)))[SHIFT] == "cannot tell"
+
+
+# ---- one hyperparameter alone, limitations, future work --------------------------------------------------------------
+
+
+def changed(name: str, *peaks_mib: float, workload: str = "mlp", data: str = "mnist", spread_mib: float = 0.1):
+    """A single change with these peaks, from low to high."""
+    peaks = [
+        measured(p * MIB, "bytes", "test", low=(p - spread_mib) * MIB, high=(p + spread_mib) * MIB) for p in peaks_mib
+    ]
+    levels = tuple(str(place) for place in range(len(peaks)))
+    return SingleChange(workload=workload, data=data, name=name, levels=levels, peaks=tuple(peaks))
+
+
+def verdicts_on(*changes: SingleChange) -> dict[str, str]:
+    return {statement.says: statement.verdict for statement in statements_on((), changes)}
+
+
+def test_what_changes_less_than_a_tenth_of_what_nodes_change_does_not_contribute():
+    nodes = changed(single.NODES, 370, 380, 400)
+    depth = changed(single.DEPTH_NODES, 380, 380.3), changed(single.DEPTH_WIDTH, 380, 381)
+    found = verdicts_on(nodes, changed(single.BATCH, 380, 380.5), *depth)
+    assert (found[NODES], found[BATCH], found[DEPTH]) == ("holds", "holds", "holds")
+    found = verdicts_on(nodes, changed(single.BATCH, 380, 395), *depth[:1], changed(single.DEPTH_WIDTH, 380, 399))
+    assert (found[BATCH], found[DEPTH]) == ("does not hold", "does not hold")
+    assert verdicts_on(nodes, changed(single.BATCH, 380, 383))[BATCH] == "cannot tell"
+
+
+def test_the_rate_on_fashion_mnist_is_judged_there_and_convolutions_by_themselves():
+    fashion = [
+        changed(name, *p, data="fashion-mnist") for name, p in ((single.NODES, (370, 400)), (single.RATE, (380, 380.2)))
+    ]
+    assert verdicts_on(changed(single.RATE, 380, 395))[RATE_FASHION] == "cannot tell"
+    assert verdicts_on(*fashion)[RATE_FASHION] == "holds"
+    filters = changed(single.NODES, 400, 500, workload="cnn")
+    batch, depth = (
+        changed(name, 400, high, workload="cnn") for name, high in ((single.BATCH, 520), (single.DEPTH_WIDTH, 401))
+    )
+    assert verdicts_on(filters, batch, depth)[CONVOLUTIONS] == "does not hold"
+
+
+def test_one_replicate_has_no_spread_and_decides_nothing_that_needs_one():
+    single_run = rerun_with("mnist", lambda row: 300 + row, replicates=1)
+    assert single_run.rows[0].peak.low is None
+    assert "unknown" in rerun_text(single_run, width=120)
+    assert "± 0 B" not in rerun_text(single_run, width=120)
+    found = judged(single_run)
+    assert (found[RATE], found[SMALL]) == ("cannot tell", "cannot tell")
+
+
+def test_the_limitations_are_put_into_figures():
+    (system,) = [s for s in statements_on((rerun_with("mnist", lambda row: 300 + row),)) if s.says == SYSTEM]
+    assert system.verdict == "holds"
+    assert "other programs hold 87% to 87% of the system's memory" in system.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "changes", [each for sets in single.CHANGE_SETS.values() for each in sets], ids=lambda c: c.name
+)
+def test_a_single_change_changes_one_thing_and_its_study_is_read_back(changes: single.ChangeSet):
+    for name in changes.changes:
+        levels = changes.levels(name)
+        differing = {key for key in changes.base if len({str(point[key]) for point in levels}) > 1}
+        assert len(differing) == 1
+        assert changes.base in levels
+    settings = single.change_settings(changes, replicates=2, steps=3, seed=1)
+    trials = tuple(
+        TrialRecord(
+            proposal=Proposal(number=number, parameters=point), outcome=TrialOutcome(kind="done"),
+            peak=measured((300 + number) * MIB, "bytes", "test"),
+        )
+        for number, point in enumerate(changes.points * 2)
+    )  # fmt: skip
+    found = single.changes_in(Study(study_id="x", settings=settings, trials=trials), changes)
+    assert [change.name for change in found] == list(changes.changes)
+    assert all(peak.low is not None for change in found for peak in change.peaks)
+
+
+def test_what_was_not_run_is_an_answer_with_a_reason():
+    answers = answers_of((), (), ())
+    assert [bool(answer.reason) for answer in answers] == [True] * 4

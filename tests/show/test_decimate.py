@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.show.page.data import pack, unpack
@@ -18,7 +18,6 @@ def times_of(values: np.ndarray) -> np.ndarray:
     return np.arange(len(values)) * 0.01
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # how fast values are drawn tells of the machine's load
 @given(values=VALUES, max_rows=ROWS)
 def test_the_highest_and_lowest_value_survive_any_decimation(values: np.ndarray, max_rows: int):
     level = decimate(times_of(values), values, max_rows)

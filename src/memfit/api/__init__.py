@@ -21,7 +21,8 @@ from memfit.api.measure import (
 from memfit.api.pipeline import pipeline_chain, plan_pipeline, read_pipeline, write_pipeline
 from memfit.api.pipeline_run import run_pipeline
 from memfit.api.predict import predict_peak, predict_ranks, read_prediction, replay_snapshot
-from memfit.api.report import export_run, report_folder, view_run, write_report
+from memfit.api.report import export_run, view_run, write_report
+from memfit.api.report_folder import report_folder
 from memfit.api.reproduce import (
     beside_published,
     list_reproductions,
@@ -29,6 +30,7 @@ from memfit.api.reproduce import (
     reproduce_hyperparameters,
     reproduce_offloading,
     reproduce_optimizers,
+    reproduce_pipelining,
     write_reproduction,
 )
 from memfit.api.serve import serve_folder
@@ -101,6 +103,7 @@ __all__ = [
     "reproduce_hyperparameters",
     "reproduce_offloading",
     "reproduce_optimizers",
+    "reproduce_pipelining",
     "resume_repeats",
     "run_pipeline",
     "run_study",

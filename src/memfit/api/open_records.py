@@ -1,4 +1,4 @@
-"""How each kind of record is opened for the page: read, explained, and turned into a document.
+"""Openers of records for the page: each reads a kind, explains it, and makes its document.
 
 A new kind of record gets a line in `OPENERS`, a document in `show/page/documents` and a section in `show/page/app`.
 """
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from memfit.api.explained_run import explain_run
 
 if TYPE_CHECKING:
+    from memfit.records.fit import Fit
     from memfit.records.ledger import LedgerFacts
     from memfit.records.plan import Plan
     from memfit.records.prediction import Prediction, Saving
-    from memfit.records.study_findings import StudyFindings
     from memfit.records.study import Study
+    from memfit.records.study_findings import StudyFindings
     from memfit.serve.library import Opened, Opener
+    from memfit.show.page.documents.document import Document
     from memfit.show.page.documents.run import RunDetails
 
 INLINE_CURVES = 2000
@@ -25,6 +27,8 @@ INLINE_CURVES = 2000
 EXPLAINED_TRIALS = 5000
 """A study with more trials is not explained while a page waits; `memfit explain` does it."""
 MOST_BESIDE = 200
+LARGE_SNAPSHOT_BYTES = 32 * 2**20
+"""Of a larger snapshot the segments are shown first, and the events when they are read."""
 
 
 def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
@@ -93,13 +97,35 @@ def _only_plan(paths: list[Path]) -> Plan | None:
 
 def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     """A study's folder or JSON file; `whole` puts all intermediate results into the document."""
+    from functools import cache
+
     from memfit.api.study import find_study
     from memfit.serve.library import Opened
+    from memfit.show.as_json import plain
     from memfit.show.page.documents.study import study_document
 
+    if path.is_dir():
+        _refuse_elsewhere(path, is_named=path == root)
     study = find_study(str(path))
-    inline = whole or len(study.trials) <= INLINE_CURVES
-    return Opened(document=study_document(study, _findings(study), with_curves=inline), study=study)
+    if whole:
+        return Opened(document=study_document(study, _findings(study)), study=study)
+    inline = len(study.trials) <= INLINE_CURVES
+    later = {"findings": cache(lambda: {"findings": plain(_findings(study))})}
+    return Opened(document=study_document(study, with_curves=inline), study=study, later=later)
+
+
+def _refuse_elsewhere(folder: Path, *, is_named: bool) -> None:
+    """A folder of others may name any file or server as its database: only a file in it is read."""
+    from memfit.errors import RecordError
+    from memfit.study.folder import find
+    from memfit.study.storage.open import is_file
+
+    where = find(folder)
+    inside = where is not None and is_file(where.storage) and Path(where.storage).name == where.storage
+    inside = inside and where is not None and not (folder / where.storage).is_symlink()
+    if where is not None and not inside and not (is_named and not is_file(where.storage)):
+        hint = "name the study itself: memfit serve STUDY"
+        raise RecordError("the study's database is not in its folder", found=where.storage[:200], hint=hint)
 
 
 def _findings(study: Study) -> StudyFindings | None:
@@ -141,16 +167,37 @@ def open_grid(path: Path, root: Path) -> Opened:
     return Opened(document=grid_document(read_grid(path)))
 
 
-def open_snapshot(path: Path, root: Path | None = None) -> Opened:
-    """A CUDA memory snapshot, read without running anything in it, and replayed."""
+def open_snapshot(path: Path, root: Path) -> Opened:
+    """A CUDA memory snapshot, read without running anything in it; the events of a large one come later."""
+    from functools import cache
+
+    from memfit.predict.snapshot.quick_segments import read_segments
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.snapshot import snapshot_document
+
+    first = read_segments(path) if path.stat().st_size > LARGE_SNAPSHOT_BYTES else None
+    if first is None or not first.devices:
+        return Opened(document=_whole_snapshot(path))
+    fullest = max(first.devices, key=lambda one: sum(segment.num_bytes for segment in one.segments))
+    later = {"whole": cache(lambda: _whole_snapshot(path).body)}
+    return Opened(document=snapshot_document(first, fullest, None), later=later)
+
+
+def open_dropped(path: Path) -> Opened:
+    """A snapshot that was dropped on the page: all of it at once, because the file does not stay."""
+    from memfit.serve.library import Opened
+
+    return Opened(document=_whole_snapshot(path))
+
+
+def _whole_snapshot(path: Path) -> Document:
     from memfit.predict.snapshot.reader import read_snapshot
     from memfit.predict.snapshot.report import choose_device, replay
-    from memfit.serve.library import Opened
     from memfit.show.page.documents.snapshot import snapshot_document
 
     snapshot = read_snapshot(path)
     device, _ = choose_device(snapshot, None)
-    return Opened(document=snapshot_document(snapshot, device, replay(snapshot)))
+    return snapshot_document(snapshot, device, replay(snapshot))
 
 
 OPENERS: Mapping[str, Callable[..., Opened]] = {
@@ -176,7 +223,7 @@ def report_openers() -> dict[str, Opener]:
     return {**OPENERS, "run": partial(open_run, fine=True), "study": partial(open_study, whole=True)}
 
 
-def read_plan_or_fit(path: Path) -> tuple[Plan, object]:
+def read_plan_or_fit(path: Path) -> tuple[Plan, Fit | None]:
     """The plan in a file, and the fit around it where the file is one."""
     import msgspec
 

@@ -54,8 +54,8 @@ def run_pipeline(
     `starts` are the first modules of all stages but the first, `ranks` the rank of every stage (by default as the
     schedule has them), `orders` what each rank does one after another for a custom schedule, as in torch's files.
 
-        run = memfit.run_pipeline("jobs.py:make", starts=["layers.2"], num_ranks=2, num_micro_batches=4)
-        print([(rank.predicted.value, rank.measured.value) for rank in run.ranks], run.dead)
+    >>> run = run_pipeline("jobs.py:make", starts=["layers.2"], num_ranks=2)  # doctest: +SKIP
+    >>> print([(rank.predicted.value, rank.measured.value) for rank in run.ranks], run.dead)  # doctest: +SKIP
     """
     from memfit.job.description import parse_settings
     from memfit.records.pipeline_run import PipelineOrder

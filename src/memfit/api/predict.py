@@ -88,8 +88,8 @@ def predict_ranks(
 
     The options are those of `predict_peak`; `ranks` is the size of the process group.
 
-        found = memfit.predict_ranks("train.py", ranks=8, device="cuda:h100-80gb")
-        print(found.fullest.ranks, found.of_rank(3).level("reserved").value, found.fits)
+    >>> found = predict_ranks("train.py", ranks=8, device="cuda:h100-80gb")  # doctest: +SKIP
+    >>> print(found.fullest.ranks, found.of_rank(3).level("reserved").value, found.fits)  # doctest: +SKIP
     """
     from memfit.measure.instruction_sets import ask_processor
     from memfit.predict.options import PredictOptions

@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal
 from memfit.api.compare import compare_recipes
 from memfit.api.fit import predicted_chain
 from memfit.api.options import checked_options
+from memfit.api.pipeline import pipeline_chain
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
     from memfit.api.study import StudyFollower
     from memfit.records.grid import Grid
+    from memfit.records.pipeline import PipelineChain
     from memfit.records.plan import Chain
     from memfit.records.reproduction import (
         EdgeTables,
         HyperparameterTrials,
+        LayerShare,
         OffloadingExperiment,
         OptimizerResult,
+        PipeliningResult,
         PublishedResult,
         Rerun,
     )
-    from memfit.records.study import Study
+    from memfit.records.study import Study, StudySettings
 
 Settings = dict[str, int | str]
 ShareProgress = Callable[[str, float], None]
@@ -35,7 +39,7 @@ def list_reproductions() -> tuple[PublishedResult, ...]:
     """The published results that can be run again, with their sources and statements.
 
     >>> [result.name for result in list_reproductions()]
-    ['hyperparameters', 'offloading', 'edge', 'optimizers']
+    ['hyperparameters', 'offloading', 'edge', 'optimizers', 'pipelining']
     """
     from memfit.reproduce.registry import RESULTS
 
@@ -154,11 +158,16 @@ def reproduce_hyperparameters(
     steps: int | None = 20,
     replicates: int = 3,
     num_random: int | None = None,
+    parts: Sequence[Literal["tables", "single-changes", "future-work"]] = ("tables", "single-changes", "future-work"),
     seed: int = 0,
     concurrency: int = 1,
     progress: StudyFollower | None = None,
 ) -> HyperparameterTrials:
     """Run the published trials again, or `num_random` new points of their ranges, and judge the published conclusions.
+
+    'single-changes' are trials that change one hyperparameter alone (fully connected and convolutional networks),
+    'future-work' what the source leaves open: the cause by layer, GANs, other learners, energy. Neither is run with
+    `num_random`.
 
     Each data set of `data` (all three when none is named) is a study in a folder below `output`, which the same call
     goes on with. `steps` caps every trial, because memory does not change after the second step; None trains all the
@@ -169,21 +178,68 @@ def reproduce_hyperparameters(
     """
     import msgspec
 
-    from memfit.records.reproduction import HyperparameterTrials
+    from memfit.records.reproduction import HyperparameterTrials, Learner, SingleChange
+    from memfit.reproduce import single_changes as single
+    from memfit.reproduce.future_work import answers_of
     from memfit.reproduce.hyperparameter_statements import statements_on
     from memfit.reproduce.hyperparameters import data_sets_called, rerun_of, rerun_settings
 
+    chosen = data_sets_called(data)
+    wanted = ("tables",) if num_random is not None else tuple(parts)
+    sets = [each for name in chosen for each in single.CHANGE_SETS[name]] if "single-changes" in wanted else []
+    again: dict[str, Any] = {"replicates": replicates, "steps": steps, "seed": seed}
     reruns: list[Rerun] = []
+    changes: list[SingleChange] = []
+    learners: list[Learner] = []
     was_interrupted = False
-    for name in data_sets_called(data):
-        settings = rerun_settings(name, num_random=num_random, replicates=replicates, steps=steps, seed=seed)
-        settings = msgspec.structs.replace(settings, concurrency=concurrency)
-        ran = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
-        reruns.append(rerun_of(ran.study))
-        was_interrupted = ran.was_interrupted
+
+    def ran(settings: StudySettings) -> Study | None:
+        """Run a study, or go on with it; None once one was interrupted."""
+        nonlocal was_interrupted
         if was_interrupted:
-            break
-    return HyperparameterTrials(reruns=tuple(reruns), statements=statements_on(reruns), was_interrupted=was_interrupted)
+            return None
+        settings = msgspec.structs.replace(settings, concurrency=concurrency)
+        run = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
+        was_interrupted = run.was_interrupted
+        return run.study
+
+    for name in chosen if "tables" in wanted else ():
+        study = ran(rerun_settings(name, num_random=num_random, **again))
+        reruns += [rerun_of(study)] if study is not None else []
+    for each in sets:
+        study = ran(single.change_settings(each, **again))
+        changes += single.changes_in(study, each) if study is not None else ()
+    for name in single.LEARNERS if "future-work" in wanted else ():
+        study = ran(single.learner_settings(name, **again))
+        learners += single.learners_in(study) if study is not None else ()
+    layers = _layers_of(chosen) if "future-work" in wanted and not was_interrupted else ()
+    return HyperparameterTrials(
+        reruns=tuple(reruns), statements=statements_on(reruns, changes), changes=tuple(changes),
+        learners=tuple(learners), layers=layers,
+        answers=answers_of(layers, learners, reruns) if "future-work" in wanted else (),
+        was_interrupted=was_interrupted,
+    )  # fmt: skip
+
+
+def _layers_of(data_sets: Sequence[str]) -> tuple[LayerShare, ...]:
+    """What each layer holds at the peak of a step, predicted, of the base networks of the single changes."""
+    from memfit.api.predict import predict_peak
+    from memfit.errors import MemfitError
+    from memfit.records.figure import Figure
+    from memfit.records.reproduction import LayerShare
+    from memfit.reproduce.single_changes import CHANGE_SETS
+
+    found: list[LayerShare] = []
+    for each in (each for name in data_sets for each in CHANGE_SETS[name]):
+        try:
+            prediction = predict_peak(each.workload, settings={"data": each.data, "optimizer": "adam", **each.base})
+        except MemfitError:
+            continue
+        for share in prediction.at_peak.by_module:
+            held = Figure(value=float(share.num_bytes), unit="bytes", source="predicted", method="fake tensors")
+            network = f"{each.workload} on {each.data}"
+            found.append(LayerShare(network=network, layer=share.name or "outside of layers", held=held))
+    return tuple(found)
 
 
 @checked_options
@@ -252,6 +308,66 @@ def reproduce_optimizers(
     return msgspec.structs.replace(found, statements=slides.statements_on(found))
 
 
+@checked_options
+def reproduce_pipelining(
+    *,
+    graphs: Sequence[str | Path] = (),
+    device: str = "cuda:v100-16gb",
+    networks: Sequence[str] = (),
+    link_bytes_per_second: float = 12e9,
+    num_random: int = 60,
+    progress: ShareProgress | None = None,
+) -> PipeliningResult:
+    """Pipelines within the memory of their ranks, beside cuts that ignore it, and the published statements judged.
+
+    `graphs` are profiles of PipeDream (graph.txt); without them, standard networks are predicted for a GPU.
+
+    >>> found = reproduce_pipelining(graphs=["vgg16/graph.txt"])  # doctest: +SKIP
+    >>> [statement.verdict for statement in found.statements]  # doctest: +SKIP
+    """
+    from importlib.util import find_spec
+
+    import msgspec
+
+    from memfit.records.pipeline import RankLink
+    from memfit.records.reproduction import PipeliningResult
+    from memfit.reproduce import pipelining
+
+    show, started = progress or _no_progress, time.monotonic()
+    link = RankLink(bytes_per_second=link_bytes_per_second)
+    chains = _pipeline_chains(graphs, networks, device, show)
+    comparisons = pipelining.compare_rules(chains, link, lambda what, share: show(what, 0.2 + 0.2 * share))
+    found = PipeliningResult(chains=tuple(chains), comparisons=comparisons)
+    if find_spec("scipy") is not None:
+        show("random chains by integer program", 0.4)
+        solved, equal, better = pipelining.solver_against_exact(num_random)
+        show("loads that are hard to share out", 0.5)
+        packing = tuple((loads, *pipelining.solve_packing(loads)) for loads in pipelining.PACKING)
+        shared = pipelining.shared_ranks(chains, link, lambda what, share: show(what, 0.55 + 0.45 * share))
+        found = msgspec.structs.replace(
+            found, num_solved=solved, num_equal=equal, num_better=better, packing=packing, shared=shared
+        )
+    statements = pipelining.statements_on(found, chains, link)
+    return msgspec.structs.replace(found, statements=statements, took_seconds=time.monotonic() - started)
+
+
+def _pipeline_chains(
+    graphs: Sequence[str | Path], networks: Sequence[str], device: str, show: ShareProgress
+) -> dict[str, PipelineChain]:
+    """Profiles by the name of their folder, or standard networks predicted for a device."""
+    if graphs:
+        named = [(Path(graph).parent.name or Path(graph).stem, graph) for graph in graphs]
+        return {name: pipeline_chain(str(graph)) for name, graph in named}
+    from memfit.reproduce.networks import networks_called
+
+    _require_rates(device)
+    chains = {}
+    for name, settings in networks_called(networks).items():
+        show(f"predicting {name}", 0.2 * len(chains) / 4)
+        chains[name] = pipeline_chain(name, settings=tuple(settings), device=device)
+    return chains
+
+
 def beside_published(study: Study) -> Rerun | None:
     """The published trials beside those of a study that runs them again; None for any other study."""
     from memfit.reproduce.hyperparameters import published_data, rerun_of
@@ -261,7 +377,8 @@ def beside_published(study: Study) -> Rerun | None:
 
 @checked_options
 def write_reproduction(
-    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult, folder: str | Path
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult | PipeliningResult,
+    folder: str | Path,
 ) -> tuple[Path, ...]:
     """Write a result into a folder: the record, its tables and, where it has any, its curves as PNG and SVG."""
     from memfit.records.reproduction import EdgeTables, OffloadingExperiment, OptimizerResult
@@ -277,4 +394,6 @@ def write_reproduction(
 
         curves = draw_edge(found, folder) if isinstance(found, EdgeTables) else draw_offloading(found, folder)
         return (*written, *curves)
-    return written
+    from memfit.show.figures.reproduction import draw_hyperparameters
+
+    return (*written, *draw_hyperparameters(found, folder))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memfit.api.options import checked_options
-
-if TYPE_CHECKING:
-    from memfit.serve.uvicorn_server import Address
 
 
 @checked_options
@@ -19,15 +15,15 @@ def serve_folder(
     host: str = "127.0.0.1",
     port: int = 0,
     token: str | None = None,
-    on_ready: Callable[[Address], None] | None = None,
+    on_ready: Callable[[str], None] | None = None,
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Serve the page over a folder (or one record) until interrupted, or until `until()` is true.
 
-    It listens on the loopback address, and every request needs the token that `on_ready(address)` gets in `address.url`.
+    It listens on the loopback address, and every request needs the token in the address that `on_ready` is called with.
     Port 0 takes a free one.
 
-    >>> serve_folder("memfit-runs", on_ready=lambda address: print(address.url))  # doctest: +SKIP
+    >>> serve_folder("memfit-runs", on_ready=print)  # doctest: +SKIP
     """
     from memfit.errors import MissingExtra
 
@@ -37,13 +33,13 @@ def serve_folder(
     except ModuleNotFoundError as error:
         hint = 'pip install "memfit[serve]", or `memfit report` for a file that needs no server'
         raise MissingExtra("the server needs starlette and uvicorn", found=f"no {error.name}", hint=hint) from None
-    from memfit.api.open_records import open_snapshot, served_openers
+    from memfit.api.open_records import open_dropped, served_openers
     from memfit.serve.library import Library
 
     library = Library(Path(folder), served_openers())
-    library.records()
-    app = make_app(library, title=f"{Path(folder).resolve().name}", open_snapshot=open_snapshot)
+    library.read_ahead()
+    app = make_app(library, title=f"{Path(folder).resolve().name}", open_snapshot=open_dropped)
     listener = listen(host, port)
     serve_app(
-        app, listener, host=host, token=token or new_token(), on_ready=on_ready or (lambda address: None), until=until
+        app, listener, host=host, token=token or new_token(), on_ready=on_ready or (lambda url: None), until=until
     )

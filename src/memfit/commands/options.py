@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from memfit.errors import BadQuantity
-from memfit.units import parse_bytes, parse_seconds
+from memfit.units import parse_bytes, parse_seconds, parse_speed
 
 FC = TypeVar("FC", bound=Callable[..., object] | click.Command)
 """A function that becomes a command, or a command that is one: what click's decorators take and return."""
@@ -35,6 +35,7 @@ class Quantity(click.ParamType):
 
 BYTES = Quantity("size", parse_bytes)
 SECONDS = Quantity("duration", parse_seconds)
+SPEED = Quantity("speed", parse_speed)
 
 # Options that several verbs share, each defined once. In `--help`, -o and -f come first, -q and --json last.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 from memfit.commands.options import (
     BYTES,
     SECONDS,
-    Quantity,
+    SPEED,
     complete_files,
     force_option,
     json_option,
@@ -20,8 +19,8 @@ from memfit.commands.options import (
     set_option,
 )
 from memfit.commands.output import write_record
-from memfit.errors import BadQuantity, DoesNotFit
-from memfit.units import format_bytes, parse_bytes
+from memfit.errors import DoesNotFit
+from memfit.units import format_bytes
 
 if TYPE_CHECKING:
     from memfit.records.pipeline import PipelinePlan
@@ -41,17 +40,6 @@ Layouts for --explain:
 """
 
 
-def parse_speed(text: str) -> float:
-    """Read a speed such as '12GB/s' or '100Gbit/s'."""
-    bits = re.fullmatch(r"(.*?)([kKmMgGtT]?)bit/s", text.strip())
-    if bits:
-        return parse_bytes(f"{bits[1]}{bits[2]}B") / 8
-    if not text.strip().endswith("/s"):
-        raise BadQuantity("this is not a speed", found=repr(text), hint="for example 12GB/s or 100Gbit/s")
-    return float(parse_bytes(text.strip().removesuffix("/s")))
-
-
-SPEED = Quantity("speed", parse_speed)
 SCHEDULES = [
     "best", "gpipe", "1f1b", "interleaved-1f1b", "interleaved-zero-bubble", "zbv-zero-bubble", "dualpipev",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import BYTES, force_option, json_option, output_option, quiet_option
+from memfit.commands.options import BYTES, SPEED, force_option, json_option, output_option, quiet_option
 from memfit.commands.output import write_record
 from memfit.errors import MissingExtra
 
@@ -132,6 +132,10 @@ def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> 
     "--steps", type=click.IntRange(min=1), metavar="N", default=20, show_default=True,
     help="Cap the optimizer steps of every trial.",
 )  # fmt: skip
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice(["tables", "single-changes", "future-work"]),
+    help="Only this part; repeatable [default: all three].",
+)  # fmt: skip
 @click.option("--whole", is_flag=True, help="Train all published epochs instead (hours).")
 @click.option("--random", "num_random", type=click.IntRange(1), metavar="N", help="N new points of the same ranges.")
 @click.option(
@@ -143,9 +147,12 @@ def edge(output: str, force: bool, quiet: bool, as_json: bool, **asked: Any) -> 
 @quiet_option
 @json_option
 def hyperparameters(
-    output: str, force: bool, steps: int, whole: bool, quiet: bool, as_json: bool, **asked: Any
+    output: str, force: bool, steps: int, whole: bool, quiet: bool, as_json: bool, parts: tuple[str, ...], **asked: Any
 ) -> None:
     """Published trials on MNIST, Fashion-MNIST and CIFAR-10, each measured here, beside the published numbers.
+
+    Then trials that change one hyperparameter alone, also of convolutional networks, and what the source leaves to
+    future work: the cause by layer, GANs, other learners, energy.
 
     The same command in the same place goes on where it stopped.
     """
@@ -154,6 +161,8 @@ def hyperparameters(
     from memfit.show.terminal.reproduction import hyperparameters_text
 
     progress = StudyProgress(quiet=quiet)
+    if parts:
+        asked["parts"] = parts
     try:
         found = api.reproduce_hyperparameters(
             **asked, output=output, overwrite=force, steps=None if whole else steps, progress=progress
@@ -188,6 +197,33 @@ def optimizers(output: str, quiet: bool, as_json: bool, **asked: Any) -> None:
 
     found = _followed(lambda show: api.reproduce_optimizers(**asked, output=output, progress=show), output, True, quiet)
     _show_and_write(found, partial(optimizers_text, found), output, as_json, quiet)
+
+
+@command.command("pipelining")
+@_folder_option("pipelining")
+@force_option
+@_network_option("vgg16")
+@click.option(
+    "--graph", "graphs", type=click.Path(), multiple=True, metavar="FILE",
+    help="A profile of PipeDream (graph.txt) in the place of predicted networks; repeatable.",
+)  # fmt: skip
+@click.option("--device", metavar="DEVICE", default="cuda:v100-16gb", show_default=True, help="A GPU of the table.")
+@click.option(
+    "--link", "link_bytes_per_second", type=SPEED, default="12GB/s", show_default=True, metavar="SPEED",
+    help="Between neighbouring ranks, for example 12GB/s or 100Gbit/s.",
+)  # fmt: skip
+@quiet_option
+@json_option
+@click.pass_context
+def pipelining(context: click.Context, output: str, force: bool, quiet: bool, as_json: bool, **_: object) -> None:
+    """Pipelines within the memory of their ranks, beside cuts that ignore it; planned and simulated."""
+    from memfit import api
+    from memfit.show.terminal.reproduction import pipelining_text
+
+    mine = {"output", "force", "quiet", "as_json"}
+    asked = {name: value for name, value in context.params.items() if name not in mine}
+    found = _followed(lambda show: api.reproduce_pipelining(**asked, progress=show), output, force, quiet)
+    _show_and_write(found, partial(pipelining_text, found), output, as_json, quiet)
 
 
 def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output: str, force: bool, quiet: bool) -> Any:

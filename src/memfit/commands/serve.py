@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from memfit import api
 
-if TYPE_CHECKING:
-    from memfit.serve.uvicorn_server import Address
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here [default: a free one].")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here [default: a free one]."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 def command(folder: Path, port: int, host: str, open_page: bool) -> None:
@@ -32,10 +30,10 @@ def command(folder: Path, port: int, host: str, open_page: bool) -> None:
       memfit serve snapshot.pickle --port 8017
     """
 
-    def ready(address: Address) -> None:
-        click.echo(f"{address.url}\nPress Ctrl-C to end.")
+    def ready(url: str) -> None:
+        click.echo(f"{url}\nPress Ctrl-C to end.")
         sys.stdout.flush()
         if open_page:
-            click.launch(address.url)
+            click.launch(url)
 
     api.serve_folder(folder, host=host, port=port, on_ready=ready)

@@ -1,4 +1,4 @@
-"""Published results run again: statements with evidence and verdict, and the tables of three results."""
+"""Published results run again: statements with evidence and verdict, and the tables of the results."""
 
 from __future__ import annotations
 
@@ -204,6 +204,10 @@ class EdgeTables(msgspec.Struct, frozen=True, kw_only=True):
 # Hyperparameters: published trials run again, their numbers beside ours, and whether capped trials say enough.
 
 
+def _no_energy() -> Figure:
+    return Figure(value=None, unit="joules", reason="it was not measured")
+
+
 class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One published trial, and its replicates here."""
 
@@ -218,6 +222,7 @@ class RerunRow(msgspec.Struct, frozen=True, kw_only=True):
     background: Figure
     system: Figure
     """Job and background together, the quantity that was published."""
+    energy: Figure = msgspec.field(default_factory=lambda: _no_energy())
     num_done: int
     num_trials: int
 
@@ -251,11 +256,54 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class SingleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One hyperparameter changed alone, everything else held fixed."""
+
+    workload: str
+    data: str
+    name: str
+    levels: tuple[str, ...]
+    """Its values, from low to high."""
+    peaks: tuple[Figure, ...]
+    """Of the job alone at each value: the mean over the replicates, the smallest and largest as low and high."""
+
+
+class Learner(msgspec.Struct, frozen=True, kw_only=True):
+    """Another learner than the published ones, at one setting."""
+
+    name: str
+    settings: str
+    peak: Figure
+    duration: Figure
+    energy: Figure
+
+
+class LayerShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer of a network holds when its step peaks."""
+
+    network: str
+    layer: str
+    held: Figure
+
+
+class FutureAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that the source leaves to future work, and what was found here."""
+
+    question: str
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
+    """Why there is no answer; empty with one."""
+
+
 class HyperparameterTrials(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer: every table beside its re-run, and the statements."""
+    """The whole answer: every table beside its re-run, single changes, the statements, and what was left open."""
 
     reruns: tuple[Rerun, ...]
     statements: tuple[Statement, ...]
+    changes: tuple[SingleChange, ...] = ()
+    learners: tuple[Learner, ...] = ()
+    layers: tuple[LayerShare, ...] = ()
+    answers: tuple[FutureAnswer, ...] = ()
     was_interrupted: bool = False
     """The same command goes on with it."""
 
@@ -296,3 +344,38 @@ class OptimizerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     statements: tuple[Statement, ...] = ()
     took_seconds: float = 0.0
     was_interrupted: bool = False
+
+
+# Pipelining: cuts within the memory of ranks, on profiles of layers; planned and simulated, nothing is run.
+
+
+class PipelineComparison(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Periods of several cuts of one chain within the same memory; None where a cut does not fit."""
+
+    chain: str
+    num_ranks: int
+    memory_bytes: int
+    exact_seconds: float | None = None
+    """The best contiguous plan."""
+    blind_seconds: float | None = None
+    """PipeDream's cut, which ignores memory."""
+    rule_seconds: float | None = None
+    """Planned with one micro-batch in flight for each rank from there on."""
+    shared_seconds: float | None = None
+    """The best plan found with one rank that holds several stages."""
+
+
+class PipeliningResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole answer."""
+
+    chains: tuple[str, ...]
+    comparisons: tuple[PipelineComparison, ...] = ()
+    shared: tuple[PipelineComparison, ...] = ()
+    num_solved: int | None = None
+    """Random chains that fit; None where there was no solver."""
+    num_equal: int = 0
+    num_better: int = 0
+    packing: tuple[tuple[tuple[int, ...], float, float, float], ...] = ()
+    """Loads, and the shortest period by the program, by packing, and with contiguous stages."""
+    statements: tuple[Statement, ...] = ()
+    took_seconds: float = 0.0

@@ -2,15 +2,17 @@
 
 Source: Mahendran N, "Analysis of memory consumption by neural networks based on hyperparameters". The published number
 is the memory that the whole system used; ours is the peak of the training's own processes, so that other programs are
-not in it. What five or eleven trials that vary everything at once cannot tell is said to be so.
+not in it. What five or eleven trials that vary everything at once cannot show, trials that change one hyperparameter
+alone do (`single_changes.py`). What the source names as its limitations is put into figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
-from memfit.records.reproduction import Rerun, RerunRow, Statement
+from memfit.records.reproduction import Rerun, RerunRow, SingleChange, Statement
+from memfit.reproduce import single_changes as single
 from memfit.reproduce.published_tables import TABLES
 from memfit.reproduce.statements import CHANCE, judged, rank_correlation
 from memfit.units import MIB, format_bytes
@@ -25,7 +27,10 @@ BATCH = "the batch size does not contribute"
 DEPTH = "the number of layers does not contribute"
 CIFAR = "CIFAR-10 takes more than MNIST"
 SHIFT = "background processes explain the shift between the first and the later trials of the MNIST table"
-SAID = (NODES, SMALL, RATE, RATE_FASHION, EPOCHS, BATCH, DEPTH, CIFAR, SHIFT)
+CONVOLUTIONS = "for convolutional layers it is the same: nodes drive memory, batch size and depth do not contribute"
+SYSTEM = "limitation: what psutil reads is the whole system, background processes included"
+AVERAGE = "limitation: memory is read every 5 s and averaged, so that the peak is not seen"
+SAID = (NODES, SMALL, RATE, RATE_FASHION, EPOCHS, BATCH, DEPTH, CIFAR, SHIFT, CONVOLUTIONS, SYSTEM, AVERAGE)
 
 SMALL_WIDTH = 200
 PAIR = (5, 6)
@@ -36,29 +41,133 @@ NEGLIGIBLE = 0.1
 """An effect here of less than a tenth of the published one is not that effect."""
 STEADY = 0.01
 NOT_RUN = "the trials it is about were not run here: memfit reproduce hyperparameters"
-AT_ONCE = "every trial changes all hyperparameters at once; trials that change this one alone would tell"
+AT_ONCE = "every published trial changes all hyperparameters at once, and those that change this one alone were not run"
+NO_SPREAD = "one replicate each has no known spread: --repeat 3"
+BETWEEN = "what it changes is about a tenth of what nodes change, or within the spread of replicates"
 
 
-def statements_on(reruns: Sequence[Rerun]) -> tuple[Statement, ...]:
-    """Every conclusion with its verdict, in the order of the source."""
+def statements_on(reruns: Sequence[Rerun], changes: Sequence[SingleChange] = ()) -> tuple[Statement, ...]:
+    """Every conclusion with its verdict, in the order of the source; its limitations come last."""
     tables = {rerun.data: rerun for rerun in reruns if any(row.published.value is not None for row in rerun.rows)}
     mnist = tables.get("mnist")
     return (
-        _on_nodes(reruns),
+        _on_nodes(reruns, _changes_of(changes, "mlp", single.NODES)),
         _on_small(reruns),
         _on_rate(mnist),
-        judged(RATE_FASHION, SOURCE, evidence=tuple(_rate_evidence(tables)), holds=None, reason=AT_ONCE),
+        _without_effect(RATE_FASHION, changes, [single.RATE], data="fashion-mnist", also=_rate_evidence(tables)),
         _on_epochs(reruns),
-        judged(BATCH, SOURCE, evidence=(), holds=None, reason=AT_ONCE),
-        judged(DEPTH, SOURCE, evidence=(), holds=None, reason=AT_ONCE),
+        _without_effect(BATCH, changes, [single.BATCH]),
+        _without_effect(DEPTH, changes, [single.DEPTH_NODES, single.DEPTH_WIDTH]),
         _on_cifar(mnist, tables.get("cifar-10")),
         _on_shift(mnist),
+        _on_convolutions(changes),
+        _on_system(reruns),
+        _on_average(reruns),
     )
 
 
-def _on_nodes(reruns: Sequence[Rerun]) -> Statement:
-    """Holds where the re-run with most points has more memory with more nodes, beyond chance; the reverse refutes."""
-    evidence, judgements = [], []
+# ---- one hyperparameter alone ----------------------------------------------------------------------------------------
+
+
+def _changes_of(changes: Sequence[SingleChange], workload: str, name: str, data: str = "") -> list[SingleChange]:
+    chosen = [each for each in changes if (each.workload, each.name) == (workload, name) and data in ("", each.data)]
+    return [each for each in chosen if all(peak.value is not None for peak in each.peaks)]
+
+
+def span_of(change: SingleChange) -> tuple[float, float]:
+    """The least and the most by which two values may differ, by the ends of their replicates; of one replicate each
+    nothing is known of the least and the most."""
+    if any(peak.low is None or peak.high is None for peak in change.peaks):
+        return 0.0, float("inf")
+    lows, highs = [peak.low or 0.0 for peak in change.peaks], [peak.high or 0.0 for peak in change.peaks]
+    return max(0.0, max(lows) - min(highs)), max(highs) - min(lows)
+
+
+def change_text(change: SingleChange) -> str:
+    """One sentence with the peak at every value."""
+    means = [peak.value or 0.0 for peak in change.peaks]
+    peaks = ", ".join(f"{level}: {format_bytes(mean)}" for level, mean in zip(change.levels, means, strict=True))
+    least, most = span_of(change)
+    spread = "spread unknown" if most == float("inf") else f"{format_bytes(least)} to {format_bytes(most)}"
+    return f"{change.workload} on {change.data}, {change.name} alone ({peaks}): {spread} between its ends"
+
+
+def _without_effect(
+    says: str, changes: Sequence[SingleChange], names: Sequence[str], *, workload: str = "mlp", data: str = "",
+    also: Iterable[str] = (),
+) -> Statement:  # fmt: skip
+    """Holds where the most it can change is below a tenth of the least that nodes change; refuted where the least it
+    changes is above that."""
+    chosen = [each for name in names for each in _changes_of(changes, workload, name, data)]
+    nodes = _changes_of(changes, workload, single.NODES, data)
+    evidence = [*also, *map(change_text, [*chosen, *nodes[:1]])]
+    if not chosen or not nodes:
+        return judged(says, SOURCE, evidence=evidence, holds=None, reason=AT_ONCE)
+    holds = _is_negligible(chosen, nodes[0])
+    reason = NO_SPREAD if any(span_of(each)[1] == float("inf") for each in (*chosen, nodes[0])) else BETWEEN
+    return judged(says, SOURCE, evidence=evidence, holds=holds, reason=reason)
+
+
+def _is_negligible(chosen: Sequence[SingleChange], nodes: SingleChange) -> bool | None:
+    least_of_nodes, most_of_nodes = span_of(nodes)
+    if all(span_of(each)[1] < NEGLIGIBLE * least_of_nodes for each in chosen):
+        return True
+    return False if any(span_of(each)[0] > NEGLIGIBLE * most_of_nodes for each in chosen) else None
+
+
+def _on_convolutions(changes: Sequence[SingleChange]) -> Statement:
+    """Holds where filters change memory beyond the spread, and batch and depth make less than a tenth of that."""
+    nodes = _changes_of(changes, "cnn", single.NODES)
+    others = [each for name in (single.BATCH, single.DEPTH_WIDTH) for each in _changes_of(changes, "cnn", name)]
+    evidence = [change_text(each) for each in (*nodes, *others)]
+    if not nodes or len(others) < 2:
+        return judged(CONVOLUTIONS, SOURCE, evidence=evidence, holds=None, reason=NOT_RUN)
+    holds = _is_negligible(others, nodes[0])
+    if holds is not False and span_of(nodes[0])[0] <= 0:
+        holds = None
+    reason = NO_SPREAD if span_of(nodes[0])[1] == float("inf") else BETWEEN
+    return judged(CONVOLUTIONS, SOURCE, evidence=evidence, holds=holds, reason=reason)
+
+
+# ---- limitations -----------------------------------------------------------------------------------------------------
+
+
+def _on_system(reruns: Sequence[Rerun]) -> Statement:
+    """Holds where other programs make most of the number, or move it more than the networks do."""
+    rows = [row for rerun in reruns for row in _measured(rerun) if row.background.value is not None]
+    if len(rows) < 4:
+        return judged(SYSTEM, SOURCE, evidence=(), holds=None, reason=NOT_RUN)
+    others, own = [row.background.value or 0.0 for row in rows], [row.average.value or 0.0 for row in rows]
+    shares = [other / (other + mine) for other, mine in zip(others, own, strict=True)]
+    moved, networks = max(others) - min(others), max(own) - min(own)
+    evidence = (
+        f"re-run: other programs hold {min(shares):.0%} to {max(shares):.0%} of the system's memory in these trials",
+        f"they move by {format_bytes(moved)} from row to row; the trainings' own averages lie within "
+        f"{format_bytes(networks)}",
+    )
+    return judged(SYSTEM, SOURCE, evidence=evidence, holds=fmean(shares) > 0.5 or moved > networks)
+
+
+def _on_average(reruns: Sequence[Rerun]) -> Statement:
+    """Holds where the average is a tenth or more below the peak."""
+    rows = [row for rerun in reruns for row in _measured(rerun) if row.average.value]
+    if len(rows) < 4:
+        return judged(AVERAGE, SOURCE, evidence=(), holds=None, reason=NOT_RUN)
+    below = [1 - (row.average.value or 0.0) / _peak(row) for row in rows]
+    evidence = (
+        f"re-run: the average of a training's own memory lies {min(below):.0%} to {max(below):.0%} below its peak; the "
+        "share depends on how long the training runs",
+    )
+    return judged(AVERAGE, SOURCE, evidence=evidence, holds=fmean(below) >= NEGLIGIBLE)
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def _on_nodes(reruns: Sequence[Rerun], alone: Sequence[SingleChange]) -> Statement:
+    """Holds where the re-run with most points has more memory with more nodes, beyond chance; the reverse refutes.
+    Nodes that were changed alone decide where the re-run does not."""
+    evidence, judgements = [change_text(each) for each in alone], []
     for rerun in reruns:
         rows = _measured(rerun)
         if len(rows) < 4:
@@ -74,8 +183,16 @@ def _on_nodes(reruns: Sequence[Rerun]) -> Statement:
     for data in dict.fromkeys(rerun.data for rerun in reruns):
         evidence.append(_published_nodes(data))
     holds = max(judgements, key=lambda pair: pair[0])[1] if judgements else None
+    if holds is None and alone and all(_rises(each) for each in alone):
+        holds = True
     reason = NOT_RUN if not judgements else "the correlation is not beyond chance; --random 40 tries more networks"
     return judged(NODES, SOURCE, evidence=evidence, holds=holds, reason=reason)
+
+
+def _rises(change: SingleChange) -> bool:
+    """Whether every value's replicates lie above all of the value before."""
+    pairs = zip(change.peaks, change.peaks[1:], strict=False)
+    return all(a.high is not None and b.low is not None and a.high < b.low for a, b in pairs)
 
 
 def _published_nodes(data: str) -> str:
@@ -88,11 +205,15 @@ def _published_nodes(data: str) -> str:
 
 def _on_small(reruns: Sequence[Rerun]) -> Statement:
     """Holds where every small network lies below every other beyond the spread; one other below the small refutes."""
-    evidence, verdicts = [], []
+    evidence, verdicts, is_single = [], [], False
     for rerun in reruns:
         small = [row for row in _measured(rerun) if max(_widths(row)) <= SMALL_WIDTH]
         others = [row for row in _measured(rerun) if max(_widths(row)) > SMALL_WIDTH]
         if not small or not others:
+            continue
+        if not _have_spread((*small, *others)):
+            verdicts.append(None)
+            is_single = True
             continue
         least = min(others, key=_peak)
         lower = [row for row in others if any(_high(row) < _low(other) for other in small)]
@@ -105,6 +226,7 @@ def _on_small(reruns: Sequence[Rerun]) -> Statement:
         )
     holds = None if not verdicts or (None in verdicts and False not in verdicts) else all(verdicts)
     reason = "they lie within the spread of replicates" if verdicts else NOT_RUN
+    reason = NO_SPREAD if is_single else reason
     return judged(SMALL, SOURCE, evidence=evidence, holds=holds, reason=reason)
 
 
@@ -117,6 +239,8 @@ def _on_rate(mnist: Rerun | None) -> Statement:
     rows = [row for row in _measured(mnist) if row.row in PAIR] if mnist is not None else []
     if len(rows) < 2:
         return judged(RATE, SOURCE, published=published, evidence=(), holds=None, reason=NOT_RUN)
+    if not _have_spread(rows):
+        return judged(RATE, SOURCE, published=published, evidence=(), holds=None, reason=NO_SPREAD)
     left, right = rows
     most_bytes = max(abs(_high(left) - _low(right)), abs(_high(right) - _low(left)))
     least_bytes = max(0.0, _low(right) - _high(left), _low(left) - _high(right))
@@ -208,6 +332,11 @@ def _measured(rerun: Rerun) -> list[RerunRow]:
 
 def _peak(row: RerunRow) -> float:
     return row.peak.value or 0.0
+
+
+def _have_spread(rows: Sequence[RerunRow]) -> bool:
+    """Whether every row was run more than once."""
+    return all(row.peak.low is not None and row.peak.high is not None for row in rows)
 
 
 def _low(row: RerunRow) -> float:

@@ -18,6 +18,7 @@ from memfit.records.figure import Figure, measured, unknown
 from memfit.records.reproduction import Rerun, RerunRow, StepEvidence
 from memfit.records.study import Study, StudySettings, TrialRecord
 from memfit.reproduce.published_tables import PREFIX, SOURCE, TABLES, published_study
+from memfit.reproduce.replicates import mean_of
 from memfit.runfolder.reader import read_run
 from memfit.study.space.space import parameters_of
 from memfit.study.tuners.ordered import NAME as ORDERED
@@ -127,18 +128,18 @@ def _row(row: int, point: dict[str, object], published: Figure, new: list[TrialR
         average=mean_of((trial.average.value for trial in done), "average"),
         background=mean_of((trial.background.value for trial in done), "background"),
         system=mean_of(systems, "job and background"),
+        energy=_energy_of(done),
         num_done=len(done),
         num_trials=len(new),
     )
 
 
-def mean_of(values: Iterable[float | None], what: str) -> Figure:
-    """The mean of replicates, with the smallest and the largest."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return unknown("bytes", "no replicate was measured")
-    method = f"mean {what} of {len(known)} replicates"
-    return measured(sum(known) / len(known), "bytes", method, low=min(known), high=max(known))
+def _energy_of(done: list[TrialRecord]) -> Figure:
+    known = [trial.energy.value for trial in done if trial.energy.value is not None]
+    if known:
+        return measured(sum(known) / len(known), "joules", f"mean of {len(known)} replicates")
+    reasons = [trial.energy.reason for trial in done if trial.energy.reason]
+    return unknown("joules", reasons[0] if reasons else "no replicate was measured")
 
 
 def evidence_of(study: Study) -> StepEvidence:

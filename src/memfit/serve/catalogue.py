@@ -1,7 +1,7 @@
 """Catalogue of a folder: which records lie in it, by kind, and the way from the name of one to its path.
 
-What is below the folder is not trusted: links that lead out of it are not followed, names are compared as text and never
-opened by what they claim, and the walk ends after a number of entries.
+What is below the folder is not trusted: links are not followed, names are compared as text, and the walk ends after
+a number of entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_RECORDS = {".git", ".venv", "node_modules", "__pycache__"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RecordEntry:
     """One record on disk."""
 
     id: str
@@ -41,15 +41,15 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FolderContents:
     """What lies in a folder."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RecordEntry, ...]
     is_whole: bool
     """False when the walk ended before it had seen everything."""
 
 
-def find_records(root: Path) -> Found:
+def find_records(root: Path) -> FolderContents:
     """Every record below a folder, or the one that it is or that the path names."""
     if not root.exists():
         raise NotARun(f"{root} is not there", found="nothing", hint="give a folder of runs, studies or other records")
@@ -57,16 +57,18 @@ def find_records(root: Path) -> Found:
         kind = kind_of(root)
         if kind is None:
             raise NotARun(f"{root} is no record of memfit", found="another file", hint="memfit serve --help")
-        return Found(entries=(Entry(id=".", kind=kind, path=root, changed_at=_changed(root)),), is_whole=True)
+        return FolderContents(
+            entries=(RecordEntry(id=".", kind=kind, path=root, changed_at=_changed(root)),), is_whole=True
+        )
     found, seen = [], 0
     for path, number in _walk(root):
         seen = number
         kind = kind_of(path)
         if kind is not None:
             name = "." if path == root else path.relative_to(root).as_posix()
-            found.append(Entry(id=name, kind=kind, path=path, changed_at=_changed(path)))
+            found.append(RecordEntry(id=name, kind=kind, path=path, changed_at=_changed(path)))
     found.sort(key=lambda entry: (-entry.changed_at, entry.id))
-    return Found(entries=tuple(found), is_whole=seen < MOST_ENTRIES)
+    return FolderContents(entries=tuple(found), is_whole=seen < MOST_ENTRIES)
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, int]]:
@@ -132,7 +134,7 @@ def resolve(root: Path, name: str) -> Path:
     if not name or "\0" in name or name.startswith("/") or ".." in parts or not root.is_dir():
         raise NotARun("there is no such record", found=name[:200], hint="choose one from the list")
     path = root.joinpath(*parts)
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) or not path.exists():
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) or not os.path.exists(path):
         raise NotARun("there is no such record", found=name[:200], hint="choose one from the list")
     return path
 

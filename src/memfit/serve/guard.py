@@ -1,9 +1,9 @@
 """Guard of the server: every request needs its own host name and the token; a change needs its own origin as well.
 
-    Host       only names under which this server was started: a page of another site whose name was pointed at this
-               machine (DNS rebinding) carries its own name there
-    token      in the address once, then in a cookie that scripts cannot read and that other sites do not send
-    Origin     of requests that other pages could make: anything but our own is refused
+Host       only names under which this server was started: a page of another site whose name was pointed at this
+           machine (DNS rebinding) carries its own name there
+token      in the address once, then in a cookie that scripts cannot read and that other sites do not send
+Origin     of requests that other pages could make: anything but our own is refused
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALWAYS = (
 )
 
 
-class Guard:
+class RequestGuard:
     """Refuses what does not come from the page of this server; stands in front of the application."""
 
     def __init__(self, application: Application, *, token: str, hosts: tuple[str, ...], port: int) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from memfit.errors import NotARun
+from memfit.errors import MemfitError, NotARun
 from memfit.records.study import Study
-from memfit.serve.catalogue import Found, find_records, kind_of, resolve, signature
-from memfit.show.page.documents.document import Document
+from memfit.serve.catalogue import FolderContents, find_records, kind_of, resolve, signature
+from memfit.show.page.documents.document import Body, Document
 from memfit.show.views.curves import Curve
 
 MOST_OPENED = 4
@@ -28,6 +29,8 @@ class Opened:
     curves: tuple[Curve, ...] = ()
     """Of a run, with every sample: windows are cut from them."""
     study: Study | None = None
+    later: Mapping[str, Callable[[], Body]] = field(default_factory=dict)
+    """What takes long to find out, by name: the page asks for it after it has drawn the rest."""
 
 
 Opener = Callable[[Path, Path], Opened]
@@ -53,15 +56,25 @@ class Library:
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._listed: tuple[float, Found] | None = None
+        self._listed: tuple[float, FolderContents] | None = None
 
-    def records(self) -> Found:
+    def records(self) -> FolderContents:
         """What lies in the folder now."""
         now = time.monotonic()
         with self._lock:
             if self._listed is None or now - self._listed[0] > LISTED_SECONDS:
                 self._listed = (now, find_records(self.root))
             return self._listed[1]
+
+    def read_ahead(self) -> None:
+        """Begin to read the record of a folder that holds only one: it is what the page asks for first."""
+        entries = self.records().entries
+        if len(entries) == 1:
+            threading.Thread(target=self._try, args=(entries[0].id,), daemon=True).start()
+
+    def _try(self, name: str) -> None:
+        with contextlib.suppress(MemfitError):
+            self.opened(name)
 
     def version(self, name: str) -> str:
         """Changes when the record does."""

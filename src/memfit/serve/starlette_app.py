@@ -97,6 +97,14 @@ class Answers:
         wanted = {int(word) for word in words if word.isdecimal() and len(word) < 12}
         return _json(trial_curves([trial for trial in _trials(opened) if trial.number in wanted]))
 
+    async def show_later(self, request: Request) -> Response:
+        """What takes long to find out about a record."""
+        opened = await run_in_threadpool(self.library.opened, request.query_params.get("id", ""))
+        work = opened.later.get(request.query_params.get("name", ""))
+        if work is None:
+            raise UsageError("there is nothing more to find out", hint="the page itself asks by name")
+        return _json(await run_in_threadpool(work))
+
     async def take_snapshot(self, request: Request) -> Response:
         """A snapshot file that was dropped on the page: read, answered, and removed."""
         descriptor, path = tempfile.mkstemp(prefix="memfit-snapshot-", suffix=".pickle")
@@ -115,7 +123,7 @@ class Answers:
 
 
 def make_app(library: Library, *, title: str, open_snapshot: OpenSnapshot) -> Starlette:
-    """The application over a folder; it trusts whoever asks, so a `Guard` has to stand in front of it."""
+    """The application over a folder; it trusts whoever asks, so a `RequestGuard` has to stand in front of it."""
     answers = Answers(library, title=title, open_snapshot=open_snapshot)
     return Starlette(
         routes=[
@@ -125,6 +133,7 @@ def make_app(library: Library, *, title: str, open_snapshot: OpenSnapshot) -> St
             Route("/api/window", answers.show_window),
             Route("/api/trial", answers.show_trial),
             Route("/api/curves", answers.show_curves),
+            Route("/api/later", answers.show_later),
             Route("/api/snapshot", answers.take_snapshot, methods=["POST"]),
         ],
         exception_handlers={MemfitError: _refused, ClientDisconnect: _gone, Exception: _failed},

@@ -5,29 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import uvicorn
 
 from memfit.errors import UsageError
-from memfit.serve.guard import LOOPBACK_NAMES, Application, Guard
+from memfit.serve.guard import LOOPBACK_NAMES, Application, RequestGuard
 
 LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where the server listens, and the token that opens it."""
-
-    host: str
-    port: int
-    token: str
-
-    @property
-    def url(self) -> str:
-        """What to open in a browser."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/?token={self.token}"
+def url_of(host: str, port: int, token: str) -> str:
+    """What to open in a browser."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -49,18 +38,18 @@ def serve_app(
     *,
     host: str,
     token: str,
-    on_ready: Callable[[Address], None],
+    on_ready: Callable[[str], None],
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Serve until interrupted, or until `until` answers True (asked ten times a second)."""
     port = listener.getsockname()[1]
     names = LOOPBACK_NAMES if host in (LOOPBACK, "localhost", "::1") else (*LOOPBACK_NAMES, _shown(host))
-    guarded = Guard(app, token=token, hosts=names, port=port)
+    guarded = RequestGuard(app, token=token, hosts=names, port=port)
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         timeout_graceful_shutdown=2,
     )  # fmt: skip
-    server = _Server(config, lambda: on_ready(Address(host=host, port=port, token=token)), until)
+    server = _Server(config, lambda: on_ready(url_of(host, port, token)), until)
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

@@ -126,8 +126,9 @@ def test_a_rank_that_does_not_exist_is_refused():
         ask(__file__, PredictOptions(ranks=8, shard="fsdp"))
 
 
-def test_ranks_of_further_nodes_have_numbers_of_their_own_there():
-    assert environment_of(Ranks()) == {}
-    variables = environment_of(Ranks(rank=11, count=16))
-    assert (variables["RANK"], variables["LOCAL_RANK"], variables["WORLD_SIZE"]) == ("11", "3", "16")
+def test_a_rank_has_the_variables_of_torchrun():
+    assert environment_of(Ranks(), own_node=True) == {}
+    for own_node, local in ((False, "11"), (True, "0")):
+        variables = environment_of(Ranks(rank=11, count=16), own_node=own_node)
+        assert (variables["RANK"], variables["LOCAL_RANK"], variables["WORLD_SIZE"]) == ("11", local, "16")
     assert named_ranks((0, 2, 3, 4, 7)) == "0, 2-4, 7"

@@ -99,7 +99,7 @@ def _unevenness(column: np.ndarray) -> float:
     return abs(float((column**3).mean())) / spread**3 if spread > 0 else 0.0
 
 
-def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[[Any], Any]) -> Factor:
+def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[..., np.ndarray]) -> Factor:
     scaled = transform(numbers)
     mean = float(np.nanmean(scaled))
     column = np.where(np.isnan(scaled), 0.0, scaled - mean)

@@ -85,7 +85,7 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
             stack.enter_context(patch.object(torch.accelerator, name, GhostStream))
         for name in ("synchronize", "set_stream", "set_device_index", "set_device_idx"):
             stack.enter_context(patch.object(torch.accelerator, name, _always(None)))
-        stack.enter_context(patch.object(torch.accelerator, "current_device_index", functions["current_device"]))
+        stack.enter_context(patch.object(torch.accelerator, "current_device_index", _always(0)))
         stack.enter_context(patch.object(torch, "Stream", GhostStream))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
@@ -100,7 +100,7 @@ def _functions(
     """What `torch.cuda` answers; what it does not answer here stays as it is."""
     log = recording.tracker.log
     answers: dict[str, Any] = {
-        "is_available": True, "device_count": request.options.this_rank.local_count, "is_initialized": True,
+        "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
         "is_bf16_supported": True, "is_tf32_supported": request.capability >= (8, 0),
         "get_device_name": request.gpu_name, "get_device_capability": request.capability,
         "get_device_properties": properties, "memory_stats": {}, "memory_stats_as_nested_dict": {},
@@ -111,25 +111,17 @@ def _functions(
         "get_gencode_flags": "",
     }  # fmt: skip
     nothing = (
-        "synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "manual_seed", "seed",
+        "synchronize", "empty_cache", "set_device", "init", "_lazy_init", "ipc_collect", "manual_seed", "seed",
         "seed_all", "manual_seed_all", "set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction",
         "set_sync_debug_mode",
         "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "_record_memory_history",
         "reset_accumulated_memory_stats", "reset_peak_host_memory_stats", "_dump_snapshot", "cudart", "set_stream",
     )  # fmt: skip
-    chosen = [0]
-
-    def set_device(device: Any = None) -> None:
-        index = device if isinstance(device, int) else torch.device(device).index
-        chosen[0] = chosen[0] if index is None or index < 0 else index
-
     allocated = ("memory_allocated", "memory_reserved", "memory_cached")
     highest = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
     return {
         **{name: _always(value) for name, value in answers.items()},
         **dict.fromkeys(nothing, _always(None)),
-        "current_device": lambda *args, **kwargs: chosen[0],
-        "set_device": set_device,
         **dict.fromkeys(allocated, lambda *args, **kwargs: _bytes_on_gpu(log)[0]),
         **dict.fromkeys(highest, lambda *args, **kwargs: _bytes_on_gpu(log)[1]),
         "mem_get_info": lambda *args, **kwargs: (total_bytes - _bytes_on_gpu(log)[0], total_bytes),

@@ -112,13 +112,13 @@ def _child_for(question: Question) -> Callable[[TraceRequest], TraceReply]:
 
 
 def _as_rank(reply: TraceReply, ranks: Ranks) -> TraceReply:
-    """A reply of one rank: its GPU is the only one it uses, whatever its number on the node."""
+    """A reply of one rank: its GPU is the only one it uses, whatever number the job gives it."""
     if ranks.count == 1:
         return reply
-    own = f"cuda:{ranks.local_rank}"
-    spans = tuple(
-        msgspec.structs.replace(span, device=CUDA) if span.device == own else span for span in reply.timeline.spans
-    )
+    used = {span.device for span in reply.timeline.spans if span.device.startswith("cuda")}
+    spans = reply.timeline.spans
+    if len(used) == 1 and used != {CUDA}:
+        spans = tuple(msgspec.structs.replace(span, device=CUDA) if span.device in used else span for span in spans)
     return msgspec.structs.replace(
         reply,
         timeline=msgspec.structs.replace(reply.timeline, spans=spans),

@@ -38,7 +38,12 @@ def read_snapshot(
     """Read a file written by `torch.cuda.memory._dump_snapshot`."""
     data = unpack(Path(path), max_file_bytes)
     content = read_plain_pickle(data, max_object_bytes=max_object_bytes)
-    return _Reader(str(path), max_items=len(data)).snapshot(content)
+    return snapshot_of(str(path), content, len(data))
+
+
+def snapshot_of(name: str, content: object, max_items: int) -> Snapshot:
+    """The record of what a pickle held; `max_items` bounds its events and blocks."""
+    return _Reader(name, max_items=max_items).snapshot(content)
 
 
 def unpack(path: Path, max_bytes: int) -> bytes:

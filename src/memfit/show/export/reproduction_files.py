@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memfit.errors import StorageError
-from memfit.records.reproduction import EdgeTables, HyperparameterTrials, OffloadingExperiment, OptimizerResult
+from memfit.records.reproduction import (
+    EdgeTables,
+    HyperparameterTrials,
+    OffloadingExperiment,
+    OptimizerResult,
+    PipeliningResult,
+)
 from memfit.show.as_json import to_json
 from memfit.show.export.grid_files import grid_csv
 from memfit.show.new_file import write_bytes
@@ -69,7 +75,8 @@ def trials_csv(found: HyperparameterTrials) -> str:
 
 
 def write_tables(
-    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult, folder: str | Path
+    found: OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult | PipeliningResult,
+    folder: str | Path,
 ) -> tuple[Path, ...]:
     """Write the record and its tables; makes the folder where it is missing."""
     folder = Path(folder)
@@ -81,6 +88,8 @@ def write_tables(
         name, table = "edge", ("md", edge_text(found))
     elif isinstance(found, OptimizerResult):
         name, table = "optimizers", ("csv", grid_csv(found.grid))
+    elif isinstance(found, PipeliningResult):
+        name, table = "pipelining", ("csv", pipelining_csv(found))
     elif isinstance(found, HyperparameterTrials):
         name, table = "hyperparameters", ("csv", trials_csv(found))
     else:
@@ -89,3 +98,15 @@ def write_tables(
         write_bytes(folder / f"{name}.json", to_json(found)),
         write_bytes(folder / f"{name}.{table[0]}", table[1].encode()),
     )
+
+
+def pipelining_csv(found: PipeliningResult) -> str:
+    """A row per chain, number of ranks and memory; an empty cell where a cut does not fit or was not asked for."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    heads = ("exact_seconds", "blind_seconds", "rule_seconds", "shared_seconds")
+    writer.writerow(["chain", "num_ranks", "memory_bytes", *heads])
+    for row in (*found.comparisons, *found.shared):
+        cells = ["" if getattr(row, head) is None else getattr(row, head) for head in heads]
+        writer.writerow([row.chain, row.num_ranks, row.memory_bytes, *cells])
+    return text.getvalue()

@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import MissingExtra
-from memfit.records.reproduction import EdgeTables, Network, OffloadingExperiment, Panel, Price
+from memfit.records.figure import Figure as MeasuredFigure
+from memfit.records.reproduction import (
+    EdgeTables,
+    HyperparameterTrials,
+    Network,
+    OffloadingExperiment,
+    Panel,
+    Price,
+    Rerun,
+)
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import find_candidate
-from memfit.units import GIB, format_bytes
+from memfit.units import GIB, MIB, format_bytes
 
 STYLES: dict[str, tuple[str, str, float, str]] = {
     "combined": (BLUE, "-", 2.6, "combined: both, searched"),
@@ -139,6 +148,54 @@ CURVES: tuple[tuple[str, str, str, str, str], ...] = (
 )
 HIGHEST = 2.0
 """Slower than this is drawn as leaving the picture."""
+
+
+def draw_hyperparameters(
+    found: HyperparameterTrials, folder: str | Path, name: str = "hyperparameters"
+) -> tuple[Path, ...]:
+    """Published memory beside the re-run, trial by trial, one row of panels for each table; or nothing to draw."""
+    reruns = [rerun for rerun in found.reruns if any(row.published.value is not None for row in rerun.rows)]
+    if not reruns:
+        return ()
+    matplotlib = require_matplotlib()
+    with matplotlib.rc_context(SETTINGS):
+        return save_both(_hyperparameters_picture(reruns), Path(folder), name)
+
+
+def _hyperparameters_picture(reruns: Sequence[Rerun]) -> Any:
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(11.0, 3.0 * len(reruns)), dpi=110, facecolor="white", layout="constrained")
+    panels = picture.subplots(len(reruns), 2, squeeze=False)
+    for (left, right), rerun in zip(panels, reruns, strict=True):
+        numbers = [row.row for row in rerun.rows]
+        _bars(left, numbers, [row.published for row in rerun.rows], GREY, f"{rerun.data}, published: system memory")
+        _bars(right, numbers, [row.peak for row in rerun.rows], BLUE, f"{rerun.data}, here: peak of the job")
+    for panel in panels[-1]:
+        panel.set_xlabel("trial, by its row in the published table")
+    picture.suptitle("The published trials, and the same networks here", size=12)
+    return picture
+
+
+def _bars(panel: Any, numbers: Sequence[int], figures: Sequence[MeasuredFigure], color: str, title: str) -> None:
+    """One bar for each trial from the smallest on, so that differences show; the spread of replicates as a line."""
+    known = [(number, each) for number, each in zip(numbers, figures, strict=True) if each.value is not None]
+    heights = [(each.value or 0.0) / MIB for _, each in known]
+    panel.set_title(title, size=10, loc="left")
+    panel.set_ylabel("MiB")
+    panel.set_xticks(numbers)
+    panel.grid(axis="y", color="#e3e6ea", linewidth=0.6)
+    panel.spines[["top", "right"]].set_visible(False)
+    if not heights:
+        panel.text(0.5, 0.5, "not measured", transform=panel.transAxes, ha="center")
+        return
+    panel.bar([number for number, _ in known], heights, color=color, width=0.7, zorder=2)
+    for number, each in known:
+        if each.low is not None and each.high is not None:
+            panel.plot([number, number], [each.low / MIB, each.high / MIB], color=_INK, linewidth=1.2, zorder=3)
+    room = (max(heights) - min(heights)) or 1.0
+    panel.set_ylim(max(0.0, min(heights) - 0.3 * room), max(heights) + 0.15 * room)
+    panel.text(0.01, 0.92, "axis does not start at zero", transform=panel.transAxes, size=7, color="#5d6670")
 
 
 def draw_edge(tables: EdgeTables, folder: str | Path, name: str = "edge") -> tuple[Path, ...]:

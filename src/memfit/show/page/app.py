@@ -1,8 +1,8 @@
-"""The page of `memfit serve` and `memfit report`: one frame, one script, one style, with its records inside or asked for.
+"""The page of `memfit serve` and `memfit report`: one frame, script and style, with records inside or asked for.
 
 A report has its documents inside the file and works offline. A served page has none: it asks its own server for them.
-Everything else is the same. A content security policy with the hashes of exactly these scripts and this style forbids all
-others, so that names and command lines of a record stay text.
+Everything else is the same. A content security policy with the hashes of exactly these scripts and this style forbids
+all others, so that names and command lines of a record stay text.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from memfit.records.reproduction import (
     OffloadingExperiment,
     OptimizerResult,
     Panel,
+    PipeliningResult,
     Price,
     PublishedResult,
     Rerun,
@@ -258,7 +259,38 @@ def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color
     """Every table beside its re-run, then the statements; 120 wide at least."""
     width = max(width, 120)
     parts = [rerun_text(rerun, width=width) for rerun in found.reruns]
-    return "\n".join([*parts, render(statements_part(found.statements), width, color)])
+    if found.changes:
+        parts.append(render(_changes_part(found), width, color))
+    parts.append(render(statements_part(found.statements), width, color))
+    if found.answers:
+        parts.append(render(_answers_part(found), width, color))
+    return "\n".join(parts)
+
+
+def _changes_part(found: HyperparameterTrials) -> RenderableType:
+    """One hyperparameter alone: the peak at each of its values."""
+    made = table("network", "data", "changed alone", "from low to high: peak of the job", ">largest spread")
+    for change in found.changes:
+        peaks = [f"{level}: {short_text(peak)}" for level, peak in zip(change.levels, change.peaks, strict=True)]
+        made.add_row(change.workload, change.data, change.name, ", ".join(peaks), _largest_spread(change.peaks))
+    return Group(Text("One hyperparameter changed alone", style="bold"), made, Text(""))
+
+
+def _largest_spread(figures: Sequence[Figure]) -> str:
+    """Of several figures; unknown where one of them is."""
+    if any(figure.low is None or figure.high is None for figure in figures):
+        return "unknown"
+    return _spread(max(figures, key=lambda figure: (figure.high or 0.0) - (figure.low or 0.0)))
+
+
+def _answers_part(found: HyperparameterTrials) -> RenderableType:
+    """What the source leaves to future work."""
+    lines: list[RenderableType] = [Text(""), Text("What the source leaves to future work", style="bold")]
+    for answer in found.answers:
+        lines.append(Text(f"• {answer.question}"))
+        said = answer.evidence or (f"unknown: {answer.reason}",)
+        lines += [Padding(Text(line, style="dim"), (0, 0, 0, 4)) for line in said]
+    return Group(*lines)
 
 
 def optimizers_text(found: OptimizerResult, *, width: int = 80, color: bool = False) -> str:
@@ -275,6 +307,35 @@ def optimizers_text(found: OptimizerResult, *, width: int = 80, color: bool = Fa
     if found.measured is not None:
         parts += [Text(""), draw_grid(found.measured, width)]
     return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
+
+
+def pipelining_text(found: PipeliningResult, *, width: int = 80, color: bool = False) -> str:
+    """Periods of the cuts beside each other, those with a shared rank, then the statements."""
+    cuts = table("network", ">ranks", ">memory", ">exact", ">ignores memory", ">fixed rule")
+    for row in found.comparisons:
+        cuts.add_row(
+            row.chain, str(row.num_ranks), format_bytes(row.memory_bytes), _period(row.exact_seconds),
+            _multiple(row.blind_seconds, row.exact_seconds), _multiple(row.rule_seconds, row.exact_seconds),
+        )  # fmt: skip
+    title = "Time from one micro-batch to the next, and that of other cuts as a multiple; - does not fit"
+    parts: list[RenderableType] = [Text(title, style="bold"), cuts]
+    if found.shared:
+        shared = table("network", ">ranks", ">memory", ">exact contiguous", ">with a shared rank")
+        for row in found.shared:
+            shared.add_row(
+                row.chain, str(row.num_ranks), format_bytes(row.memory_bytes), _period(row.exact_seconds),
+                _period(row.shared_seconds),
+            )  # fmt: skip
+        parts += [Text(""), Text("One rank with several stages", style="bold"), shared]
+    return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
+
+
+def _period(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def _multiple(seconds: float | None, best: float | None) -> str:
+    return "-" if seconds is None or not best else f"x {seconds / best:.2f}"
 
 
 def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
@@ -303,7 +364,7 @@ def rerun_text(rerun: Rerun, *, width: int = 80) -> str:
 
 def _spread(figure: Figure) -> str:
     if figure.low is None or figure.high is None:
-        return "-"
+        return "unknown" if figure.value is not None else "-"
     return f"± {format_bytes((figure.high - figure.low) / 2)}"
 
 

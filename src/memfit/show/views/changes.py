@@ -44,7 +44,9 @@ WAYS = {
         rank=1, price="time: the forward of each block runs a second time, at most a third of a step (assumed)"
     ),
     "activations in half precision": _Way(
-        rank=2, price="digits: activations keep 8 bits of precision", apply="with torch.autocast(device, torch.bfloat16):"
+        rank=2,
+        price="digits: activations keep 8 bits of precision",
+        apply="torch.autocast(device, torch.bfloat16)",
     ),
     "half the batch": _Way(
         rank=3, price="twice the steps for an epoch", apply="halve the batch size, and accumulate two gradients a step"
@@ -56,7 +58,9 @@ WAYS = {
 UNKNOWN_WAY = _Way(rank=5, price="not known")
 
 
-def cheapest_changes(savings: Sequence[Saving], command: Sequence[str], plan: Plan | None = None) -> tuple[CheapChange, ...]:
+def cheapest_changes(
+    savings: Sequence[Saving], command: Sequence[str], plan: Plan | None = None
+) -> tuple[CheapChange, ...]:
     """The three cheapest changes, the cheapest first; a plan that fits stands for recomputing."""
     found = [(_way(saving.change), saving) for saving in savings]
     found.sort(key=lambda pair: (pair[0].rank, -pair[1].saved_bytes))

@@ -23,7 +23,7 @@ class CurveWindow:
 
 
 def window_of(curves: Iterable[Curve], begin_seconds: float, end_seconds: float, num_rows: int) -> list[CurveWindow]:
-    """Every curve in a stretch of time, with at most twice `num_rows` rows; its lowest and highest are the true ones."""
+    """Every curve in a stretch of time, in at most twice `num_rows` rows; lowest and highest are the true ones."""
     return [
         CurveWindow(
             name=curve.name,

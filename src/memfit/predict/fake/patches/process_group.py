@@ -74,7 +74,7 @@ def pretending_ranks(ranks: Ranks, note: Note, facts: RankFacts) -> Iterator[Non
                     stack.enter_context(patch.object(module, "init_process_group", join))
             for name in ("spawn", "start_processes"):
                 stack.enter_context(patch.object(torch.multiprocessing, name, spawn))
-            stack.enter_context(variables_set(environment_of(ranks)))
+            stack.enter_context(variables_set(environment_of(ranks, own_node=torch.cuda.is_available())))
             stack.enter_context(_shapes_worked_out_unseen())
             stack.enter_context(owning_works(note, facts))
             stack.enter_context(data_parallel_on_fakes())

@@ -26,9 +26,6 @@ from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
 from memfit.predict.sandbox.processes import variables_set
 
-ONE_GPU = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-"""The phantom machine has one GPU: each rank is on a node of its own."""
-
 Note = Callable[[str, str], None]
 
 
@@ -48,7 +45,7 @@ def one_of_ranks(ranks: Ranks, values: Values, note: Note, facts: RankFacts) -> 
 
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(variables_set({**environment_of(ranks), **(ONE_GPU if ranks.count > 1 else {})}))
+            stack.enter_context(variables_set(environment_of(ranks, own_node=True)))
             stack.enter_context(carrying_values(values, note, facts))
             if ranks.count > 1:
                 stack.enter_context(pipelining_on_fakes(facts))

@@ -29,6 +29,16 @@ const axisStyle = (name, unit, more = {}) => ({
   axisLabel: { color: colorOf('soft'), hideOverlap: true, formatter: (value) => unitText(value, unit) }, ...more,
 });
 
+// Bounds and steps of an axis of bytes in whole powers of two.
+function byteRange(values, from = null) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+  if (!(high >= low)) return {};
+  if (from !== null) low = from;
+  const interval = 2 ** Math.ceil(Math.log2(Math.max(high - low, high * 0.01, 1) / 7));
+  return { min: Math.floor(low / interval) * interval, max: Math.ceil((high * 1.0001) / interval) * interval, interval, axisLabel: { color: colorOf('soft'), hideOverlap: true, formatter: tickText } };
+}
+
 // ---- curves ------------------------------------------------------------------------------------------------------------
 
 // One uPlot: `lines` are {name, color, x, y, dash, fill, width}; every line has its own x, joined by uPlot itself.
@@ -43,8 +53,8 @@ function curvePlot(host, lines, options = {}) {
       width, height: options.height || 260, legend: { show: false }, cursor: { drag: { x: true, y: false }, focus: { prox: 16 } },
       focus: { alpha: 0.25 }, scales: { x: { time: false, range: options.range } , y: { range: options.rangeY } },
       axes: [
-        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, label: options.labelX, labelSize: 22, font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => unitText(tick, options.unitX)) },
-        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: options.unitY === 'bytes' ? 78 : 62, label: options.labelY, labelSize: 20, font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : options.unitY === 'bytes' ? tickText(tick) : unitText(tick, options.unitY))), incrs: options.unitY === 'bytes' ? BYTE_STEPS : undefined },
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, label: options.labelX, labelSize: 20, labelGap: 2, size: 32, labelFont: '12px system-ui', font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => unitText(tick, options.unitX)) },
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: options.unitY === 'bytes' ? 78 : 62, label: options.labelY, labelSize: 20, labelFont: '12px system-ui', font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : options.unitY === 'bytes' ? tickText(tick) : unitText(tick, options.unitY))), incrs: options.unitY === 'bytes' ? BYTE_STEPS : undefined },
       ],
       series: [{}, ...(own.length ? shown : [{}]).map((line) => ({ label: line.name, stroke: line.color, fill: line.fill, width: line.width || 1.5, dash: line.dash, spanGaps: true, points: { show: line.x && line.x.length < 2 ? true : undefined, size: 4 } }))],
       hooks: { ...(options.hooks || {}) },

@@ -30,5 +30,12 @@ class Bits {
     for (let word of this.words) { word -= (word >>> 1) & 0x55555555; word = (word & 0x33333333) + ((word >>> 2) & 0x33333333); total += (((word + (word >>> 4)) & 0x0f0f0f0f) * 0x01010101) >>> 24; }
     return total;
   }
-  rows() { const rows = []; for (let i = 0; i < this.size; i++) if (this.has(i)) rows.push(i); return rows; }
+  // The rows of the set in their own order, or in that of a list of rows.
+  rows(order = null) {
+    const rows = new Uint32Array(this.count());
+    let n = 0;
+    if (order) { for (let k = 0; k < order.length; k++) if (this.has(order[k])) rows[n++] = order[k]; return rows.subarray(0, n); }
+    for (let w = 0; w < this.words.length; w++) for (let word = this.words[w]; word; word &= word - 1) rows[n++] = (w << 5) + 31 - Math.clz32(word & -word);
+    return rows;
+  }
 }

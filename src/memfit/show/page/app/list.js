@@ -39,7 +39,7 @@ async function openDropped(file) {
   try {
     const document_ = await source.snapshot(file);
     host.replaceChildren();
-    snapshotSection(host, file.name, { ...document_, title: file.name });
+    snapshotSection(host, file.name, { ...document_, title: file.name, isDropped: true });
   } catch (error) { host.replaceChildren(errorCard(error)); }
   document.documentElement.dataset.ready = 'yes';
 }

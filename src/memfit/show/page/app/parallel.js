@@ -1,11 +1,11 @@
 // Parallel coordinates on canvases of our own. All trials are drawn once in grey; the selection, a bit for each trial, is drawn
 // over it. Few lines are stroked; many are counted per pixel, which shows how dense they are and takes the same time for any number.
-const STROKED = 1500, PREVIEWED = 6000, BUCKETS = 24;
+const STROKED = 1200, PREVIEWED = 3000, BUCKETS = 24;
 const PARALLEL = { left: 64, right: 72, top: 44, bottom: 14, band: 26, gap: 92 };
 
 class Parallel {
   constructor(host, options) {
-    Object.assign(this, { host, options, axes: [], brushes: new Map(), selected: null, hovered: null, focused: 0, drag: null, ready: false });
+    Object.assign(this, { host, options, axes: [], brushes: new Map(), selected: null, hovered: null, focused: 0, drag: null, ready: false, jobs: {} });
     this.box = element('div', 'parallel');
     this.layers = ['context', 'chosen', 'front'].map((name) => { const canvas = element('canvas', name); this.box.append(canvas); return canvas; });
     [this.context, this.chosen, this.front] = this.layers;
@@ -21,7 +21,7 @@ class Parallel {
     host.append(this.box);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(host);
-    onLeave(() => { this.observer.disconnect(); cancelAnimationFrame(this.frame); clearTimeout(this.later); });
+    onLeave(() => { this.observer.disconnect(); for (const job of Object.values(this.jobs)) clearTimeout(job); });
   }
 
   // axes: [{key, label, kind, values, labels, log, unit, missing}]; `coloring` is one of them, or null.
@@ -34,8 +34,9 @@ class Parallel {
   }
 
   scale(axis) {
+    const { values } = axis;
     let low = Infinity, high = -Infinity, missing = false;
-    for (const value of axis.values) { if (value !== value) missing = true; else { if (value < low) low = value; if (value > high) high = value; } }
+    for (let i = 0; i < values.length; i++) { const value = values[i]; if (value !== value) missing = true; else { if (value < low) low = value; if (value > high) high = value; } }
     if (low > high) { low = 0; high = 1; }
     if (axis.kind === 'choice') { low = -0.5; high = Math.max(axis.labels.length - 0.5, 0.5); axis.log = false; }
     axis.canLog = axis.kind === 'number' && low > 0;
@@ -49,12 +50,11 @@ class Parallel {
 
   resize() {
     const width = this.host.clientWidth;
-    if (width && (width !== this.hostWidth || this.host.clientHeight !== this.hostHeight)) this.layout();
+    if (width && width !== this.hostWidth) this.layout();
   }
 
   layout() {
     this.hostWidth = this.host.clientWidth;
-    this.hostHeight = this.host.clientHeight;
     if (!this.hostWidth || !this.axes.length) return;
     this.width = Math.max(this.hostWidth, PARALLEL.left + PARALLEL.right + (this.axes.length - 1) * PARALLEL.gap);
     this.height = this.hostWidth < 620 ? 340 : 420;
@@ -81,10 +81,10 @@ class Parallel {
   // Where every trial crosses an axis. Whole numbers with few values and choices are spread a little, so that they show their number.
   heights(axis) {
     const places = new Float32Array(this.size), tall = this.floor - PARALLEL.top, spread = axis.kind === 'choice' ? Math.min(tall / axis.labels.length, 24) * 0.5 : 0;
+    const [low, high] = axis.bent, scale = tall / (high - low), { values, log } = axis;
     for (let i = 0; i < this.size; i++) {
-      const value = axis.values[i];
-      const jitter = spread ? (((i * 2654435761) >>> 0) / 4294967296 - 0.5) * spread : 0;
-      places[i] = value !== value ? this.bandY + ((((i * 2654435761) >>> 0) / 4294967296) - 0.5) * (PARALLEL.band - 12) : this.floor - this.share(axis, value) * tall + jitter;
+      const value = values[i], noise = ((i * 2654435761) >>> 0) / 4294967296 - 0.5;
+      places[i] = value !== value ? this.bandY + noise * (PARALLEL.band - 12) : this.floor - ((log ? Math.log(value) : value) - low) * scale + noise * spread;
     }
     return places;
   }
@@ -92,20 +92,23 @@ class Parallel {
   // ---- drawing ---------------------------------------------------------------------------------------------------------
 
   // Count of lines per pixel (and the sum of their shades): one addition for each column that a line crosses.
-  countLines(rows, shades) {
-    const width = this.context.width, height = this.context.height, scale = this.scaleBy;
-    const counts = new (this.size < 65000 ? Uint16Array : Uint32Array)(width * height), sums = shades ? new Float32Array(width * height) : null;
+  newCounts(withShades) {
+    const size = this.context.width * this.context.height;
+    return { counts: new (this.size < 65000 ? Uint16Array : Uint32Array)(size), sums: withShades ? new Float32Array(size) : null };
+  }
+
+  countLines({ counts, sums }, rows, first, last, shades) {
+    const width = this.context.width, scale = this.scaleBy * 65536;
     for (let gap = 0; gap + 1 < this.axes.length; gap++) {
-      const from = this.axes[gap], to = this.axes[gap + 1], begin = Math.round(from.x * scale), end = Math.round(to.x * scale), columns = end - begin;
-      const left = from.y, right = to.y;
-      for (let n = 0; n < rows.length; n++) {
-        const row = rows[n], y0 = left[row] * scale * 65536, slope = Math.trunc((right[row] * scale * 65536 - y0) / columns);
-        let y = Math.trunc(y0);
-        if (sums) { const shade = shades[row]; for (let x = begin; x < end; x++, y += slope) { const at = (y >> 16) * width + x; counts[at]++; sums[at] += shade; } }
-        else for (let x = begin; x < end; x++, y += slope) counts[(y >> 16) * width + x]++;
+      const from = this.axes[gap], to = this.axes[gap + 1], begin = Math.round(from.x * this.scaleBy), end = Math.round(to.x * this.scaleBy), left = from.y, right = to.y;
+      for (let n = first; n < last; n++) {
+        const row = rows[n];
+        let y = (left[row] * scale) | 0;
+        const slope = ((right[row] * scale - y) / (end - begin)) | 0;
+        if (sums) { const shade = shades[row]; for (let x = begin; x < end; x++) { const at = (y >> 16) * width + x; counts[at]++; sums[at] += shade; y = (y + slope) | 0; } }
+        else for (let x = begin; x < end; x++) { counts[(y >> 16) * width + x]++; y = (y + slope) | 0; }
       }
     }
-    return { counts, sums };
   }
 
   paintCounts(canvas, { counts, sums }, colorAt, faintest) {
@@ -118,36 +121,45 @@ class Parallel {
     for (let n = 0; n < 256; n++) { const [r, g, b] = colorAt(n / 255); palette[n] = (b << 16) | (g << 8) | r; }
     for (let i = 0; i < counts.length; i++) {
       const count = counts[i];
-      if (count) pixels[i] = ((opacity[count] << 24) | palette[sums ? Math.min(Math.max(Math.round((sums[i] / count) * 255), 0), 255) : 128]) >>> 0;
+      if (count) pixels[i] = ((opacity[count] << 24) | palette[sums ? Math.min((sums[i] / count) * 255, 255) | 0 : 128]) >>> 0;
     }
     pen.putImageData(image, 0, 0);
   }
 
-  drawContext() {
-    if (!this.ready) return;
-    const rows = new Uint32Array(this.size);
-    for (let i = 0; i < this.size; i++) rows[i] = i;
-    const pen = this.context.getContext('2d');
-    pen.clearRect(0, 0, this.context.width, this.context.height);
-    const grey = rgbOf(colorOf('context'));
-    this.paintCounts(this.context, this.countLines(rows, null), () => grey, this.size > 200 ? 0.12 : 0.5);
+  // Lines in slices of a few milliseconds: an even part of very many is painted at once, and all of them when all are counted.
+  // A newer picture for the same layer ends an older one.
+  paintLines(layer, rows, shades, colorAt, faintest, isMoving = false) {
+    const canvas = this[layer];
+    clearTimeout(this.jobs[layer]);
+    const step = Math.ceil(rows.length / PREVIEWED), preview = step > 1 ? everyNth(rows, step) : rows;
+    const quick = this.newCounts(Boolean(shades));
+    this.countLines(quick, preview, 0, preview.length, shades);
+    this.paintCounts(canvas, quick, colorAt, faintest);
+    if (step === 1) return;
+    const whole = this.newCounts(Boolean(shades));
+    let done = 0;
+    const slice = () => {
+      const started = performance.now();
+      while (done < rows.length && performance.now() - started < 8) { const next = Math.min(done + 500, rows.length); this.countLines(whole, rows, done, next, shades); done = next; }
+      if (done < rows.length) this.jobs[layer] = setTimeout(slice, 0); else this.paintCounts(canvas, whole, colorAt, faintest);
+    };
+    this.jobs[layer] = setTimeout(slice, isMoving ? 160 : 30);
   }
 
-  // All selected lines; while a filter is being dragged over very many, some of them now and the rest when the hand rests.
+  drawContext() {
+    if (!this.ready) return;
+    const rows = Uint32Array.from({ length: this.size }, (_, i) => i), grey = rgbOf(colorOf('context'));
+    this.paintLines('context', rows, null, () => grey, this.size > 200 ? 0.12 : 0.5);
+  }
+
   drawChosen(isMoving = false) {
     if (!this.ready || !this.selected) return;
-    clearTimeout(this.later);
-    const all = this.selected.rows(), pen = this.chosen.getContext('2d');
-    let rows = all;
-    if (isMoving && all.length > PREVIEWED) {
-      const step = Math.ceil(all.length / PREVIEWED);
-      rows = all.filter((_, n) => n % step === 0);
-      this.later = setTimeout(() => this.drawChosen(false), 140);
-    }
+    const rows = this.selected.rows(), pen = this.chosen.getContext('2d');
+    clearTimeout(this.jobs.chosen);
+    if (rows.length > STROKED) { this.paintLines('chosen', rows, this.options.shades(), shadeColor, 0.3, isMoving); return; }
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.clearRect(0, 0, this.chosen.width, this.chosen.height);
-    if (rows.length > STROKED) this.paintCounts(this.chosen, this.countLines(rows, this.options.shades()), shadeColor, 0.3);
-    else this.strokeLines(pen, rows);
+    this.strokeLines(pen, rows);
   }
 
   strokeLines(pen, rows) {
@@ -388,6 +400,12 @@ class Parallel {
     const paper = onPaper(this.layers, this.width, this.height, this.scaleBy);
     return paper;
   }
+}
+
+function everyNth(rows, step) {
+  const kept = new Uint32Array(Math.ceil(rows.length / step));
+  for (let n = 0, k = 0; n < rows.length; n += step) kept[k++] = rows[n];
+  return kept;
 }
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

@@ -28,7 +28,7 @@ function trade(host, one) {
   host.append(part.node);
   const drawn = drawnChart(stage, () => ({
     grid: { left: 74, right: 24, top: 22, bottom: 46 }, tooltip: { formatter: (item) => `${bytesText(item.data[0])}\n${secondsText(item.data[1])}\n${item.data[2]}` },
-    xAxis: axisStyle('peak of a step', 'bytes'), yAxis: axisStyle('', 'seconds'),
+    xAxis: axisStyle('peak of a step', 'bytes', byteRange([...points.map((point) => point.peak_bytes), one.budget_bytes, one.plain_peak_bytes])), yAxis: axisStyle('', 'seconds'),
     series: [
       { type: 'line', step: 'end', data: points.map((point) => [point.peak_bytes, point.seconds, point.solver]), symbolSize: 6, lineStyle: { color: colorOf('job') }, itemStyle: { color: colorOf('job') }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { formatter: `budget ${bytesText(one.budget_bytes)}`, color: colorOf('limit') }, data: [{ xAxis: one.budget_bytes }] } },
       { type: 'scatter', data: [[one.peak_bytes, one.seconds, `this plan: ${one.solver}`]], symbol: 'diamond', symbolSize: 15, itemStyle: { color: colorOf('exact') } },
@@ -53,7 +53,7 @@ function gantt(host, one) {
     tooltip: { formatter: (item) => (item.seriesType === 'custom' ? `${item.data[4]} ${item.data[3]}\n${secondsText(item.data[1])} to ${secondsText(item.data[2])}` : `${bytesText(item.data[1])} at ${secondsText(item.data[0])}`) },
     grid: [{ left: 130, right: 24, top: 14, height: 34 * rows.length }, { left: 130, right: 24, top: 34 * rows.length + 34, height: 120 }],
     xAxis: [{ ...axisStyle('', 'seconds'), gridIndex: 0, min: 0, max: Math.max(...end), axisLabel: { show: false } }, { ...axisStyle('', 'seconds'), gridIndex: 1, min: 0, max: Math.max(...end) }],
-    yAxis: [{ type: 'category', inverse: true, data: rows, gridIndex: 0, axisLabel: { color: colorOf('ink') }, axisLine: { lineStyle: { color: colorOf('soft') } } }, { ...axisStyle('', 'bytes'), gridIndex: 1, scale: false, splitNumber: 3 }],
+    yAxis: [{ type: 'category', inverse: true, data: rows, gridIndex: 0, axisLabel: { color: colorOf('ink') }, axisLine: { lineStyle: { color: colorOf('soft') } } }, { ...axisStyle('', 'bytes', byteRange([...bytes, one.budget_bytes], 0)), gridIndex: 1 }],
     dataZoom: [{ type: 'inside', xAxisIndex: [0, 1], filterMode: 'none' }],
     series: [
       { type: 'custom', xAxisIndex: 0, yAxisIndex: 0, encode: { x: [1, 2], y: 0 }, data: items, renderItem: (params, api) => { const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]); return { type: 'rect', shape: { x: from[0], y: from[1] - 12, width: Math.max(to[0] - from[0], 1), height: 24 }, style: { fill: colorOf(PLAN_COLORS[items[params.dataIndex][4]] || 'soft'), stroke: colorOf('card'), lineWidth: 0.6 } }; } },

@@ -40,7 +40,7 @@ function sweepCard(host, one) {
   host.append(part.node);
   const drawn = drawnChart(stage, () => ({
     grid: { left: 84, right: 24, top: 20, bottom: 46 }, tooltip: { formatter: (item) => `${sweep.setting} ${item.data[0]}\n${bytesText(item.data[1])}, ${item.data[2]}` },
-    xAxis: axisStyle(sweep.setting, ''), yAxis: axisStyle('', 'bytes', { scale: false }),
+    xAxis: axisStyle(sweep.setting, ''), yAxis: axisStyle('', 'bytes', byteRange([...sweep.points.map((point) => point.peak_bytes), ...(limit ? [limit] : [])], 0)),
     series: [{ type: 'line', data: sweep.points.map((point) => [point.value, point.peak_bytes, point.how]), symbol: 'circle', symbolSize: 8, lineStyle: { color: colorOf('update'), type: 'dashed' }, itemStyle: { color: (item) => (item.data[2] === 'traced' ? colorOf('update') : colorOf('card')), borderColor: colorOf('update'), borderWidth: 2 },
       markLine: limit ? { silent: true, symbol: 'none', label: { formatter: `limit ${bytesText(limit)}`, position: 'insideStartTop', color: colorOf('limit') }, lineStyle: { color: colorOf('limit'), type: 'dashed' }, data: [{ yAxis: limit }] } : undefined }],
   }), 300);

@@ -1,7 +1,15 @@
 // A CUDA memory snapshot: peaks, the curve of its events, segments with their blocks, fragmentation, and other settings.
 function snapshotSection(host, id, document_) {
-  const one = document_.body, { replay } = one;
-  host.append(element('h1', '', document_.title), element('p', 'sentence', one.sentence));
+  drawSnapshot(host, document_.title, document_.body);
+  if (document_.body.replay || !source.isServed || document_.isDropped) return;
+  const note = element('p', 'sentence soft', 'These are the segments at the end. The events are still being read …');
+  host.prepend(note);
+  source.later(id, 'whole').then((body) => { if (note.isConnected) { host.replaceChildren(); drawSnapshot(host, document_.title, body); } }, (error) => { note.textContent = `The events cannot be shown: ${error.message}`; });
+}
+
+function drawSnapshot(host, title, one) {
+  const { replay } = one;
+  host.append(element('h1', '', title), element('p', 'sentence', one.sentence));
   if (replay) {
     const part = card('Peaks', 'peaks');
     part.node.append(facts([...Object.entries(replay.peaks).map(([name, figure]) => [name, figureNode(figure)]), ['events', replay.num_events.toLocaleString('en')], ['settings', replay.settings ?? 'not recorded'], ['device', `${replay.device} (${replay.why_this_device})`], ['replayed', replay.agreement.reason || `${replay.agreement.num_same_place.toLocaleString('en')} of ${replay.agreement.num_allocations.toLocaleString('en')} placements reproduced`]]));

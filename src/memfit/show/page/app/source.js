@@ -49,6 +49,8 @@ const source = {
   async curves(id, numbers) {
     return inside.served ? (await ask(`curves?${query({ id, numbers: numbers.join(',') })}`)).answer : null;
   },
+  // What takes long to find out; a report has it inside of its documents.
+  async later(id, name) { return inside.served ? (await ask(`later?${query({ id, name })}`)).answer : null; },
   async snapshot(file) {
     return (await ask(`snapshot?${query({ name: file.name })}`, { method: 'POST', body: file })).answer;
   },

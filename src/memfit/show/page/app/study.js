@@ -4,8 +4,10 @@ const GOOD = 'done';
 
 function readStudy(body) {
   const number = columnOf(body.number), outcome = columnOf(body.outcome), message = columnOf(body.message);
+  // Only outcomes that occurred get a tick; 'done' lies at the bottom.
+  const seen = body.outcome.labels.map((_, code) => outcome.includes(code)), places = body.outcome.labels.map((_, code) => seen.slice(0, code).filter(Boolean).length);
   const columns = [
-    { key: 'outcome', label: 'outcome', kind: 'choice', values: outcome, labels: body.outcome.labels, missing: '-' },
+    { key: 'outcome', label: 'outcome', kind: 'choice', values: outcome.map((code) => places[code]), labels: body.outcome.labels.filter((_, code) => seen[code]), missing: '-' },
     ...body.parameters.map((column) => ({ key: `p.${column.name}`, label: column.name, kind: column.kind, values: columnOf(column), labels: column.labels, log: column.log, unit: '', missing: 'not set', isParameter: true })),
     ...body.objectives.map((column) => ({ key: column.name, label: column.label, kind: 'number', values: columnOf(column), unit: column.unit, log: false, missing: 'no value', isObjective: true, direction: column.direction, sources: column.sources })),
   ];
@@ -64,7 +66,7 @@ function studySection(host, id, document_) {
     fillTable();
     fillCount();
     clearTimeout(settle);
-    const rest = () => { front.refresh(); curves.refresh(); keepState({ brush: parallel.brushText(), top: view.top === 100 ? '' : view.top, by: view.by }); };
+    const rest = () => { front.refresh(); curves.refresh().catch(() => {}); keepState({ brush: parallel.brushText(), top: view.top === 100 ? '' : view.top, by: view.by }); };
     if (isMoving) settle = setTimeout(rest, 160); else settle = setTimeout(rest, 0);
     document.documentElement.dataset.brushMs = (performance.now() - started).toFixed(1);
   }
@@ -157,7 +159,14 @@ function studySection(host, id, document_) {
   const front = frontCard(parts.front, { study: () => study, selected: () => selected, onHover: (row) => hover(row, 'front'), onPick: openTrial });
   const curves = curvesCard(parts.curves, { study: () => study, selected: () => selected, id, view, onPick: openTrial });
   const list = tableCard(parts.table, { study: () => study, view, onHover: (row) => hover(row, 'table'), onPick: openTrial, togglePin });
-  function fillTable() { list.show(sorted(selected.rows())); }
+  function fillTable() { list.show(inOrder()); }
+  // All trials are sorted once for a column; the selection is picked out of them.
+  let sortedFor = '', sortedRows = null;
+  function inOrder() {
+    const key = `${view.sort} ${view.by}`;
+    if (sortedFor !== key || !sortedRows || sortedRows.length !== study.size) { sortedFor = key; sortedRows = sorted(Array.from({ length: study.size }, (_, row) => row)); }
+    return selected.rows(sortedRows);
+  }
   function sorted(rows) {
     const key = view.sort.replace(/^-/, ''), column = study.byKey.get(key), sign = view.sort.startsWith('-') ? -1 : 1;
     if (view.sort && column) return rows.sort((a, b) => compareValues(column.values[a], column.values[b]) * sign || a - b);
@@ -168,7 +177,7 @@ function studySection(host, id, document_) {
   saveTools(parts.table.tools, 'trials', async () => parallel.picture(), () => tableNumbers());
   parts.table.tools.firstChild.remove();
   function tableNumbers() {
-    const columns = study.columns, rows = sorted(selected.rows());
+    const columns = study.columns, rows = Array.from(inOrder());
     return [['trial', ...columns.map((column) => column.label + (column.unit ? ` (${column.unit})` : ''))], rows.map((row) => [study.number[row], ...columns.map((column) => (column.kind === 'choice' ? column.labels[column.values[row]] ?? '' : column.values[row]))])];
   }
 
@@ -180,9 +189,19 @@ function studySection(host, id, document_) {
     parallel.setAxes(shownAxes(), study.size);
     if (isFirst) parallel.readBrushes(state.brush);
     select();
-    front.draw();
-    if (view.trial !== null) openTrial(view.trial); else trialView.show(null);
+    // What is looked at first is on the screen by now; the rest comes after that is painted.
+    requestAnimationFrame(() => setTimeout(() => {
+      document.documentElement.dataset.paintedMs = performance.now().toFixed(0);
+      front.draw();
+      if (view.trial !== null) openTrial(view.trial); else trialView.show(null);
+      findMore();
+    }, 0));
+  }
+  // Findings take a while: they are asked for once the page is there, and again when the study has ended.
+  async function findMore() {
     fillFindings(parts.findings, study);
+    if (study.body.findings || !source.isServed) return;
+    try { const answer = await source.later(id, 'findings'); study.body.findings = answer.findings; fillFindings(parts.findings, study); } catch { /* the rest of the page does not need them */ }
   }
   fillAll(true);
   onRedraw(() => { readShades(); parallel.layout(); });
@@ -198,9 +217,10 @@ function studySection(host, id, document_) {
   onLeave(() => document.removeEventListener('keydown', keys));
   return {
     // A study that went on: the same filters over more trials.
-    update(next) { const kept = parallel.brushText(); study = readStudy(next.body); rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); fillFindings(parts.findings, study); },
-    isLive: () => { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; },
+    update(next) { const kept = parallel.brushText(); study = readStudy(next.body); sortedRows = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
+    isLive,
   };
+  function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
 }
 
 function compareValues(a, b) { if (Number.isNaN(a)) return Number.isNaN(b) ? 0 : 1; if (Number.isNaN(b)) return -1; return a - b; }
@@ -243,7 +263,7 @@ function frontCard(part, { study, selected, onHover, onPick }) {
   const host = element('div', 'chart'), note = element('p', 'hint');
   part.node.append(host, note);
   let drawn = null, rows = [];
-  const data = (list) => { const metric = study().byKey.get('metric'), peak = study().byKey.get('peak'); return list.map((row) => [peak.values[row], metric.values[row], row]); };
+  const data = (list) => { const metric = study().byKey.get('metric'), peak = study().byKey.get('peak'); return Array.from(list, (row) => [peak.values[row], metric.values[row], row]); };
   function points(bits) {
     const metric = study().byKey.get('metric'), peak = study().byKey.get('peak'), all = [];
     for (let i = 0; i < study().size; i++) if ((!bits || bits.has(i)) && !Number.isNaN(metric.values[i]) && !Number.isNaN(peak.values[i])) all.push(i);
@@ -256,7 +276,7 @@ function frontCard(part, { study, selected, onHover, onPick }) {
     const mark = limit ? { silent: true, symbol: 'none', label: { formatter: `limit ${bytesText(limit)}`, color: colorOf('limit') }, lineStyle: { color: colorOf('limit'), type: 'dashed' }, data: [{ xAxis: limit }] } : undefined;
     return {
       grid: { left: 70, right: 24, top: 16, bottom: 46 }, tooltip: { trigger: 'item', formatter: (item) => (item.data && item.data[2] !== undefined ? text(item.data[2]) : '') },
-      xAxis: axisStyle('peak memory', 'bytes'), yAxis: axisStyle(metric.label, '', { gap: 52 }),
+      xAxis: axisStyle('peak memory', 'bytes', byteRange([...points(null).map((row) => one.byKey.get('peak').values[row]), ...(limit ? [limit] : [])])), yAxis: axisStyle(metric.label, '', { gap: 52 }),
       series: [
         { id: 'context', type: 'scatter', data: data(points(null)), symbolSize: 3.5, itemStyle: { color: colorOf('context'), opacity: 0.55 }, silent: true, z: 1 },
         { id: 'chosen', type: 'scatter', data: data(points(selected())), symbolSize: 5.5, itemStyle: { color: colorOf('job'), opacity: 0.75 }, z: 2, markLine: mark },
@@ -305,13 +325,10 @@ function curvesCard(part, { study, selected, id, view, onPick }) {
   return {
     async refresh() {
       const one = study(), metric = one.byKey.get('metric');
-      const with_ = [];
-      for (const row of selected().rows()) if (one.numIntermediates[row] > 0) with_.push(row);
       part.node.hidden = !one.numIntermediates.some((number) => number > 0);
       if (part.node.hidden) return;
-      const sign = metric && metric.direction === 'maximize' ? -1 : 1;
-      if (metric) with_.sort((a, b) => compareValues(sign * metric.values[a], sign * metric.values[b]));
-      const shown = with_.slice(0, MOST_LINES), numbers = shown.map((row) => one.number[row]), key = `${one.size} ${numbers.join(',')}`;
+      const with_ = selected().rows().filter((row) => one.numIntermediates[row] > 0), sign = metric && metric.direction === 'maximize' ? -1 : 1;
+      const shown = Array.from(metric ? leastRows(with_, (row) => sign * metric.values[row], MOST_LINES) : with_.slice(0, MOST_LINES)), numbers = shown.map((row) => one.number[row]), key = `${one.size} ${numbers.join(',')}`;
       if (key === asked) return;
       asked = key;
       let found;
@@ -323,6 +340,20 @@ function curvesCard(part, { study, selected, id, view, onPick }) {
       else { plot = curvePlot(host, lines, { labelX: 'report', labelY: metric ? metric.label : 'value' }); saveTools(part.tools, 'curves', () => plot.picture(), () => plot.numbers()); }
     },
   };
+}
+
+// The rows with the least values, in their order, without sorting all of them; NaN counts as the largest.
+function leastRows(rows, value, most) {
+  const kept = [];
+  for (const row of rows) {
+    const own = value(row);
+    if (Number.isNaN(own) || (kept.length === most && own >= kept[most - 1][0])) continue;
+    let at = kept.length;
+    while (at > 0 && kept[at - 1][0] > own) at--;
+    kept.splice(at, 0, [own, row]);
+    if (kept.length > most) kept.pop();
+  }
+  return kept.map(([, row]) => row);
 }
 
 // ---- the table: only the rows in view are in the page ------------------------------------------------------------------

@@ -93,7 +93,7 @@ function tracedCards(host, steps) {
     plot = new uPlot({
       width: Math.max(stage.clientWidth, 200), height: 300, legend: { show: false }, padding: [24, 12, 0, 0], cursor: { drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false }, y: { range: (_, low, high) => [0, high * 1.05 || 1] } },
-      axes: [{ stroke: colorOf('soft'), grid: { show: false }, ticks: { stroke: colorOf('grid') }, font: '12px system-ui', label: 'allocations and frees, in order', labelSize: 22, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString('en')) },
+      axes: [{ stroke: colorOf('soft'), grid: { show: false }, ticks: { stroke: colorOf('grid') }, font: '12px system-ui', label: 'allocations and frees, in order', labelSize: 20, labelGap: 2, size: 30, labelFont: '12px system-ui', values: (_, ticks) => ticks.map((tick) => tick.toLocaleString('en')) },
         { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: 78, font: '12px system-ui', values: (_, ticks) => ticks.map(tickText), incrs: BYTE_STEPS }],
       series,
       hooks: {
@@ -140,7 +140,7 @@ function tracedCards(host, steps) {
   build();
   drawn = drawnChart(map, () => ({
     tooltip: { formatter: (item) => `${item.treePathInfo.slice(1).map((each) => each.name).join(' › ')}\n${bytesText(item.value)}, ${((100 * item.value) / (all[event] || 1)).toFixed(1)} %` },
-    series: [{ type: 'treemap', data: nodes, roam: false, nodeClick: 'zoomToNode', width: '100%', top: 4, bottom: 26, leafDepth: 3, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
+    series: [{ type: 'treemap', data: nodes, roam: false, nodeClick: 'zoomToNode', left: 0, right: 0, top: 4, bottom: 26, leafDepth: 2, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
       label: { show: true, formatter: (item) => `${item.name}\n${bytesText(item.value)}`, color: colorOf('tree-ink'), fontSize: 11.5, overflow: 'truncate' }, upperLabel: { show: true, height: 19, color: colorOf('tree-ink'), formatter: (item) => `${item.name}  ${bytesText(item.value)}`, fontSize: 11.5 },
       itemStyle: { borderColor: colorOf('card'), borderWidth: 1, gapWidth: 1 },
       levels: [{ itemStyle: { borderWidth: 0, gapWidth: 3 }, upperLabel: { show: false } }, { itemStyle: { borderWidth: 2, gapWidth: 2, borderColorSaturation: 0.5 } }, { colorAlpha: [0.75, 1], itemStyle: { borderWidth: 1, gapWidth: 1, borderColorSaturation: 0.6 } }, { colorAlpha: [0.6, 0.95] }] }],

@@ -45,9 +45,7 @@ def run_document(record: RunRecord, view: RunView, details: RunDetails | None = 
             for one in facts
             if one.timeline is not None
         ],
-        "changes": [
-            plain(change) for change in cheapest_changes(details.savings, record.header.command, details.plan)
-        ],
+        "changes": [plain(change) for change in cheapest_changes(details.savings, record.header.command, details.plan)],
     }
     return Document(kind="run", title=view.headline.title, body=body)
 
@@ -70,7 +68,7 @@ def run_sentence(view: RunView) -> str:
     when = "" if head.peak_seconds is None else f", {format_seconds(head.peak_seconds)} after the start"
     place = ", ".join(part for part in (head.peak_phase, steps_text(head.peak_first_step, head.peak_step)) if part)
     words = f"The job took at most {format_bytes(head.peak.value)}{when}{f' ({place})' if place else ''}"
-    exact = bounds_text(head.peak) or head.peak.method
+    exact = ": ".join(part for part in (bounds_text(head.peak), head.peak.method) if part)
     return f"{words}{_mostly(view)}; {_fits(view)}; {exact}."
 
 
@@ -106,7 +104,7 @@ def room_of(view: RunView) -> tuple[float | None, str]:
 
 
 def budget_of(record: RunRecord, view: RunView, details: RunDetails) -> Body:
-    """The bars of the budget: predicted, measured (tensors, reserved, outside of torch), fitted, and the room there is."""
+    """The bars of the budget: predicted, measured (tensors, reserved, outside of torch), fitted, and the room."""
     room, word = room_of(view)
     tensors = [bar.num_bytes for ledger in view.ledgers[:1] for bar in ledger.bars if bar.kind == "tensors"]
     reserved = [one.allocator_reserved_bytes for one in record.ledger_facts if one.allocator_reserved_bytes is not None]

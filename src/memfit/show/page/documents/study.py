@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from memfit.records.figure import Figure
-from memfit.records.study import Bell, Nested, Parameter, Span, Study, TrialRecord, TrialOutcomeKind
+from memfit.records.study import Bell, Nested, Parameter, Span, Study, TrialOutcomeKind, TrialRecord
 from memfit.records.study_findings import StudyFindings
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
@@ -89,12 +89,11 @@ def parameter_columns(study: Study) -> list[Body]:
 
 
 def _scales(parameters: Iterable[Parameter], prefix: str) -> Iterable[tuple[str, bool]]:
-    """Whether each parameter that is a number was searched on a logarithmic scale."""
+    """Every path of a space in its order, and whether it was searched on a logarithmic scale."""
     for parameter in parameters:
         path = f"{prefix}{parameter.name}"
-        if isinstance(parameter, (Span, Bell)):
-            yield path, parameter.log
-        elif isinstance(parameter, Nested):
+        yield path, isinstance(parameter, (Span, Bell)) and parameter.log
+        if isinstance(parameter, Nested):
             for branch in parameter.branches:
                 yield from _scales(branch.parameters, f"{path}/{branch.name}/")
 

@@ -1,0 +1,266 @@
+"""Does a real browser draw every page without an error or the network, and do its charts do what they promise?"""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from served import Served
+
+from memfit import api
+from memfit.records.study import Study
+from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.stored_studies import add_trials, made_study, write_made_study
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine; make browser"),
+]
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+READY = "html[data-ready=yes]"
+LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "narrow": (400, "light")}
+
+
+class Watched:
+    """A page of the browser that notes errors and every request."""
+
+    def __init__(self, browser, width: int = 1280, scheme: str = "light") -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
+        )
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, address: str) -> None:
+        self.page.goto(address)
+        self.settle()
+
+    def settle(self) -> None:
+        self.page.wait_for_selector(READY, timeout=60_000)
+        self.page.wait_for_timeout(600)
+
+    def leaving(self) -> list[str]:
+        """Requests that left this machine."""
+        own = ("file://", "data:", "blob:", "http://127.0.0.1:")
+        return [url for url in self.requests if not url.startswith(own)]
+
+    def count(self) -> int:
+        """How many trials the page says are selected."""
+        return int(self.page.inner_text(".count").split()[0].replace(",", ""))
+
+    def saved(self, card: str, what: str) -> Path:
+        """The file that a button of a card saves."""
+        with self.page.expect_download() as found:
+            self.page.click(f"#{card} .tools button:has-text('{what}')")
+        return Path(found.value.path())
+
+    def drag(self, share_from: float, share_to: float, axis: str) -> None:
+        """Drag along an axis of the parallel coordinates, from and to a share of its height."""
+        self.page.locator("canvas.front").scroll_into_view_if_needed()
+        box = self.page.locator("canvas.front").bounding_box()
+        assert box is not None
+        names = [
+            "outcome",
+            "lr",
+            "batch_size",
+            "optimizer",
+            "layers",
+            "model",
+            "width",
+            "dropout",
+            "metric",
+            "peak",
+            "time",
+        ]
+        gap = (box["width"] - 64 - 72) / (len(names) - 1)
+        x, tall = box["x"] + 64 + gap * names.index(axis), box["height"] - 44 - 14 - 26
+        y = [box["y"] + 44 + tall * (1 - share) for share in (share_from, share_to)]
+        self.page.mouse.move(x, y[0])
+        self.page.mouse.down()
+        for step in range(1, 6):
+            self.page.mouse.move(x, y[0] + (y[1] - y[0]) * step / 5)
+        self.page.mouse.up()
+        self.page.wait_for_timeout(500)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=BROWSER, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return made_study(400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, study: Study) -> Path:
+    """A study with the runs of some trials, two runs with hostile names, and whatever else is at hand."""
+    path = tmp_path_factory.mktemp("records")
+    write_made_study(path / "study", study, runs_of=(0, 1, *best_numbers(study)[:3]))
+    hostile = ("python", "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>")
+    write_made_run(path / "a", MadeRun(seconds=6.0, ledger=True, limit_bytes=2**29, command=hostile))
+    write_made_run(path / "b", MadeRun(seconds=6.0, seed=3, num_workers=2, gpu=True))
+    return path
+
+
+def best_numbers(study: Study) -> list[int]:
+    done = [trial for trial in study.trials if trial.metric is not None]
+    return [trial.number for trial in sorted(done, key=lambda trial: trial.metric or 0.0)]
+
+
+@pytest.fixture(scope="module")
+def served(serving: Callable[[Path], Served], folder: Path) -> Served:
+    return serving(folder)
+
+
+def address(served: Served, place: str) -> str:
+    return f"http://{served.host}/?token={served.address.token}#/{place}"
+
+
+def test_a_study_is_filtered_followed_compared_and_saved(browser, served: Served, study: Study):
+    tab = Watched(browser)
+    tab.open(address(served, "study/study"))
+    assert tab.count() == len(study.trials)
+    tab.page.click("[data-top='1']")
+    tab.page.wait_for_timeout(400)
+    best = best_numbers(study)
+    assert tab.count() == -(-len(best) // 100)
+    lines = tab.page.locator("#trials tr[data-row]")
+    assert int(lines.first.locator("td").nth(1).inner_text()) == best[0]
+    tab.page.select_option("#by", "peak")
+    tab.page.wait_for_timeout(300)
+    smallest = min((t for t in study.trials if t.kind == "done"), key=lambda trial: trial.peak.value or 0)
+    assert int(lines.first.locator("td").nth(1).inner_text()) == smallest.number
+    tab.page.keyboard.press("1")
+    tab.drag(0.5, 1.0, "metric")
+    brushed = tab.count()
+    expected = metric_above_middle(study)
+    assert abs(brushed - expected) <= 4
+    rows = read_csv(tab.saved("trials", "CSV"))
+    assert len(rows) == brushed
+    assert tab.saved("parallel", "PNG").read_bytes().startswith(b"\x89PNG")
+    before = tab.page.evaluate("location.hash")
+    tab.page.reload()
+    tab.settle()
+    assert (tab.page.evaluate("location.hash"), tab.count()) == (before, brushed)
+    tab.page.keyboard.press("x")
+    tab.page.select_option("#by", "metric")
+    follow_and_compare(tab, best)
+    assert (tab.problems, tab.leaving()) == ([], [])
+    tab.context.close()
+
+
+def metric_above_middle(study: Study) -> int:
+    known = [trial.metric for trial in study.trials if trial.metric is not None]
+    middle = (min(known) + max(known)) / 2
+    return sum(metric >= middle for metric in known)
+
+
+def follow_and_compare(tab: Watched, best: list[int]) -> None:
+    """Open the best trial, see its timeline, pin it and another, see both, and go to its run."""
+    tab.page.wait_for_timeout(300)
+    tab.page.click(f"#trials button[title='Open trial {best[0]}']")
+    tab.page.wait_for_selector("#trial canvas")
+    assert "Memory over time" in tab.page.inner_text("#trial")
+    for number in best[:2]:
+        tab.page.click(f"#trials button[title='Compare trial {number}']")
+        tab.page.wait_for_timeout(300)
+    tab.page.wait_for_timeout(600)
+    assert tab.page.inner_text("#trial .legend").count("peak") == 2
+    assert tab.page.locator("#trial .differs").count() > 4
+    tab.page.click("#trial a")
+    tab.settle()
+    assert tab.page.evaluate("location.hash").startswith("#/run/study/trials/")
+    assert tab.page.locator("#timeline canvas").count() == 1
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))[1:]
+
+
+def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served], tmp_path: Path):
+    whole = made_study(60, num_wanted=60)
+    part = made_study(20, num_wanted=60)
+    path = write_made_study(tmp_path / "study", part)
+    tab = Watched(browser)
+    tab.open(address(serving(tmp_path), "study/study"))
+    assert tab.count() == 20
+    tab.page.click("[data-top='20']")
+    add_trials(path, whole.trials[20:])
+    tab.page.wait_for_function("document.querySelector('.count').textContent.includes('of 60')", timeout=30_000)
+    assert "20" in tab.page.get_attribute("[aria-pressed=true]", "data-top")
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser, served: Served):
+    tab = Watched(browser)
+    tab.open(address(served, "run/a"))
+    assert "owned" not in tab.page.title() or "<script>" in tab.page.title()
+    assert tab.page.locator("main img").count() == 0
+    assert "fits into the limit" in tab.page.inner_text(".sentence")
+    assert tab.page.locator(".change").count() == 3
+    tab.page.click("text=Zoom to the peak")
+    tab.page.wait_for_function("document.documentElement.dataset.zooms === '1'")
+    state = tab.page.evaluate("location.hash")
+    assert "from=" in state
+    tab.page.select_option("select[aria-label='Compare with another run']", "b")
+    tab.page.wait_for_selector("#differs")
+    assert "peak" in tab.page.inner_text("#differs")
+    tab.page.reload()
+    tab.settle()
+    assert tab.page.locator("#differs").count() == 1
+    heads = read_csv(tab.saved("timeline", "CSV"))
+    assert {row[0] for row in heads} >= {"job"}
+    assert (tab.problems, tab.leaving()) == ([], [])
+    tab.context.close()
+
+
+def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, study: Study, tmp_path: Path):
+    file = api.report_folder(folder, tmp_path / "page.html")
+    tab = Watched(browser)
+    tab.open(f"file://{file}")
+    assert tab.page.locator("#list-run a").count() == 2
+    tab.open(f"file://{file}#/study/study?top=5&by=peak")
+    tab.settle()
+    done = [trial for trial in study.trials if trial.kind == "done"]
+    assert tab.count() == -(-5 * len(done) // 100)
+    assert (tab.problems, [url for url in tab.requests if not url.startswith(("file:", "data:", "blob:"))]) == ([], [])
+    tab.context.close()
+    big = api.report_folder(write_made_study(tmp_path / "big", made_study(1000)), tmp_path / "big.html")
+    assert big.stat().st_size < 3e6
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_fits_its_screen(browser, served: Served, look: str, tmp_path: Path):
+    """A screenshot of each is kept where MEMFIT_SCREENSHOTS says, for eyes."""
+    width, scheme = LOOKS[look]
+    kept = Path(os.environ.get("MEMFIT_SCREENSHOTS", tmp_path))
+    tab = Watched(browser, width, scheme)
+    for place in ("list", "run/a", "run/b", "study/study"):
+        tab.open(address(served, place))
+        tab.page.screenshot(path=kept / f"{place.replace('/', '-')}-{look}.png", full_page=True)
+        wide = tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{place} is {wide} pixels too wide"
+    assert tab.problems == []
+    tab.context.close()
