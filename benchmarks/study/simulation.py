@@ -7,6 +7,7 @@ time it really takes, and when it waits, the clock is moved to the next thing th
 this process is taken off the clock; what Dask's own client costs per trial is measured first, with a real scheduler
 and two real workers, and added.
 
+    python -m benchmarks.study.simulation --ask
     python -m benchmarks.study.simulation [--workers 1000] [--trials 100000] [--seconds 10] [--clock wall|cpu]
 """
 
@@ -339,6 +340,33 @@ def _dask(kind: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def ask_cost(tuner: str, trials: int) -> float:
+    """CPU seconds of one question to a tuner that knows so many trials."""
+    from memfit.records.study import Proposal, TrialOutcome
+    from memfit.study.engine.engine import SearchEngine
+
+    chance = random.Random(trials)
+    engine = SearchEngine(msgspec.structs.replace(settings_for(1, trials * 2), tuner=Tool(name=tuner)))
+    for number in range(trials):
+        draws = {"x": chance.random(), "lr": 10 ** chance.uniform(-4, -1)}
+        proposal = Proposal(number=number, parameters=dict(draws), draws=draws)
+        outcome = TrialOutcome(kind="done")
+        engine.history.add(TrialRecord(proposal=proposal, outcome=outcome, metric=chance.random(), end_order=number))
+    engine.ask()
+    began = time.process_time()
+    for _ in range(3):
+        engine.ask()
+    return (time.process_time() - began) / 3
+
+
+def print_ask_costs() -> int:
+    print(f"{'trials known':>14}{'Random, ms':>14}{'TPE, ms':>12}")
+    for trials in (100, 1000, 10_000):
+        random_ms, tpe_ms = (ask_cost(tuner, trials) * 1000 for tuner in ("Random", "TPE"))
+        print(f"{trials:>14}{random_ms:>14.2f}{tpe_ms:>12.1f}", flush=True)
+    return 0
+
+
 def main() -> int:
     """Simulate, print, and say whether the targets are met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -348,7 +376,10 @@ def main() -> int:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu leaves a busy machine out")
     parser.add_argument("--no-dask", action="store_true", help="do not measure what Dask's client costs")
     parser.add_argument("--folder", help="where the study is written [a temporary folder]")
+    parser.add_argument("--ask", action="store_true", help="print what one question to a tuner costs, and nothing else")
     options = parser.parse_args()
+    if options.ask:
+        return print_ask_costs()
     client_seconds = 0.0 if options.no_dask else client_cost()
     print(f"Dask's client: {client_seconds * 1000:.2f} ms of CPU per trial, with a real scheduler", flush=True)
     found = simulate(
