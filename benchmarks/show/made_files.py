@@ -11,7 +11,7 @@ import numpy as np
 from memfit.records import layout
 from memfit.records.samples import SAMPLE_DTYPE
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study
+from memfit.testing.stored_studies import made_study
 
 MIB = 2**20
 

@@ -7,22 +7,20 @@ time it really takes, and when it waits, the clock is moved to the next thing th
 this process is taken off the clock; what Dask's own client costs per trial is measured first, with a real scheduler
 and two real workers, and added.
 
+    python -m benchmarks.study.simulation --ask
     python -m benchmarks.study.simulation [--workers 1000] [--trials 100000] [--seconds 10] [--clock wall|cpu]
-    python -m benchmarks.study.simulation --law        the cost of a trial as the study grows
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
-import io
 import json
 import random
 import resource
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +38,7 @@ from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.distributed_runner import DaskRunner
-from memfit.study.trials.distributed_trial import Answer, WorkerNews
+from memfit.study.trials.distributed_trial import Answer, WorkerNews, packed, tell
 from memfit.study.trials.files import Report
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder
@@ -174,11 +172,8 @@ class MadeCluster:
 
     # What the runner asks of a client besides.
 
-    def publish_dataset(self, *values: object, **options: object) -> None: ...
-    def unpublish_dataset(self, name: str) -> None: ...
+    def _send_to_scheduler(self, message: object) -> None: ...
     def close(self) -> None: ...
-    def list_datasets(self) -> tuple[str, ...]:
-        return ()
 
     def subscribe_topic(self, topic: str, handler: Callable[[Any], None]) -> None:
         self.hear = handler
@@ -216,10 +211,7 @@ def real_trial(folder: Path) -> tuple[TrialRecord, bytes]:
     record = None
     while record is None:
         record = next((news.record for news in runner.wait(0.5) if news.record is not None), None)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=3) as archive:
-        archive.add(folder / "sample", arcname=".")
-    return record, buffer.getvalue()
+    return record, packed(folder / "sample")
 
 
 def settings_for(workers: int, trials: int) -> StudySettings:
@@ -243,6 +235,16 @@ class Steps(SilentStudy):
         self.num_ended += 1
         if self.num_ended % self.every == 0:
             self.marks.append((self.num_ended, self.clock(), peak_bytes()))
+            self._print()
+
+    def _print(self) -> None:
+        """What the trials since the last mark took of this process, the simulated workers' part included."""
+        if len(self.marks) < 2:
+            print(f"{'trials ended':>14}{'ms per trial':>16}{'memory, MB':>12}")
+            return
+        (before, began, _), (number, moment, memory) = self.marks[-2:]
+        cost_ms = (moment - began) * 1000 / (number - before)
+        print(f"{number:>14}{cost_ms:>16.2f}{memory / 1e6:>12.0f}", flush=True)
 
 
 def peak_bytes() -> int:
@@ -272,7 +274,7 @@ def simulate(
         took = cluster.last_end - began
         return {
             "busy": cluster.busy_seconds / (workers * took), "seconds": took, "peak_bytes": peak_bytes(),
-            "marks": watcher.marks, "num_ended": watcher.num_ended, "notes": watcher.notes,
+            "num_ended": watcher.num_ended, "notes": watcher.notes,
             "answer_bytes": len(files), "ideal_seconds": trials * seconds / workers,
             "database_bytes": (folder / "study" / "study.db").stat().st_size,
         }  # fmt: skip
@@ -280,12 +282,13 @@ def simulate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# ---- what Dask's own client costs --------------------------------------------------------------------------------------
+# ---- what Dask's own client costs ----
 
 
 def answer_at_once(raw: bytes) -> bytes:
-    """What a worker does in the measurement of Dask's cost: nothing."""
+    """What a worker does in the measurement of Dask's cost: say that it has begun."""
     order = msgspec.json.decode(raw, type=TrialOrder)
+    tell(order)
     return msgspec.msgpack.encode(Answer(record=order.blank_record(), worker=""))
 
 
@@ -337,6 +340,33 @@ def _dask(kind: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def ask_cost(tuner: str, trials: int) -> float:
+    """CPU seconds of one question to a tuner that knows so many trials."""
+    from memfit.records.study import Proposal, TrialOutcome
+    from memfit.study.engine.engine import SearchEngine
+
+    chance = random.Random(trials)
+    engine = SearchEngine(msgspec.structs.replace(settings_for(1, trials * 2), tuner=Tool(name=tuner)))
+    for number in range(trials):
+        draws = {"x": chance.random(), "lr": 10 ** chance.uniform(-4, -1)}
+        proposal = Proposal(number=number, parameters=dict(draws), draws=draws)
+        outcome = TrialOutcome(kind="done")
+        engine.history.add(TrialRecord(proposal=proposal, outcome=outcome, metric=chance.random(), end_order=number))
+    engine.ask()
+    began = time.process_time()
+    for _ in range(3):
+        engine.ask()
+    return (time.process_time() - began) / 3
+
+
+def print_ask_costs() -> int:
+    print(f"{'trials known':>14}{'Random, ms':>14}{'TPE, ms':>12}")
+    for trials in (100, 1000, 10_000):
+        random_ms, tpe_ms = (ask_cost(tuner, trials) * 1000 for tuner in ("Random", "TPE"))
+        print(f"{trials:>14}{random_ms:>14.2f}{tpe_ms:>12.1f}", flush=True)
+    return 0
+
+
 def main() -> int:
     """Simulate, print, and say whether the targets are met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -346,7 +376,10 @@ def main() -> int:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu leaves a busy machine out")
     parser.add_argument("--no-dask", action="store_true", help="do not measure what Dask's client costs")
     parser.add_argument("--folder", help="where the study is written [a temporary folder]")
+    parser.add_argument("--ask", action="store_true", help="print what one question to a tuner costs, and nothing else")
     options = parser.parse_args()
+    if options.ask:
+        return print_ask_costs()
     client_seconds = 0.0 if options.no_dask else client_cost()
     print(f"Dask's client: {client_seconds * 1000:.2f} ms of CPU per trial, with a real scheduler", flush=True)
     found = simulate(
@@ -357,18 +390,10 @@ def main() -> int:
 
 def report(found: dict[str, Any], workers: int, trials: int) -> int:
     """The figures, and whether they reach the targets."""
-    before = (0, found["marks"][0][1] if found["marks"] else 0.0, 0)
-    print(f"{'trials ended':>14}{'ms per trial':>16}{'memory, MB':>12}")
-    for number, moment, memory in found["marks"]:
-        if before[0]:
-            print(f"{number:>14}{(moment - before[1]) * 1000 / (number - before[0]):>16.2f}{memory / 1e6:>12.0f}")
-        before = (number, moment, memory)
-    print(
-        f"{found['num_ended']} trials ended in {found['seconds']:.0f} s of the made clock (ideal {found['ideal_seconds']:.0f} s)"
-    )
-    print(
-        f"an answer has {found['answer_bytes'] / 1000:.1f} kB of files; the database {found['database_bytes'] / 1e6:.0f} MB"
-    )
+    took, ideal = found["seconds"], found["ideal_seconds"]
+    print(f"{found['num_ended']} trials ended in {took:.0f} s of the made clock (ideal {ideal:.0f} s)")
+    answer, database = found["answer_bytes"] / 1000, found["database_bytes"] / 1e6
+    print(f"an answer has {answer:.1f} kB of files; the database {database:.0f} MB")
     print(f"{workers} workers are {found['busy']:.1%} busy (target: above {LEAST_BUSY:.0%})")
     print(f"memory of the coordinator: {found['peak_bytes'] / 1e6:.0f} MB (target: below {MOST_BYTES / 1e6:.0f} MB)")
     reached = found["busy"] > LEAST_BUSY and found["peak_bytes"] < MOST_BYTES and found["num_ended"] == trials

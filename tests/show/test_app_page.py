@@ -20,7 +20,7 @@ from memfit.show.page.documents.document import Document, Listed, read_numbers
 from memfit.show.page.documents.study import OBJECTIVES, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study
+from memfit.testing.stored_studies import made_study
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
 SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)

@@ -5,13 +5,17 @@ Debian has all of it in the packages slurm-wlm and munge; no configuration of th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
+
+from study_jobs import carriers
 
 START_SECONDS = 60
 CONFIG = """
@@ -134,3 +138,6 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for pid in carriers(f"SLURM_CONF={self.config}"):  # a job that slurmd was about to end when it was ended itself
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,6 +160,33 @@ def test_the_trial_of_a_killed_worker_runs_again_elsewhere_with_the_same_paramet
     assert trial.metric == before["x"]
     assert trial.num_attempts == 2
     assert any("workers were lost" in note for note in trial.notes)
+
+
+@pytest.mark.slow
+def test_a_trial_outlives_its_coordinator_and_the_next_session_takes_it_up(tmp_path: Path):
+    cluster = Cluster(tmp_path)
+    cluster.add_worker()
+    (tmp_path / "space.json").write_text('{"x": {"_type": "uniform", "_value": [0, 1]}}')
+    line = settings_for(tmp_path, WAITS).command.split()
+    options = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--trials", "2", "--no-figures")
+    process = memfit_study(*options, "--on", cluster.address, "--", *line, cwd=tmp_path)
+    try:
+        (trial_pid, *_) = wait_until(lambda: trial_processes(tmp_path), "the trial")
+        wait_until(lambda: "x" in read_folder(tmp_path / "study").trials[0].parameters, "its proposal")
+        time.sleep(1)  # the scheduler hears within a moment that a worker has begun
+        process.kill()
+        process.communicate()
+        again = memfit_study("resume", "study", "--no-figures", "--on", cluster.address, cwd=tmp_path)
+        wait_until(lambda: (tmp_path / "study" / "coordinator.json").exists(), "the next session")
+        assert trial_pid in trial_processes(tmp_path)
+        (tmp_path / "go").touch()
+        output, errors = again.communicate(timeout=PATIENCE_SECONDS)
+        assert again.returncode == 0, output + errors
+    finally:
+        cluster.close()
+    trials = read_folder(tmp_path / "study").trials
+    assert [(trial.kind, trial.num_attempts) for trial in trials] == [("done", 1), ("done", 1)]
+    assert [trial.metric for trial in trials] == [trial.parameters["x"] for trial in trials]
 
 
 def trial_processes(folder: Path) -> list[int]:

@@ -65,10 +65,14 @@ class Session:
         _require_distributed()
         from memfit.study.trials.distributed_runner import DaskRunner, connect
 
-        address = options.on
-        if options.on in BATCH_SYSTEMS:
-            address = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell).address
-        return DaskRunner(connect(address), self.settings, self.log.tell)
+        if options.on not in BATCH_SYSTEMS:
+            return DaskRunner(connect(options.on), self.settings, self.log.tell)
+        holder = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell)
+        try:
+            return DaskRunner(connect(holder.address), self.settings, self.log.tell)
+        except BaseException:
+            release_jobs(self.folder)
+            raise
 
     def read(self) -> Study:
         """The study as it stands."""

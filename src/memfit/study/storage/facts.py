@@ -125,12 +125,14 @@ def study_of(study_id: str, facts: Iterable[Fact], folder: str = "") -> Study:
     """A study, read off its facts."""
     settings: StudySettings | None = None
     created_at, trials = "", dict[int, TrialRecord]()
+    facts = list(facts)
+    ended = {each.number for each in facts if each.kind == "ended"}  # the end of a trial is the whole of it
     for each in facts:
         if each.kind == "study":
             settings, created_at = _settings(each), each.at
         elif each.kind == "settings" and settings is not None:
             settings = msgspec.structs.replace(settings, **msgspec.structs.asdict(decoded(each, StudyExtent)))
-        elif each.number is not None:
+        elif each.number is not None and (each.kind == "ended" or each.number not in ended):
             trials[each.number] = _after(trials.get(each.number), each)
     if settings is None:
         raise DamagedRecord("the study has no settings", found=study_id, hint="its database is not whole")

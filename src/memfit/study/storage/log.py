@@ -57,16 +57,12 @@ class StudyLog:
         self.storage.append(self.study_id, self.facts)
 
     def add(self, fact_id: str, kind: FactKind, body: Any, number: int | None = None) -> None:
-        """Take in one fact; it is safe when this returns, in the database or beside it.
-
-        A proposal alone is stored with the fact that follows it: until its trial is started nothing depends on it,
-        and a tuner that is asked again proposes the same.
-        """
+        """Take in one fact; it is safe, in the database or beside it, when this or the block of `together` ends."""
         place = self.facts[-1].place + 1 if self.facts else 0
         made = fact(place, fact_id, kind, body, number)
         self.facts.append(made)
         self._waiting.append(made)
-        if kind != "proposed" and not self._is_together:
+        if not self._is_together:
             self._flush()
 
     @contextlib.contextmanager

@@ -100,8 +100,9 @@ def _clock(seconds: float, *, with_seconds: bool) -> str:
 def hold(folder: Path, wish: JobWish) -> None:
     """Submit jobs as long as there are trials for them."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a login that ends leaves the jobs alone
     jobs = folder / "jobs"
     jobs.mkdir(exist_ok=True)
     os.chdir(jobs)
@@ -134,8 +135,8 @@ def _num_unfinished(scheduler: Scheduler) -> int:
 
 
 def _has_coordinator(scheduler: Scheduler) -> bool:
-    """Whether a client is connected; those that stand for published results are none."""
-    return any(not name.startswith(("fire-and-forget", "published-")) for name in list(scheduler.clients))
+    """Whether a client is connected; those that only stand for results to keep are none."""
+    return any(not name.startswith(("fire-and-forget", "published-", "memfit-")) for name in list(scheduler.clients))
 
 
 if __name__ == "__main__":

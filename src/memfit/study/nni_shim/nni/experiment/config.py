@@ -44,6 +44,9 @@ class Config:
             raise AttributeError(f"{type(self).__name__} does not have field {name}")
         object.__setattr__(self, name, value)
 
+    def __getattr__(self, name):
+        raise AttributeError(f"{type(self).__name__} does not have field {name}")
+
     def __repr__(self):
         given = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.FIELDS if getattr(self, name) is not None)
         return f"{type(self).__name__}({given})"
@@ -51,7 +54,7 @@ class Config:
     def __eq__(self, other):
         return type(self) is type(other) and self.json() == other.json()
 
-    __hash__ = None
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     @classmethod
     def load(cls, path):

@@ -15,6 +15,7 @@ import string
 import subprocess
 import time
 from enum import Enum
+from typing import Any
 
 from . import manifest
 from .config import USUAL_FOLDER, ExperimentConfig
@@ -51,8 +52,8 @@ class Experiment:
         self.id = id or "".join(random.SystemRandom().choices(string.ascii_lowercase + string.digits, k=8))
         self.port = None
         self.url_prefix = None
-        self._folder = None
-        self._process = None
+        self._folder: Any = None
+        self._process: Any = None
         self._is_viewed = False
         self._ended_study = None
 
