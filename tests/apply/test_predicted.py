@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memfit import api
-from memfit.api.fit import _training_of
+from memfit.api.fit import training_of
 from memfit.errors import UsageError
 from memfit.model.step import build_job
 from memfit.plan.planners import make_plan
@@ -17,10 +17,10 @@ SETTINGS = ("batch_size=8", "length=64", "words=500", "layers=4", "width=128", "
 
 
 def test_a_predicted_chain_has_the_stages_and_nearly_the_bytes_of_a_measured_one():
-    draft, _ = draft_of(lambda: _training_of("gpt", SETTINGS), "gpt")
+    draft, _ = draft_of(lambda: training_of("gpt", SETTINGS), "gpt")
     prediction = api.predict_peak("gpt", settings=SETTINGS, device="cpu", probes=False)
     predicted = chain_from(prediction, draft)
-    measured = profile_job(build_job(_training_of("gpt", SETTINGS), "gpt"), timed_runs=1).chain
+    measured = profile_job(build_job(training_of("gpt", SETTINGS), "gpt"), timed_runs=1).chain
     seen = {stage.name: stage for stage in measured.stages}
     blocks = [stage for stage in predicted.stages if stage.name.startswith("blocks.")]
     assert len(blocks) == 4

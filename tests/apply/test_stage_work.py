@@ -64,10 +64,10 @@ def test_counting_leaves_torch_as_it_was():
 
 def test_shares_decide_how_the_seconds_of_a_step_are_shared_out():
     from memfit import api
-    from memfit.api.fit import _training_of
+    from memfit.api.fit import training_of
 
     settings = ("batch_size=4", "length=16", "words=50", "layers=2", "width=16", "heads=2")
-    draft, _ = draft_of(lambda: _training_of("gpt", settings), "gpt")
+    draft, _ = draft_of(lambda: training_of("gpt", settings), "gpt")
     prediction = api.predict_peak("gpt", settings=settings, device="cuda:v100-16gb", probes=False)
     assert prediction.step_time is not None
     step_seconds = prediction.step_time.value

@@ -15,7 +15,7 @@ from memfit.errors import MemfitError
 from memfit.study.folder import read_folder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
-from study_jobs import PATIENCE_SECONDS, WAITS, memfit_study, script, wait_until
+from study_jobs import PATIENCE_SECONDS, WAITS, memfit_study, script, wait_until  # pyright: ignore[reportMissingImports]
 
 
 def memfit(*words: str) -> Result:

@@ -82,8 +82,8 @@ def run_plan(
 ) -> PipelineRun:
     """Run the cut of a plan here, with its schedule or its own order of every rank, and predict each rank first.
 
-    plan = memfit.plan_pipeline("jobs.py:make", num_ranks=2, memory_bytes=2**30, link_bytes_per_second=1e9)
-    run = memfit.run_plan(plan)
+    >>> plan = plan_pipeline("jobs.py:make", num_ranks=2, memory_bytes=2**30)  # doctest: +SKIP
+    >>> run = run_plan(plan)  # doctest: +SKIP
     """
     from memfit.errors import UsageError
 

@@ -31,8 +31,9 @@ def checked_by_torch(plan: PipelinePlan) -> None:
     cut = plan.cut
     ranks = torch_schedules._validate_schedule(actions, cut.num_ranks, len(cut.stages), cut.num_micro_batches)
     assert ranks == {index: stage.rank for index, stage in enumerate(cut.stages)}
+    there = {rank: [action for action in row if action is not None] for rank, row in actions.items()}
     lowered = torch_schedules._add_send_recv(
-        actions, stage_to_rank=lambda stage: cut.stages[stage].rank, num_stages=len(cut.stages)
+        there, stage_to_rank=lambda stage: cut.stages[stage].rank, num_stages=len(cut.stages)
     )
     assert {rank: sum(a.computation_type.name in ("FORWARD",) for a in row) for rank, row in lowered.items()} == {
         rank: 8 * len(cut.stages_of(rank)) for rank in range(cut.num_ranks)
