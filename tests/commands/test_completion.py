@@ -42,7 +42,7 @@ def test_bash_completes_verbs_options_names_and_choices(environment: dict[str, s
         return in_shell(["bash", "--norc", "-c", BASH, "bash", line], environment)
 
     assert complete("memfit me") == ["measure"]
-    assert complete("memfit reproduce ") == ["edge", "hyperparameters", "offloading", "optimizers"]
+    assert complete("memfit reproduce ") == ["edge", "hyperparameters", "offloading", "optimizers", "pipelining"]
     assert complete("memfit fit --bu") == ["--budget"]
     assert "chrome-trace" in complete("memfit export run --to ")
 
@@ -52,7 +52,7 @@ def test_zsh_takes_the_script(environment: dict[str, str]):
     script = 'autoload -U compinit; compinit -u -D; eval "$(memfit completion zsh)"; print ${_comps[memfit]}'
     assert in_shell(["zsh", "-f", "-c", script], environment) == ["_memfit_completion"]
     asked = {**environment, "_MEMFIT_COMPLETE": "zsh_complete", "COMP_WORDS": "memfit rep", "COMP_CWORD": "1"}
-    assert in_shell(["memfit"], asked)[:4] == ["plain", "replay", "Replay", "a"]
+    assert in_shell(["memfit"], asked)[:4] == ["plain", "report", "Write", "what"]
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,6 @@ import click
 from memfit.commands.options import SECONDS, complete_files, json_option, set_option
 from memfit.commands.output import write_record
 from memfit.errors import DoesNotFit, MemfitError, UsageError
-from memfit.records.prediction import Prediction
 from memfit.records.ranks import RankPredictions
 
 
@@ -94,10 +95,15 @@ Examples:
 @json_option
 def command(target: str, as_json: bool, **options: Any) -> None:
     """Predict the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
+    from memfit import api
     from memfit.show.terminal.prediction import prediction_text
     from memfit.show.terminal.ranks import ranks_text
 
-    found = _predicted(target, options)
+    with _progress() as tell:
+        if options["rank"] == "all":
+            found = api.predict_ranks(target, tell=tell, **_for_every_rank(options))
+        else:
+            found = api.predict_peak(target, tell=tell, **options)
     if isinstance(found, RankPredictions):
         write_record(found, partial(ranks_text, found), as_json=as_json)
         prediction = found.fullest.prediction
@@ -114,17 +120,14 @@ def command(target: str, as_json: bool, **options: Any) -> None:
         )
 
 
-def _predicted(target: str, options: dict[str, Any]) -> Prediction | RankPredictions:
-    """One rank, or every one, with a line that says what is being done."""
-    from memfit import api
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None] | None]:
+    """A line that says what is being done, where there is a terminal; cleared at the end and before an error."""
     from memfit.show.progress.line import ProgressLine
 
     line = ProgressLine()
-    tell = line.draw if line.is_drawable else None
     try:
-        if options["rank"] != "all":
-            return api.predict_peak(target, tell=tell, **options)
-        return api.predict_ranks(target, tell=tell, **_for_every_rank(options))
+        yield line.draw if line.is_drawable else None
     except MemfitError as error:
         line.clear()
         click.echo(getattr(error, "traceback", ""), err=True, nl=False)

@@ -67,7 +67,11 @@ def predict(
     engine = choose_engine(question)
     if question.options.lengths and not question.options.choose_batches:
         return predict_lengths(question.options.lengths, question, predict_by(engine))
-    prediction = predict_one(question, run_rank_by(engine))
+    started = time.perf_counter()
+    if question.options.ranks == 1:
+        prediction = assemble(question, engine.run(question), started)
+    else:
+        prediction = predict_one(question, run_rank_by(engine))
     if _would_be_nearer_on_phantom(engine, question):
         said = other_engine(question)
         prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))

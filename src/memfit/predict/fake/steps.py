@@ -137,6 +137,7 @@ class StepCounter:
             patch.object(torch.optim.Optimizer, "__init__", made),
             patch.object(dataloader._BaseDataLoaderIter, "__next__", next_batch),
             self._passed.standing_in(),
+            self._elsewhere.listening(),
             patch.object(torch.autograd, "backward", self._counting(torch.autograd.backward)),
             patch.object(torch.autograd, "grad", self._counting(torch.autograd.grad)),
         ):

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 from distributed import Event, get_client, get_worker
+from distributed.utils import sync
 
 from memfit.errors import MemfitError
 from memfit.records.study import TrialOutcome, TrialRecord
@@ -130,7 +131,11 @@ def tell(order: TrialOrder, reports: tuple[Report, ...] = ()) -> None:
         memfit=VERSION,
         reports=reports,
     )
-    worker.log_event(topic(order.study_id), msgspec.json.encode(news).decode())
+    name, text = topic(order.study_id), msgspec.json.encode(news).decode()
+    if reports:
+        worker.log_event(name, text)
+    else:  # answered before the trial begins: a worker that is killed in its first moment has still counted as a try
+        sync(worker.loop, worker.scheduler.log_event, topic=name, msg=text)
 
 
 def _watchdog(folder: str) -> subprocess.Popen[bytes]:

@@ -97,6 +97,7 @@ class PhantomSteps:
             return batch
 
         with (
+            self._elsewhere.listening(),
             patch.object(torch.optim.Optimizer, "__init__", built),
             patch.object(dataloader._BaseDataLoaderIter, "__next__", next_batch),
         ):
