@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
@@ -203,6 +203,7 @@ def test_a_failure_in_the_recording_is_found_with_its_line():
 
 
 @settings(deadline=None, max_examples=60)
+@example(events=[1048577, 1, 1, -1, 1, 0], skip=4)
 @given(runs(), st.integers(0, 40))
 def test_a_recording_with_expandable_segments_is_replayed_to_the_address(events: list[int], skip: int):
     told = AllocatorSettings(ties_by_address=True, expandable_segments=True)

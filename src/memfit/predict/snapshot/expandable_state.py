@@ -60,8 +60,10 @@ def recover_ranges(device: DeviceSnapshot, settings: AllocatorSettings) -> tuple
 class _Owners:
     """Which range an address belongs to, found by the nearest address below it that is known."""
 
-    def __init__(self, known: dict[int, _Key], large_page_bytes: int) -> None:
+    def __init__(self, known: dict[int, _Key], large_page_bytes: int, most_bytes: int) -> None:
         self._known = known
+        self._most_bytes = most_bytes
+        """All pages that are spoken of: what lies further apart is in two ranges."""
         self._large_page_bytes = large_page_bytes
         self._places = sorted(known)
 
@@ -70,12 +72,14 @@ class _Owners:
         return self._known[self._places[max(position - 1, 0)]] if self._places else None
 
     def of(self, event: TraceEvent) -> _Key:
-        """Of an event about pages: known inside it, or below it on the same stream; else by its size."""
+        """Of an event about pages: known inside it, or near below it on the same stream; else by its size."""
+        by_size = (event.stream, "large" if event.num_bytes % self._large_page_bytes == 0 else "small")
         position = bisect_right(self._places, event.address + event.num_bytes - 1)
-        for place in (*self._places[max(position - 1, 0) : position], *self._places[position : position + 1]):
-            if self._known[place][0] == event.stream:
+        for place in self._places[max(position - 1, 0) : position]:
+            is_near = event.address - place <= self._most_bytes
+            if self._known[place][0] == event.stream and (is_near or self._known[place] == by_size):
                 return self._known[place]
-        return event.stream, "large" if event.num_bytes % self._large_page_bytes == 0 else "small"
+        return by_size
 
 
 def _owners(device: DeviceSnapshot, settings: AllocatorSettings) -> _Owners:
@@ -90,7 +94,9 @@ def _owners(device: DeviceSnapshot, settings: AllocatorSettings) -> _Owners:
     for segment in device.segments:
         known[segment.address] = (segment.stream, segment.pool)
         known |= {block.address: (segment.stream, segment.pool) for block in segment.blocks}
-    return _Owners(known, settings.large_segment_bytes)
+    moved_bytes = sum(event.num_bytes for event in device.events if event.action in ("segment_map", "segment_unmap"))
+    most_bytes = moved_bytes + sum(segment.num_bytes for segment in device.segments)
+    return _Owners(known, settings.large_segment_bytes, most_bytes)
 
 
 def _pages_at_start(device: DeviceSnapshot, owners: _Owners) -> dict[_Key, _Runs]:
