@@ -234,6 +234,9 @@ def run(loop: Loop, own_bytes: int | None = None) -> tuple[Losses, list[torch.Te
     return losses, weights_of(model), found
 
 
+QUICK_LOOPS = ("plain_loop", "accumulating", "several_roots")
+
+
 def left_over_bytes() -> int:
     gc.collect()
     return alive_bytes(torch.device("cpu"))
@@ -251,7 +254,9 @@ def everything_kept_bytes(loop: Loop) -> int:
     return peak_bytes
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK_LOOPS else pytest.mark.slow) for name in LOOPS]
+)
 def test_a_fitted_loop_trains_as_the_plain_one_within_its_budget(name: str):
     loop = LOOPS[name]
     own_bytes = int(0.75 * everything_kept_bytes(loop))
@@ -269,6 +274,7 @@ def test_a_fitted_loop_trains_as_the_plain_one_within_its_budget(name: str):
     assert all(fit.proof is not None and fit.proof.bit_equal for fit in found.fits)
 
 
+@pytest.mark.slow
 def test_a_loop_with_a_gradient_penalty_trains_as_the_plain_one():
     losses, weights, _ = run(gradient_penalty)
     fitted_losses, fitted_weights, _ = run(gradient_penalty, 1 << 40)
@@ -293,6 +299,7 @@ def test_larger_batches_get_plans_of_their_own():
     assert len(found.fits) == 3
 
 
+@pytest.mark.slow
 def test_torch_is_as_it_was_afterwards():
     before = (nn.Module.__call__, torch.autograd.backward, torch.autograd.Function.__dict__["apply"])
     run(plain_loop, 1 << 40)

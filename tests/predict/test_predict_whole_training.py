@@ -312,7 +312,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(READS_A_LIST, id="data come from a list"),
         pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values", marks=pytest.mark.slow),
         pytest.param(SOLVES, id="solves linear systems", marks=pytest.mark.slow),
-        pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps"),
+        pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps", marks=pytest.mark.slow),
         pytest.param(EVALUATES_RARELY, id="samples every 50 steps and evaluates every 120"),
         pytest.param(
             SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters", marks=pytest.mark.slow
@@ -355,6 +355,7 @@ def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
     assert BY_BACKWARDS not in said(reply, "script")
 
 
+@pytest.mark.slow
 def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
     text = "\nlosses = []\nfor step in range(1000):\n    loss = model(torch.randn(16, 64)).pow(2).sum()\n"
     text += "    loss.backward(retain_graph=True)\n    optimizer.step()\n    losses.append(loss)\n"
@@ -423,6 +424,7 @@ def test_batches_of_different_lengths_say_that_larger_ones_may_follow(tmp_path: 
     assert (LARGER_MAY_FOLLOW in said(reply, UNSEEN)) == is_said, reply.assumptions
 
 
+@pytest.mark.slow
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
     reply = predicted(tmp_path, EVALUATES_LONG_BEFORE_AND_AFTER)
     left_out = [one for one in reply.assumptions if "were not run again" in one.text]
@@ -507,6 +509,7 @@ def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
     assert not (tmp_path / "written").exists()
 
 
+@pytest.mark.slow
 def test_a_loop_of_a_library_may_evaluate_though_no_file_of_the_user_says_so(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.5)
     library = tmp_path / "site-packages" / "some_trainer.py"

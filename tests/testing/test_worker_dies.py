@@ -42,6 +42,7 @@ def test_that_breaks_an_import_and_compiles(number, monkeypatch):
 """
 
 
+@pytest.mark.slow
 def test_only_the_test_of_the_killed_worker_fails(tmp_path: Path):
     shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path / "conftest.py")
     (tmp_path / "test_session.py").write_text(SESSION)
