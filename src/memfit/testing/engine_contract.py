@@ -38,6 +38,7 @@ OTHER_VALUES = {
     "probes": False,
     "allow_real": ("aten::topk",),
     "unknown_is": False,
+    "routing": "worst",
     "shard": "fsdp",
     "alloc_conf": "expandable_segments:True",
 }
