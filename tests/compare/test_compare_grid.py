@@ -87,6 +87,7 @@ def test_a_job_that_only_steps_says_what_to_return(jobs: Path) -> None:
     assert "return (model, optimizer, loss, batch)" in grid.cells[0].reason
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables_and_figures_and_says_when_nothing_fits(jobs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grid"
     target = (f"{jobs}:make", "--optimizer", "adamw,sgd", "--technique", "plain", "-o", str(folder))
@@ -149,6 +150,7 @@ def test_steps_that_cannot_be_cut_in_two_are_traced_whole_and_the_jobs_own_optim
     assert states["own", "step-in-backward"] == ("done", "")
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_refuses_biases_is_probed_all_the_same_and_bands_name_their_cells(jobs: Path) -> None:
     jobs.write_text(JOBS.replace("(16, width)", "(16, width), torch.nn.Linear(width, width)"), encoding="utf-8")
     grid = api.compare_recipes(f"{jobs}:make", optimizers=["muon+adamw", "lbfgs"], techniques=["plain"])

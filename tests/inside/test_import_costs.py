@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -75,6 +76,7 @@ def test_an_import_that_fails_fails_as_ever_and_the_next_is_counted(tmp_path: Pa
 
 
 def test_the_heaps_show_a_block_of_the_c_library_and_objects_of_python():
+    gc.collect()  # garbage of earlier tests would be freed while the objects are made
     before = Heaps()
     assert before.malloc_used_bytes is not None
     assert before.python_used_bytes is not None

@@ -140,6 +140,7 @@ def test_a_budget_that_nothing_fits_into_is_refused_and_torch_is_as_it_was(tmp_p
     assert (nn.Module.__call__, torch.autograd.backward) == before
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_is_over_when_the_next_begins_or_its_callback_is_gone(tmp_path: Path):
     def failing(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         raise MemoryError("on purpose")

@@ -13,7 +13,10 @@ from memfit.predict.sandbox.absent_packages import standing_alone
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nni") is not None, reason="NNI itself is installed")
-def test_a_trial_gets_no_parameters_and_keeps_its_own():
+def test_a_trial_gets_no_parameters_and_keeps_its_own(monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "nni"]:  # memfit's own, of another test
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if "nni_shim" not in folder])
     said: list[str] = []
     with standing_alone(lambda kind, text: said.append(text)):
         nni, utils = importlib.import_module("nni"), importlib.import_module("nni.utils")

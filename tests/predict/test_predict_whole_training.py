@@ -197,7 +197,7 @@ torch.linalg.svd(square), torch.linalg.inv(square), torch.linalg.qr(square), tor
 """
 SEARCHES_A_LINE = """
 torch.manual_seed(3)
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=20, tolerance_grad=0.0, tolerance_change=0.0, lr=1e-3)
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=10, tolerance_grad=0.0, tolerance_change=0.0, lr=1e-3)
 x, y = torch.randn(16, 64), torch.randn(16, 10)
 def closure():
     optimizer.zero_grad()

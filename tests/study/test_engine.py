@@ -308,6 +308,7 @@ def test_a_rejected_point_is_judged_by_its_prediction():
     assert lesson_of(trial, study).violation == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_two_objectives_find_a_front_rather_than_a_point():
     """With memory as an objective the late trials spread over sizes; with the metric alone they gather at the top."""
     spreads = {}
