@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from memfit.job.description import describe_job
+from memfit.predict.devices.parse import parse_device
 from memfit.predict.gpu_rules.cublas import said_of_workspaces, workspace_bytes, workspace_stays
 
 pytest.importorskip("torch")
@@ -11,6 +15,7 @@ import torch
 
 import memfit.predict.observe.tracker as torch_tracker
 from memfit.predict.observe.places import Places
+from memfit.testing.engines import on_fake_tensors
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,18 @@ def test_a_workspace_is_taken_once_or_by_every_product(monkeypatch: pytest.Monke
     assert events_of_two_products(monkeypatch, "2.14.1") == ["alloc 64", "alloc 64", "alloc 1000", "alloc 64"]
     taken = ["alloc 64", "alloc 1000", "free 1000"]
     assert events_of_two_products(monkeypatch, "2.15.0") == ["alloc 64", *taken, *taken]
+
+
+def test_the_backward_has_a_workspace_of_its_own(tmp_path: Path):
+    text = "import torch\nmodel = torch.nn.Linear(64, 64).cuda()\noptimizer = torch.optim.SGD(model.parameters())\n"
+    text += (
+        "for _ in range(3):\n    optimizer.zero_grad()\n    model(torch.ones(8, 64, device='cuda')).sum().backward()\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(text + "    optimizer.step()\n")
+    found = on_fake_tensors(describe_job(str(path), {}, ()), parse_device("cuda:a100-40gb"), with_smallest=False)
+    taken = [span.num_bytes for span in found.at_peak.by_operator if span.name == torch_tracker.CUBLAS_WORKSPACE]
+    assert taken == [2 * 8_519_680]
 
 
 def test_what_is_assumed_names_the_other_release():
