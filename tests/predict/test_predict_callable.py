@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -50,6 +51,24 @@ def test_a_function_that_builds_a_job_takes_settings():
     assert small is not None
     assert large is not None
     assert (small.value or 0) < (large.value or 0)
+
+
+def test_garbage_of_the_calling_process_is_not_in_the_figures():
+    def waste() -> None:
+        cycle: list[Any] = [torch.ones(1_000_000)]
+        cycle.append(cycle)
+
+    model, _, step = training()
+    step()
+    gc.disable()
+    try:
+        waste()
+        level = memfit.predict_peak(step, probes=False).level("tensors")
+    finally:
+        gc.enable()
+    assert level is not None
+    assert (level.value or 0) < 4_000_000
+    assert model is not None
 
 
 def test_a_callable_that_fails_says_where():

@@ -103,6 +103,7 @@ def _call(function: Callable[..., Any], settings: dict[str, Any], device: str) -
 
 def make_tensors_fake(mode: FakeTensorMode) -> list[torch.Tensor]:
     """Swap every live tensor for a fake one, identity kept and values lost; returns them."""
+    gc.collect()  # what only a cycle of references holds is not alive, and would be freed at any moment of the trace
     swapped = []
     for tensor in gc.get_objects():
         if type(tensor) in KINDS and tensor.grad_fn is None and tensor.layout is torch.strided:
