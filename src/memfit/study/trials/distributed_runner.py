@@ -71,6 +71,7 @@ class DaskRunner:
         self.settings = msgspec.structs.replace(self.settings, concurrency=concurrency)
 
     def start(self, order: TrialOrder) -> None:
+        self._expect(order)
         future = self.client.submit(
             self.task,
             msgspec.json.encode(order),
@@ -79,7 +80,7 @@ class DaskRunner:
             retries=0,
             resources=self._wishes(order) or None,
         )
-        self._follow(order, future)
+        self._follow(order.number, future)
 
     def adopt(self, order: TrialOrder) -> bool:
         """Take up a trial that an earlier session gave to this scheduler; another scheduler does not know it."""
@@ -87,7 +88,8 @@ class DaskRunner:
             self._kept = _known_keys(self.client, f"memfit-{order.study_id}-")
         if task_key(order) not in self._kept:
             return self._adopt_from_home(order)
-        self._follow(order, Future(task_key(order), self.client))
+        self._expect(order)
+        self._follow(order.number, Future(task_key(order), self.client))
         self._want(order, self.client.id)
         return True
 
@@ -104,12 +106,16 @@ class DaskRunner:
             self._queue.put(News(number=order.number, record=record))
         return record is not None
 
-    def _follow(self, order: TrialOrder, future: Future) -> None:
+    def _expect(self, order: TrialOrder) -> None:
+        """Be ready for news of a trial before it is given out: the scheduler keeps none for a later listener."""
         if not self._is_listening:
             self.client.subscribe_topic(topic(order.study_id), self._heard)
             self._is_listening = True
-        self.orders[order.number], self._futures[order.number] = order, future
-        future.add_done_callback(lambda done, number=order.number: self._queue.put(self._answer(number, done)))
+        self.orders[order.number] = order
+
+    def _follow(self, number: int, future: Future) -> None:
+        self._futures[number] = future
+        future.add_done_callback(lambda done: self._queue.put(self._answer(number, done)))
 
     def wait(self, timeout_seconds: float) -> list[News]:
         news = []
