@@ -307,6 +307,7 @@ def test_torch_is_as_it_was_afterwards():
     assert torch.overrides._get_current_function_mode() is None
 
 
+@pytest.mark.slow
 def test_a_budget_that_nothing_fits_into_is_refused_with_one_that_does():
     before_bytes = left_over_bytes()
     with pytest.raises(DoesNotFit) as refused:

@@ -40,6 +40,7 @@ def record(done: subprocess.CompletedProcess[str]) -> Prediction:
     return msgspec.json.decode(done.stdout, type=Prediction)
 
 
+@pytest.mark.slow
 def test_a_workload_on_the_cpu_is_predicted_with_everything_named(compiled: dict[str, str]):
     done = memfit(compiled, *TINY_MLP, "--malloc", "pinned", "--json")
     assert done.returncode == 0, done.stderr

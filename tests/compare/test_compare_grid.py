@@ -119,6 +119,7 @@ def test_measuring_needs_a_folder_and_this_machine() -> None:
         api.compare_recipes("mlp", measure=True, device="cuda:a100-40gb", output="x")
 
 
+@pytest.mark.slow
 def test_a_job_whose_file_was_changed_is_predicted_again(jobs: Path, tmp_path: Path) -> None:
     def peak() -> float | None:
         asked = {"optimizers": ["sgd"], "techniques": ["plain"], "device": "cuda:a100-40gb", "engine": "fake"}
@@ -138,6 +139,7 @@ def test_a_job_whose_file_was_changed_is_predicted_again(jobs: Path, tmp_path: P
     assert changed > first + 500_000
 
 
+@pytest.mark.slow
 def test_steps_that_cannot_be_cut_in_two_are_traced_whole_and_the_jobs_own_optimizer_is_made_again(jobs: Path) -> None:
     jobs.write_text(JOBS.replace("optim.Adam(", "optim.AdamW("), encoding="utf-8")
     grid = api.compare_recipes(

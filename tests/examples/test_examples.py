@@ -17,7 +17,7 @@ from memfit.commands import VERBS, cli
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-NEEDS_TORCH = {"measure", "predict", "fit", "doctor"}
+NEEDS_TORCH = {"measure", "predict", "fit", "doctor", "compare"}
 """Each takes seconds to import torch, more than once."""
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(EXAMPLES.glob("*/README.md"))]
 FENCE = re.compile(r"^```\w*\n(.*?)^```|((?:^    .*\n)+)", re.DOTALL | re.MULTILINE)

@@ -395,6 +395,7 @@ def test_torch_keeps_its_own_loader_and_is_not_imported_by_the_hook(hooked):
     assert run.stdout == "_frozen_importlib_external True\n[]\n", run.stderr
 
 
+@pytest.mark.slow
 def test_data_workers_by_fork_and_by_spawn_leave_no_files_and_the_training_is_marked(hooked):
     run = hooked("""
         import torch

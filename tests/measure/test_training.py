@@ -91,6 +91,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_data_workers_are_part_of_the_tree_and_shared_pages_count_once(measured, tmp_path, method: str):
     import sys

@@ -109,6 +109,7 @@ def test_scratch_below_the_peak_has_no_share_in_it():
     assert scratch_share(Timeline(spans=(), num_events=0)) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "depends"), [("Conv2d(3, 8, 3)", True), ("Linear(32, 32)", False)])
 def test_the_band_of_a_convolution_stands_for_its_number_of_threads(tmp_path: Path, layer: str, depends: bool):
     pytest.importorskip("torch")
@@ -127,6 +128,7 @@ for _ in range(3):
     assert ("for this number of threads" in memfit.predict_peak(str(script)).error_band) == depends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "cuda:a100-40gb"])
 def test_a_compiled_job_has_the_band_of_one_without_the_compiler_and_says_so(tmp_path: Path, device: str):
     pytest.importorskip("torch")

@@ -43,6 +43,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(tmp_path: Path):
     assert after == 3
 
 
+@pytest.mark.slow
 def test_a_device_too_small_for_a_single_sample_says_so(tmp_path: Path):
     _, record = predicted(tmp_path, "--device", "cuda", "--memory", "432MiB", "--fit-batch")
     assert record["sweep"].get("largest_fitting") is None

@@ -16,6 +16,7 @@ from memfit.predict.child.progress import last_report, reporting
 from memfit.predict.options import PredictOptions
 
 
+@pytest.mark.slow
 def test_a_loop_without_an_end_is_stopped_and_its_line_is_named(tmp_path: Path):
     script = tmp_path / "endless.py"
     script.write_text("import torch\nx = torch.zeros(3)\nwhile True:\n    x = x + 1\n")

@@ -52,6 +52,7 @@ def predicted(script: Path, **variables: str) -> tuple[int | float | None, str]:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then", "variables", "says"),
     [
@@ -77,6 +78,7 @@ def test_the_threads_of_the_real_run_count(tmp_path: Path, first: str, then: str
     assert peak_bytes == int(run("-c", REAL, str(plain), **variables))
 
 
+@pytest.mark.slow
 def test_a_callable_counts_with_the_threads_of_its_process():
     model, batch = torch.nn.Linear(4, 4), torch.ones(2, 4)
     before = torch.get_num_threads()

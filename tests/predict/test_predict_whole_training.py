@@ -299,6 +299,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
     return [assumption.text for assumption in reply.assumptions if assumption.kind == kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -332,6 +333,7 @@ def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, t
     assert said(reply, steps.UNSEEN) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [2, 100_000])
 def test_updates_without_a_step_of_an_optimizer_are_counted_by_backwards(tmp_path: Path, num_steps: int):
     reply = predicted(tmp_path, UPDATES_IN_HOOKS.replace("STEPS", str(num_steps)))
@@ -347,6 +349,7 @@ def test_gradients_that_accumulate_wait_for_their_optimizer(tmp_path: Path):
     assert BY_BACKWARDS not in said(reply, "script")
 
 
+@pytest.mark.slow
 def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
     reply = predicted(tmp_path, SEARCHES_A_LINE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
@@ -362,6 +365,7 @@ def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
     assert [line for line in said(predicted(tmp_path, text), UNSEEN) if line.startswith("every step leaves ")]
 
 
+@pytest.mark.slow
 def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
     library = tmp_path / "optuna" / "searching.py"
     library.parent.mkdir()
@@ -371,6 +375,7 @@ def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
     assert [line for line in said(reply, UNSEEN) if "many trials" in line]
 
 
+@pytest.mark.slow
 def test_sparse_matrices_are_followed_by_their_entries(tmp_path: Path):
     reply = predicted(tmp_path, MULTIPLIES_SPARSE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
@@ -389,6 +394,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_database_by_the_name_that_sqlalchemy_uses_and_torchscript_of_what_is_replaced(tmp_path: Path):
     predicted(tmp_path, OPENS_AND_COMPILES)
     assert not list(tmp_path.glob("*.db"))
@@ -418,6 +424,7 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
     assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_said"), [(80, True), (6, False)], ids=["40 batches", "all 3 are seen"])
 def test_batches_of_different_lengths_say_that_larger_ones_may_follow(tmp_path: Path, count: int, is_said: bool):
     reply = predicted(tmp_path, LENGTHS_DIFFER.replace("COUNT", str(count)))

@@ -127,6 +127,7 @@ def test_a_child_that_was_killed_from_outside_is_no_question_for_the_processor()
 # ---- a real processor that lies ----
 
 
+@pytest.mark.slow
 def test_a_prediction_on_a_processor_that_lies_is_the_one_on_an_honest_one(job: str, lying_here: None):
     cured = predict(f"{job}:make", PredictOptions(), ask_processor=Processor(None, CURABLE).ask)
     assert EXACT in cured.error_band
@@ -134,6 +135,7 @@ def test_a_prediction_on_a_processor_that_lies_is_the_one_on_an_honest_one(job: 
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in cured.assumptions[0].text
 
 
+@pytest.mark.slow
 def test_a_probe_that_dies_is_reported_by_its_signal_and_the_band_is_not_exact(job: str, lying_here: None):
     prediction = predict(f"{job}:make", PredictOptions(), ask_processor=Processor(HOPELESS, HOPELESS).ask)
     texts = [item.text for item in prediction.assumptions]

@@ -335,6 +335,7 @@ MARKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MARKED)
 def test_a_real_recording_is_replayed_to_the_address(path: Path):
     snapshot = read_snapshot(path)

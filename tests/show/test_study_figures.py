@@ -177,6 +177,7 @@ def test_every_figure_is_written(tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_names_and_options_of_any_kind_are_drawn_and_null_is_an_option(tmp_path: Path):
     options = (
         "a$b$",
