@@ -254,6 +254,7 @@ def everything_kept_bytes(loop: Loop) -> int:
     return peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK_LOOPS else pytest.mark.slow) for name in LOOPS]
 )

@@ -363,6 +363,7 @@ def smallest(model: nn.Module, batch: Any, optimizer: Any, **options: Any) -> in
 ALLOWED: dict[str, Any] = {"allow": ["step-in-backward"]}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:memfit. the optimizer's step:RuntimeWarning")
 @pytest.mark.parametrize("foreach", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_where_the_update_is_the_peak_a_smaller_budget_holds_and_weights_stay_equal(foreach: bool, tmp_path: Path):
@@ -497,6 +498,7 @@ def fitted_loop(run: Loop, budget: int) -> tuple[Any, Any]:
     return found, record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_late", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_loop_is_stepped_in_its_backward_where_nothing_else_fits(zero_late: bool):
     losses, plain, of_plain = loop(zero_late)()

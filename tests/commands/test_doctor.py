@@ -92,6 +92,7 @@ def test_the_doctor_runs_as_a_program_without_importing_torch():
     assert done.stdout.endswith("torch loaded: False\n")
 
 
+@pytest.mark.slow
 def test_a_processor_that_lies_is_named_by_its_signal_with_the_cure(lying_processor: dict[str, str]):
     command = [sys.executable, "-m", "memfit", "doctor", "--json"]
     done = subprocess.run(command, env=lying_processor, capture_output=True, text=True, check=True, timeout=120)

@@ -129,6 +129,7 @@ EXAMPLE = """{"target": "t", "device": "cuda", "route": "fake cuda", "torch_vers
   "message": "CUDA out of memory."}}"""
 
 
+@pytest.mark.slow
 def test_an_answer_that_nothing_asked_for_is_named(compiled: dict[str, str]):
     done = memfit(compiled, "--engine", "fake", "--answer", "train.py:8=1", "mlp")
     assert done.returncode == 0

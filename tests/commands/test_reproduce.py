@@ -166,6 +166,7 @@ def test_a_former_spelling_is_answered_with_the_new_one_in_one_line(
     assert new in line
 
 
+@pytest.mark.slow
 def test_published_trials_are_run_again_beside_their_numbers_and_the_same_command_goes_on(tmp_path: Path):
     pytest.importorskip("torch")
     folder = tmp_path / "out"

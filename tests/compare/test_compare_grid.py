@@ -68,6 +68,7 @@ def test_predicted_and_measured_tensors_are_equal_to_the_byte(tmp_path: Path) ->
     assert again.took_seconds < grid.took_seconds / 2
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_named_in_its_cell_and_the_grid_goes_on(jobs: Path) -> None:
     grid = api.compare_recipes(
         f"{jobs}:make", optimizers=["own", "nosuch"], techniques=["plain", "bf16+fp16", "batch=4", "checkpoint"],

@@ -91,6 +91,7 @@ def test_on_a_gpu_a_plain_name_means_foreach_fused_is_free_and_a_table_is_resume
     assert len(told) == 9
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_fails_is_a_run_with_a_reason_and_the_others_go_on(tmp_path: Path):
     path = tmp_path / "own.py"
     path.write_text("import os, torch\nclass Dies(torch.optim.SGD):\n    def step(self, closure=None): os.abort()\n")

@@ -153,6 +153,7 @@ def test_light_steps_leave_backward_as_it_was_and_never_take_out_somebody_elses(
     assert torch.autograd.backward is others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "fault"),
     [

@@ -133,6 +133,7 @@ def test_gradients_that_add_up_over_batches_are_within_the_budget_as_well(tmp_pa
     check_within(callback.found, budget_bytes, 8)
 
 
+@pytest.mark.slow
 def test_a_budget_that_nothing_fits_into_is_refused_and_torch_is_as_it_was(tmp_path: Path):
     before = (nn.Module.__call__, torch.autograd.backward)
     with pytest.raises(DoesNotFit):
@@ -222,6 +223,7 @@ def test_lightning_trains_within_80_percent_of_its_peak_with_the_same_losses(tmp
     assert "in the training" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_fit_of_lightning_that_fails_leaves_torch_as_it_was_and_a_record(tmp_path: Path):
     before = (nn.Module.__call__, torch.autograd.backward)
     callback = lightning_fit("1TiB")

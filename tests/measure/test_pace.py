@@ -97,6 +97,7 @@ def samples_per_second(record: memfit.RunRecord, low_share: float, high_share: f
     return float(((times >= low) & (times < high)).sum()) / (high - low)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interval", "is_eased"), [(None, True), (0.01, False)])
 def test_short_steps_are_sampled_seldom_but_each_has_its_exact_peak(
     tmp_path: Path, interval: float | None, is_eased: bool

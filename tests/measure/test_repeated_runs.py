@@ -31,6 +31,7 @@ def made_plan(folder: Path, first: tuple[str, ...], second: tuple[str, ...]) -> 
     return RepeatPlan(first=side(*first, folder=folder), second=side(*second, folder=folder), order=order)
 
 
+@pytest.mark.slow
 def test_two_commands_are_run_in_turn_and_a_real_difference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     told: list[RepeatProgress] = []

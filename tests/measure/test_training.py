@@ -43,6 +43,7 @@ def test_steps_and_phases_are_seen_without_touching_the_script(measured):
     assert "every reset kept" in record.peak.method
 
 
+@pytest.mark.slow
 def test_one_large_step_shows_in_its_group_alone(measured):
     record = measured(training(12, "rows = 200_000 if step == 6 else 64"), marks=True, stable=True).read()
     steps, peaks = record.steps, record.steps.peak_bytes

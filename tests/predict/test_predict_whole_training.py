@@ -440,6 +440,7 @@ def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
     assert reply.num_operators < 6000
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
     started = time.process_time()
@@ -450,6 +451,7 @@ def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch
     assert time.process_time() - started < 60
 
 
+@pytest.mark.slow
 def test_a_training_without_evaluation_misses_none(tmp_path: Path):
     assert said(predicted(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
 
@@ -487,6 +489,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_model_in_shared_memory_is_not_of_the_allocator(tmp_path: Path):
     reply = predicted(tmp_path, SHARES_ITS_MODEL)
     parameters = 4 * (64 * 512 + 512 + 512 * 10 + 10)
@@ -511,6 +514,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
     assert said(predicted(tmp_path, WRITES_CODE), steps.UNSEEN) == []
     assert not (tmp_path / "written").exists()

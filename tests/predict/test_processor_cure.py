@@ -153,6 +153,7 @@ def test_a_traced_job_that_dies_by_an_instruction_is_named_with_what_helps(job: 
     assert error.value.found.startswith("SIGILL; bfloat16 products end by SIGILL on this processor")
 
 
+@pytest.mark.slow
 def test_the_command_uses_what_is_known_of_the_processor(job: str, known_lie: dict[str, str]):
     command = [sys.executable, "-m", "memfit", "predict", f"{job}:make", "--json"]
     done = subprocess.run(command, env=known_lie, capture_output=True, text=True, timeout=170)

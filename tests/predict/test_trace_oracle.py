@@ -81,6 +81,7 @@ def test_every_workload_is_predicted_to_the_byte(name: str):
     assert predicted == real
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

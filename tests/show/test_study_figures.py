@@ -170,6 +170,7 @@ def test_the_law_is_drawn_where_it_holds_and_its_absence_is_written_in_the_pictu
     assert "no law is drawn: too few trials" in panels_of(without)[0].get_title(loc="left")
 
 
+@pytest.mark.slow
 def test_every_figure_is_written(tmp_path: Path):
     paths = api.draw_study(made_study(60), tmp_path)
     assert [path.name for path in paths] == [

@@ -21,6 +21,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.job.training import Training, as_training, plain_step
+from memfit.predict.fake.kernels.ctc import note_states
 from memfit.predict.fake.patches.allowed_operators import ChoosyFakeMode
 from memfit.predict.fake.patches.fake_mode import blind_libraries, patched
 from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
@@ -78,7 +79,7 @@ class Recording:
         self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth, answers, routing)
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
-        self.tracker.scratch_notes.append(note_packing)
+        self.tracker.scratch_notes += [note_packing, note_states]
         self.tracker.left_whole.update(RECIPES)
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_root: Callable[[Any], None] | None = None

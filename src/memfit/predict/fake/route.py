@@ -19,9 +19,9 @@ import torch.optim.optimizer as optimizers
 from memfit.predict.child.messages import TRANSLATED, TraceRequest
 from memfit.predict.fake.cuda_facade import pretending_cuda
 from memfit.predict.fake.kernels.attention import register_attention
+from memfit.predict.fake.kernels.kernel_call import Card
 from memfit.predict.fake.kernels.norm import register_rms_norm
 from memfit.predict.fake.kernels.recurrent import register_recurrent
-from memfit.predict.fake.kernels.reductions import Card
 from memfit.predict.fake.kernels.workspaces import note_scratch
 from memfit.predict.fake.patches.cpu_build import CannotPatch, patch_process, why_not
 from memfit.predict.fake.recording import Recording
@@ -54,7 +54,7 @@ def on_device(request: TraceRequest, recording: Recording) -> Iterator[str]:
     register_rms_norm()
     processors = Processors(count=request.num_processors, threads=request.threads_per_processor)
     recording.tracker.scratch_notes.append(
-        partial(note_scratch, Card(capability=request.capability, processors=processors))
+        partial(note_scratch, Card(capability=request.capability, processors=processors), recording.shadow.note)
     )
     with pretending_cuda(request, recording):
         yield route

@@ -51,7 +51,7 @@ RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Stor
 
 MULTIPLIES = {
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.mv.default, aten.addmv.default,
-    aten.dot.default, aten.addbmm.default, aten._addmm_activation.default,
+    aten.dot.default, aten.addbmm.default, aten._addmm_activation.default, aten._euclidean_dist.default,
 }  # fmt: skip
 
 Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
@@ -170,7 +170,10 @@ class Tracker(LeanMode):
         self.work = WorkCounter()
         self._sign = sign
         self.scratch_notes: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
-        """Called with every operator, its results, and where their entries begin: they add what kernels take inside."""
+        """Called with every operator, its arguments in order, its results, and where the entries of these begin.
+
+        They add what kernels take inside.
+        """
         self.made_once: set[str] = set()
         """What libraries make at their first call and keep."""
         self.outside = OutsideMemory()
@@ -206,8 +209,9 @@ class Tracker(LeanMode):
         uids = self._note_results(func, args, result)
         if multiplies:
             self._note_gemm(args[0].device)
+        given = _in_order(func, args, kwargs) if kwargs else args
         for note in self.scratch_notes:
-            note(self, func, args, result, num_entries)
+            note(self, func, given, result, num_entries)
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
         self.work.note(func, args, kwargs, result, made_bytes)
         if signature is not None:
@@ -429,3 +433,11 @@ class Tracker(LeanMode):
             for uid in self._forward_born:
                 self.log.claim(uid, "activation")
             self._forward_born.clear()
+
+
+def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments by position up to the last one that was given by name."""
+    declared = func._schema.arguments
+    last = max((place for place, each in enumerate(declared) if each.name in kwargs), default=-1)
+    rest = declared[len(args) : last + 1]
+    return (*args, *(kwargs.get(each.name, each.default_value) for each in rest))

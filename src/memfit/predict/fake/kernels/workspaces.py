@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from memfit.predict.fake.kernels.kernel_call import Card, Inside
+from memfit.predict.fake.kernels.not_followed import note_not_followed
 from memfit.predict.fake.kernels.recurrent import BACKWARD, FORWARD, course_of, draws_dropout, library_workspace_bytes
 from memfit.predict.fake.kernels.reductions import (
     RESULT_KEEPS_EVERY_ELEMENT,
-    Card,
-    Inside,
     kept_by_loss_bytes,
     scratch_of,
 )
@@ -29,7 +29,9 @@ BATCH_NORMS = {
     aten._batch_norm_with_update.default, aten.native_batch_norm_backward.default,
 }  # fmt: skip
 CUDNN = {CONVOLUTION, CONVOLUTION_BACKWARD, *BATCH_NORMS}
-EMBEDDING_BACKWARD = aten.embedding_dense_backward.default
+EMBEDDING_BACKWARD, BAG_BACKWARD = aten.embedding_dense_backward.default, aten._embedding_bag_backward.default
+BAG_OF_LARGEST = 2
+Note = Callable[[str, str], None]
 
 
 def scratches_of_call(func: Any, args: tuple[Any, ...], result: Any) -> list[tuple[int, Scratch]]:
@@ -72,9 +74,12 @@ def _of_batch_norm(picture: Any) -> Scratch | None:
     return batch_norm_scratch(0, picture.numel()) if _is_last(picture) else None
 
 
-def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
+def note_scratch(
+    card: Card, note: Note, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int
+) -> None:
     """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
     log = tracker.log
+    note_not_followed(note, func, args)
     if func in RESULT_KEEPS_EVERY_ELEMENT and args[0].device.type == "cuda":
         _keep_every_element(tracker, args, start)
     for inside in reversed(scratch_of(func, args, result, card)):
@@ -82,8 +87,9 @@ def note_scratch(card: Card, tracker: Tracker, func: Any, args: tuple[Any, ...],
     if func in (FORWARD, BACKWARD):
         course = _course_of_layers(card, tracker, func, args)
         _note_course(tracker, course, str(func), start, by_rule=library_workspace_bytes(func, args))
-    if func is EMBEDDING_BACKWARD and args[0].device.type == "cuda":
-        _note_course(tracker, _course_of_embedding(args), str(func), start)
+    if func in (EMBEDDING_BACKWARD, BAG_BACKWARD) and args[0].device.type == "cuda":
+        course = _course_of_embedding(args) if func is EMBEDDING_BACKWARD else _course_of_bags(args)
+        _note_course(tracker, _with_gradient_in_order(args[0], course), str(func), start)
     if func not in CUDNN:
         return
     for num_before, scratch in reversed(scratches_of_call(func, args, result)):
@@ -163,6 +169,24 @@ def _course_of_embedding(args: tuple[Any, ...]) -> Sequence[int | None]:
     sum_bytes = max(4, gradient.element_size())
     return embedding_course(
         indices.numel(), num_words, gradient.shape[-1], index_bytes=indices.element_size(), sum_bytes=sum_bytes
+    )
+
+
+def _with_gradient_in_order(gradient: Any, course: Sequence[int | None]) -> Sequence[int | None]:
+    """A gradient that is not contiguous is copied for the whole call."""
+    if gradient.is_contiguous():
+        return course
+    return [gradient.nbytes, *(step if step is None or step > 0 else step - 1 for step in course), -1]
+
+
+def _course_of_bags(args: tuple[Any, ...]) -> Sequence[int | None]:
+    gradient, indices, num_words, mode, is_sparse = args[0], args[1], args[6], args[8], args[9]
+    if mode == BAG_OF_LARGEST or is_sparse:
+        return [None]
+    sum_bytes, index_bytes = max(4, gradient.element_size()), indices.element_size()
+    width = gradient.shape[-1]
+    return embedding_course(
+        indices.numel(), num_words, width, index_bytes=index_bytes, sum_bytes=sum_bytes, is_bag=True
     )
 
 

@@ -20,6 +20,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.kernels.linear import register_linear
+from memfit.predict.fake.patches.recipes import usual_recipes
 from memfit.predict.fake.values.copies import copied_as_fakes
 from memfit.predict.fake.values.packed_sequences import register_packed
 from memfit.predict.fake.values.values import Shadow
@@ -43,6 +44,7 @@ def patched(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             copied_as_fakes,
             _lazy_modules,
             _addresses,
+            usual_recipes,
         ):
             stack.enter_context(patching(mode, shadow))
         yield

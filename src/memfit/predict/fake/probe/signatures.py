@@ -46,6 +46,7 @@ RISKY = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     "aten::_trilinear",
     "aten::_embedding_bag",
+    "aten::_embedding_bag_backward",
     "aten::_embedding_bag_dense_backward",
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memfit.predict.fake.kernels.reductions import Inside
+from memfit.predict.fake.kernels.kernel_call import Inside
 from memfit.predict.fake.kernels.workspaces import note_inside
 from memfit.predict.gpu_rules.packing import blocks_of, copied_bytes
 from memfit.predict.observe.known_values import integers_of, keep_shadow, shadow_of

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.kernels import attention as attention
 from memfit.predict.fake.kernels import convolution as convolution
+from memfit.predict.fake.kernels import ctc as ctc
 from memfit.predict.fake.kernels import norm as norm
 from memfit.predict.fake.kernels import recurrent as recurrent
 from memfit.predict.fake.kernels import sparse as sparse
@@ -96,6 +97,7 @@ class Shadow(LeanMode):
             aten.linalg_lstsq.default: self._least_squares,
             **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
             **sparse.answers(self._most, self.note),
+            **ctc.answers(self.note),
             **({aten.topk.default: self._routed} if routing is not None else {}),
         }
 

@@ -1,0 +1,69 @@
+"""Recipes of torch that take another way for subclasses of tensors than for tensors: fake tensors take the usual one.
+
+`one_hot` compares with all classes instead of writing ones; `ctc_loss` keeps the lengths where they are instead of
+reading them. Both are decided in C++ by the type of the arguments (torch 2.13: Onehot.cpp, LossCTC.cpp).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as functional
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memfit.predict.fake.values.values import Shadow
+from memfit.predict.observe.known_values import shadow_of
+
+
+@contextlib.contextmanager
+def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
+    """Within, `one_hot` and `ctc_loss` do with fake tensors what they do with others."""
+    one_hot, ctc_loss = functional.one_hot, torch.ctc_loss
+
+    def written(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        if (
+            not isinstance(tensor, FakeTensor)
+            or num_classes < 1
+            or tensor.dtype is not torch.int64
+            or not tensor.numel()
+        ):
+            return one_hot(tensor, num_classes)
+        rows = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+        return rows.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    def by_lengths(
+        scores: Any, targets: Any, input_lengths: Any, target_lengths: Any,
+        blank: int = 0, reduction: int = 1, zero_infinity: bool = False,
+    ) -> Any:  # fmt: skip
+        if not isinstance(scores, FakeTensor):
+            return ctc_loss(scores, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+        num_targets = scores.shape[1] if scores.dim() == 3 else 1
+        room = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // max(1, num_targets))
+        steps = _lengths(shadow, input_lengths, scores.shape[0], "inputs")
+        lengths = _lengths(shadow, target_lengths, room, "targets")
+        losses, _ = torch.ops.aten._ctc_loss.default(scores, targets, steps, lengths, blank, zero_infinity)
+        if zero_infinity:
+            losses = torch.where(losses == float("inf"), torch.zeros((), device=losses.device), losses)
+        if reduction == 1:
+            return (losses / torch.tensor(lengths, dtype=losses.dtype).to(losses.device).clamp_min(1)).mean()
+        return losses.sum() if reduction == 2 else losses
+
+    with patch.object(functional, "one_hot", written), patch.object(torch, "ctc_loss", by_lengths):
+        yield
+
+
+def _lengths(shadow: Shadow, lengths: Any, room: int, name: str) -> list[int]:
+    """What a tensor of lengths holds; where it is not known, all there is room for."""
+    if not isinstance(lengths, torch.Tensor):
+        return [int(length) for length in lengths]
+    known = shadow_of(lengths)
+    if known is None:
+        shadow.note("upper bound", f"the lengths of the {name} of a CTC loss are not known; each was taken as {room}")
+        return [room] * lengths.numel()
+    with _disable_current_modes():
+        return [int(length) for length in known.flatten()]
