@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.phantom_operators_job import CALLS, FENCE_BYTES
+from benchmarks.accuracy.phantom_operators_job import CALLS
+from benchmarks.accuracy.phantom_scratch import parts_of
 from memfit.job.description import describe_job
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.devices.parse import parse_device
@@ -31,20 +32,9 @@ PARTS = ("forward", "forward with gradients", "backward")
 SMALL_BYTES = 64 * 1024
 
 
-def parts_of(timeline: Timeline) -> list[list[int]]:
+def rounded_parts(timeline: Timeline) -> list[list[int]]:
     """Requests of each part in order, rounded as the allocator does, releases negative."""
-    found: dict[int, int] = {}
-    for span in timeline.spans:
-        found[span.start] = span.num_bytes
-        if span.end is not None:
-            found[span.end] = -span.num_bytes
-    parts: list[list[int]] = [[]]
-    for place in sorted(found):
-        if found[place] == FENCE_BYTES:
-            parts.append([])
-        elif found[place] != -FENCE_BYTES:
-            parts[-1].append(_rounded(found[place]))
-    return parts[1::2]
+    return [[_rounded(request) for request in part] for part in parts_of(timeline)[1::2]]
 
 
 def _rounded(num_bytes: int) -> int:
@@ -66,7 +56,7 @@ def answer() -> None:
     found = on_fake_tensors(describe_job(JOB, {}), parse_device(GPU), num_steps=1)
     assert found.timeline is not None
     listed = {assumption.text for assumption in found.assumptions if assumption.kind == UNSEEN}
-    print(json.dumps({"parts": parts_of(found.timeline), "not_followed": sorted(listed)}))
+    print(json.dumps({"parts": rounded_parts(found.timeline), "not_followed": sorted(listed)}))
 
 
 def main() -> None:
@@ -83,7 +73,7 @@ def main() -> None:
     fake = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     timeline = on_phantom(describe_job(JOB, {}), parse_device(GPU), num_steps=1).timeline
     assert timeline is not None
-    _report(parts_of(timeline), fake["parts"], fake["not_followed"], options.only)
+    _report(rounded_parts(timeline), fake["parts"], fake["not_followed"], options.only)
 
 
 def _report(phantom: list[list[int]], fake: list[list[int]], not_followed: list[str], only: str) -> None:

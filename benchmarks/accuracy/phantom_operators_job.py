@@ -13,12 +13,10 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 
+from benchmarks.accuracy.phantom_scratch_job import FENCE_BYTES
 from memfit.job.training import Training
 
 CUDA, N = "cuda", 1024
-FENCE_BYTES = 1234567
-NUM_FENCES = 6
-"""Around the forward without gradients, the forward with, and the backward."""
 CALLS = """
 x.logsumexp(0)
 x.logsumexp(1)
