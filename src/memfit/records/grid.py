@@ -7,11 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
 from memfit.records.notebook import NotebookRecord
 from memfit.records.prediction import LevelName, Share
-from memfit.regular_file import describe_error, read_regular
+from memfit.records.versioned_file import FileKind, read_record
 
 GRID_FORMAT = "memfit-grid"
 GRID_VERSION = 1
@@ -166,25 +165,9 @@ class Grid(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defau
         return next((c for c in self.cells if (c.optimizer, c.technique) == (optimizer, technique)), None)
 
 
-class _Header(msgspec.Struct):
-    format: str = ""
-    format_version: int = 0
+GRID_FILE = FileKind(format=GRID_FORMAT, version=GRID_VERSION, what="a grid", hint="memfit compare ... -o FOLDER")
 
 
 def read_grid(path: str | Path) -> Grid:
     """Read the grid.json that `memfit compare` wrote."""
-    try:
-        raw = read_regular(path)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
-    try:
-        header = msgspec.json.decode(raw, type=_Header)
-        if header.format == GRID_FORMAT and header.format_version > GRID_VERSION:
-            raise NewerFormat(
-                f"{path} has another format", found=f"version {header.format_version}", hint="update memfit"
-            )
-        if header.format != GRID_FORMAT:
-            raise ValueError(f"format {header.format!r}")
-        return msgspec.json.decode(raw, type=Grid)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is no grid", found=str(error), hint="memfit compare ... -o FOLDER") from None
+    return read_record(path, GRID_FILE, Grid)

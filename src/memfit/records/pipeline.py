@@ -12,10 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
 from memfit.records.plan import Part
-from memfit.regular_file import describe_error, read_regular
+from memfit.records.versioned_file import FileKind, decode_record, encode_record, read_record, write_record
 
 PIPELINE_FORMAT = "memfit-pipeline"
 PIPELINE_VERSION = 1
@@ -271,43 +270,29 @@ class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
 # ---- the file ------------------------------------------------------------------------------------------------
 
 
+PIPELINE_FILE = FileKind(
+    format=PIPELINE_FORMAT,
+    version=PIPELINE_VERSION,
+    what="a pipeline plan",
+    hint="give a file that memfit pipeline -o FOLDER wrote",
+)
+
+
 def encode_pipeline(plan: PipelinePlan) -> bytes:
     """A pipeline plan as the bytes of its file."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+    return encode_record(plan)
 
 
 def decode_pipeline(data: bytes, name: str = "the plan") -> PipelinePlan:
     """A pipeline plan from the bytes of its file, checked."""
-    hint = "write it again with memfit pipeline -o FOLDER"
-    try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedRecord(f"{name} is not whole", found=str(error), hint=hint) from None
-    if not isinstance(raw, dict) or raw.get("format") != PIPELINE_FORMAT:
-        raise NotARun(f"{name} is not a pipeline plan", found="another format", hint=hint)
-    version = raw.get("format_version")
-    if isinstance(version, int) and version > PIPELINE_VERSION:
-        found = f"format {version}, this memfit reads up to {PIPELINE_VERSION}"
-        raise NewerFormat(f"{name} was written by a newer memfit", found=found, hint="pip install --upgrade memfit")
-    try:
-        return msgspec.convert(raw, PipelinePlan)
-    except msgspec.ValidationError as error:
-        raise DamagedRecord(f"{name} does not hold a pipeline plan", found=str(error), hint=hint) from None
+    return decode_record(data, PIPELINE_FILE, PipelinePlan, name)
 
 
 def write_pipeline(plan: PipelinePlan, path: str | Path) -> None:
     """Write a pipeline plan to a file."""
-    try:
-        Path(path).write_bytes(encode_pipeline(plan))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another path") from None
+    write_record(plan, path)
 
 
 def read_pipeline(path: str | Path) -> PipelinePlan:
     """Read a pipeline plan from a file."""
-    try:
-        data = read_regular(path)
-    except OSError as error:
-        hint = "give a file that memfit pipeline wrote"
-        raise NotARun(f"{path} cannot be read", found=describe_error(error), hint=hint) from None
-    return decode_pipeline(data, str(path))
+    return read_record(path, PIPELINE_FILE, PipelinePlan)

@@ -14,11 +14,10 @@ from typing import Literal
 
 import msgspec
 
-from memfit.errors import DamagedRecord, NewerFormat, NotARun, StorageError
 from memfit.records.figure import Source
 from memfit.records.notebook import NotebookRecord
 from memfit.records.operators import OperatorChoice
-from memfit.regular_file import describe_error, read_regular
+from memfit.records.versioned_file import FileKind, decode_record, encode_record, read_record, write_record
 
 PLAN_FORMAT = "memfit-plan"
 PLAN_VERSION = 3
@@ -361,50 +360,26 @@ def stages_of(nodes: tuple[Node, ...]) -> Iterator[int]:
 # ---- the file ------------------------------------------------------------------------------------------------
 
 
+PLAN_FILE = FileKind(
+    format=PLAN_FORMAT, version=PLAN_VERSION, what="a memfit plan", hint="give a file that memfit fit wrote"
+)
+
+
 def encode_plan(plan: Plan) -> bytes:
     """A plan as the bytes of its file."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+    return encode_record(plan)
 
 
 def decode_plan(data: bytes, name: str = "the plan") -> Plan:
     """A plan from the bytes of its file, checked."""
-    try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedRecord(f"{name} is not whole", found=str(error), hint="write the plan again") from None
-    if not isinstance(raw, dict) or raw.get("format") != PLAN_FORMAT:
-        raise NotARun(f"{name} is not a memfit plan", found="another format", hint="give a file that memfit fit wrote")
-    _check_version(raw.get("format_version"), name)
-    try:
-        return msgspec.convert(raw, Plan)
-    except msgspec.ValidationError as error:
-        raise DamagedRecord(f"{name} does not hold a plan", found=str(error), hint="write the plan again") from None
-
-
-def _check_version(version: object, name: str) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DamagedRecord(f"{name} has no format version", found=repr(version), hint="write the plan again")
-    if version > PLAN_VERSION:
-        raise NewerFormat(
-            f"{name} was written by a newer memfit",
-            found=f"format {version}, this memfit reads up to {PLAN_VERSION}",
-            hint="pip install --upgrade memfit",
-        )
+    return decode_record(data, PLAN_FILE, Plan, name)
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan to a file."""
-    try:
-        Path(path).write_bytes(encode_plan(plan))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", found=str(error), hint="choose another path") from None
+    write_record(plan, path)
 
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan from a file."""
-    try:
-        data = read_regular(path)
-    except OSError as error:
-        hint = "give a file that memfit fit wrote"
-        raise NotARun(f"{path} cannot be read", found=describe_error(error), hint=hint) from None
-    return decode_plan(data, str(path))
+    return read_record(path, PLAN_FILE, Plan)

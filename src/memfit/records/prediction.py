@@ -7,11 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from memfit.errors import NewerFormat, RecordError
 from memfit.records.figure import Figure
 from memfit.records.notebook import NotebookRecord
 from memfit.records.timeline import Timeline
-from memfit.regular_file import describe_error, read_regular
+from memfit.records.versioned_file import FileKind, read_record
 
 PREDICTION_FORMAT = "memfit-prediction"
 PREDICTION_VERSION = 3
@@ -190,25 +189,15 @@ class Prediction(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit
         return None if self.memory_limit_bytes is None else self.failed is None
 
 
-class _Header(msgspec.Struct):
-    """What is read first: a newer record may hold what this memfit cannot read at all."""
-
-    format: str = PREDICTION_FORMAT
-    format_version: int = 1
+PREDICTION_FILE = FileKind(
+    format=PREDICTION_FORMAT,
+    version=PREDICTION_VERSION,
+    what="a prediction",
+    hint="memfit predict ... --json > prediction.json",
+    first_is_bare=True,
+)
 
 
 def read_prediction(path: str | Path) -> Prediction:
     """Read what `memfit predict --json` printed."""
-    try:
-        raw = read_regular(path)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
-    try:
-        header = msgspec.json.decode(raw, type=_Header)
-        if header.format != PREDICTION_FORMAT or header.format_version > PREDICTION_VERSION:
-            found = f"{header.format} {header.format_version}"
-            raise NewerFormat(f"{path} has another format", found=found, hint="update memfit")
-        return msgspec.json.decode(raw, type=Prediction)
-    except (ValueError, RecursionError) as error:
-        hint = "memfit predict ... --json > prediction.json"
-        raise RecordError(f"{path} is no prediction", found=str(error), hint=hint) from None
+    return read_record(path, PREDICTION_FILE, Prediction)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from memfit.predict.fake.kernels.kernel_call import Card, Inside, KernelCall, Rule, behind
-from memfit.predict.fake.kernels.orders import (
+from memfit.predict.fake.kernels.sorting import (
     complex_magnitudes,
     distances,
     draws,
