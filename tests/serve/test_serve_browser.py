@@ -215,6 +215,27 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     tab.context.close()
 
 
+def test_a_run_is_live_while_it_is_measured(browser, serving: Callable[[Path], Served], tmp_path: Path):
+    run = write_made_run(tmp_path / "records" / "a", MadeRun(seconds=8.0, ending="lost"))
+    ended = write_made_run(tmp_path / "ended", MadeRun(seconds=8.0))
+    samples = (run / "samples.bin").read_bytes()
+    (run / "samples.bin").write_bytes(samples[: len(samples) // 56 * 28])
+    tab = Watched(browser)
+    tab.open(address(serving(tmp_path / "records"), "run/a?from=1.00000&to=3.00000"))
+    assert "So far the job took" in tab.page.inner_text(".sentence")
+    tab.page.evaluate("window.scrollTo(0, 150)")
+    (run / "samples.bin").write_bytes(samples)
+    tab.page.wait_for_function("() => document.querySelector('#live').textContent === 'live'", timeout=90_000)
+    tab.page.wait_for_function("() => Number(document.documentElement.dataset.updates) >= 1", timeout=90_000)
+    assert tab.page.evaluate("[window.scrollY, location.hash.includes('from=1.0')]") == [150, True]
+    assert tab.page.locator("#timeline canvas").count() == 1
+    (run / "events.jsonl").write_bytes((ended / "events.jsonl").read_bytes())
+    tab.page.wait_for_function("() => document.querySelector('#live').textContent === ''", timeout=90_000)
+    assert "The job took" in tab.page.inner_text(".sentence")
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser, served: Served):
     tab = Watched(browser)
     tab.open(address(served, "run/a"))

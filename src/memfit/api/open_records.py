@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memfit.records.study import Study
     from memfit.records.study_findings import StudyFindings
     from memfit.serve.library import Opened, Opener
+    from memfit.serve.metrics import ReadRecord
     from memfit.show.page.documents.document import Document
     from memfit.show.page.documents.run import RunDetails
 
@@ -34,12 +35,12 @@ LARGE_SNAPSHOT_BYTES = 32 * 2**20
 def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
     """A run folder; `fine` keeps detail to zoom into within the document itself."""
     from memfit.api.report import view_run
-    from memfit.runfolder.reader import read_run
+    from memfit.runfolder.reader import read_growing_run
     from memfit.serve.library import Opened
     from memfit.show.page.documents.run import run_document, traced_facts
     from memfit.show.views.curves import curves_of
 
-    run = explain_run(read_run(path))
+    run = explain_run(read_growing_run(path))
     details = _details(path, root, traced_facts(run.record.ledger_facts))
     document = run_document(run.record, view_run(run, fine=fine), details)
     whole = max(len(run.record.samples), len(run.record.tree.time_seconds), 1)
@@ -99,14 +100,11 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     """A study's folder or JSON file; `whole` puts all intermediate results into the document."""
     from functools import cache
 
-    from memfit.api.study import find_study
     from memfit.serve.library import Opened
     from memfit.show.as_json import plain
     from memfit.show.page.documents.study import study_document
 
-    if path.is_dir():
-        _refuse_elsewhere(path, is_named=path == root)
-    study = find_study(str(path))
+    study = _read_study(path, root)
     if whole:
         return Opened(document=study_document(study, _findings(study)), study=study)
     inline = len(study.trials) <= INLINE_CURVES
@@ -114,7 +112,16 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     return Opened(document=study_document(study, with_curves=inline), study=study, later=later)
 
 
-def _refuse_elsewhere(folder: Path, *, is_named: bool) -> None:
+def _read_study(path: Path, root: Path) -> Study:
+    """The study of a path below a folder; one that was named by itself may keep its facts wherever it says."""
+    from memfit.api.study import find_study
+
+    if path.is_dir() and path != root:
+        _refuse_elsewhere(path)
+    return find_study(str(path))
+
+
+def _refuse_elsewhere(folder: Path) -> None:
     """A folder of others may name any file or server as its database: only a file in it is read."""
     from memfit.errors import RecordError
     from memfit.study.folder import find
@@ -123,7 +130,7 @@ def _refuse_elsewhere(folder: Path, *, is_named: bool) -> None:
     where = find(folder)
     inside = where is not None and is_file(where.storage) and Path(where.storage).name == where.storage
     inside = inside and where is not None and not (folder / where.storage).is_symlink()
-    if where is not None and not inside and not (is_named and not is_file(where.storage)):
+    if where is not None and not inside:
         hint = "name the study itself: memfit serve STUDY"
         raise RecordError("the study's database is not in its folder", found=where.storage[:200], hint=hint)
 
@@ -214,6 +221,20 @@ OPENERS: Mapping[str, Callable[..., Opened]] = {
 def served_openers() -> dict[str, Opener]:
     """Openers for a server: curves and intermediate results stay there until they are asked for."""
     return dict(OPENERS)
+
+
+def metric_readers() -> dict[str, ReadRecord]:
+    """Readers of the kinds of records whose numbers Prometheus gets."""
+    from memfit.records.grid import read_grid
+    from memfit.records.prediction import read_prediction
+    from memfit.runfolder.reader import read_growing_run
+
+    return {
+        "run": lambda path, root: read_growing_run(path),
+        "study": _read_study,
+        "prediction": lambda path, root: read_prediction(path),
+        "grid": lambda path, root: read_grid(path),
+    }
 
 
 def report_openers() -> dict[str, Opener]:

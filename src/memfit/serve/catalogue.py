@@ -7,6 +7,7 @@ a number of entries.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,11 +19,14 @@ from memfit.records.plan import PLAN_FORMAT
 from memfit.records.prediction import PREDICTION_FORMAT
 from memfit.records.study import STUDY_FORMAT
 from memfit.regular_file import open_regular
+from memfit.runfolder.reader import grows
 
 MOST_ENTRIES = 50_000
 MOST_DEPTH = 8
 SNIFFED_BYTES = 65_536
-WHERE_FILE = "where.json"
+WHERE_FILE, DATABASE_FILE = "where.json", "study.db"
+ELSEWHERE_SECONDS = 5.0
+"""A study whose database is not in its folder (PostgreSQL) is read again this often: no file says that it changed."""
 SNAPSHOT_ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.xz", ".pkl.xz")
 FORMATS = {PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", GRID_FORMAT: "grid", STUDY_FORMAT: "study"}
 """What stands in a JSON file of each kind; the first that is found near its beginning decides."""
@@ -147,9 +151,9 @@ def _changed(path: Path) -> float:
 
 
 def signature(path: Path) -> str:
-    """Changes whenever the record does: times and sizes of the files that are written while it grows."""
+    """Changes whenever the record does, and when it ceases to grow: times and sizes of the files that are written."""
     files = [path] if not path.is_dir() else [path / name for name in (
-        WHERE_FILE, "study.db", "study.db-wal", "study.json", "unsaved.jsonl",
+        WHERE_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", "study.json", "unsaved.jsonl",
         layout.HEADER_FILE, layout.SAMPLES_FILE, layout.EVENTS_FILE,
     )]  # fmt: skip
     parts = []
@@ -159,4 +163,8 @@ def signature(path: Path) -> str:
             parts.append(f"{status.st_mtime_ns:x}.{status.st_size:x}")
         except OSError:
             parts.append("-")
+    if path.is_dir() and grows(path):
+        parts.append("growing")
+    if (path / WHERE_FILE).is_file() and not (path / DATABASE_FILE).is_file():
+        parts.append(str(int(time.time() / ELSEWHERE_SECONDS)))
     return "_".join(parts)

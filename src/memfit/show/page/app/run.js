@@ -1,5 +1,30 @@
 // A run, from the top: the sentence, the budget, one step and the whole run, the cheapest changes, and the tables.
+const STILL_RUNNING = 'still running';
+
+// One that is still being measured is drawn anew whenever it has grown; what is zoomed into is in the address, and stays.
 function runSection(host, id, document_) {
+  const box = element('div');
+  let shown = document_;
+  host.append(box);
+  drawRun(box, id, shown);
+  return {
+    isLive: () => shown.body.run.headline.outcome.kind === STILL_RUNNING,
+    update(next) {
+      const top = window.scrollY, open = [...box.querySelectorAll('details')].map((each) => each.open), { id: focused } = document.activeElement || {};
+      shown = next;
+      leave();
+      box.style.minHeight = `${box.offsetHeight}px`;
+      box.replaceChildren();
+      drawRun(box, id, shown);
+      box.querySelectorAll('details').forEach((each, n) => { each.open = Boolean(open[n]); });
+      if (focused && byId(focused)) byId(focused).focus();
+      window.scrollTo(0, top);
+      box.style.minHeight = '';
+    },
+  };
+}
+
+function drawRun(host, id, document_) {
   const { run, sentence, budget, traced, changes } = document_.body, { headline } = run;
   host.append(element('h1', '', headline.title), element('p', `sentence${headline.good ? '' : ' bad'}`, sentence));
   const outcome = element('p', headline.good ? 'soft' : 'soft bad-line');
