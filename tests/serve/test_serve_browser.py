@@ -12,6 +12,7 @@ import pytest
 from served import Served
 
 from memfit import api
+from memfit.records.pipeline import encode_pipeline
 from memfit.records.study import Study
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.testing.stored_studies import add_trials, made_study, write_made_study
@@ -121,6 +122,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, study: Study) -> Path:
     hostile = ("python", "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>")
     write_made_run(path / "a", MadeRun(seconds=6.0, ledger=True, limit_bytes=2**29, command=hostile))
     write_made_run(path / "b", MadeRun(seconds=6.0, seed=3, num_workers=2, gpu=True))
+    graph = Path(__file__).parents[2] / "examples" / "pipeline" / "graph.txt"
+    machine = {"num_ranks": 4, "memory_bytes": 16 * 2**30, "link_bytes_per_second": 12e9}
+    (path / "pipeline.json").write_bytes(encode_pipeline(api.plan_pipeline(str(graph), **machine)))
     return path
 
 
@@ -259,6 +263,33 @@ def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser
     tab.context.close()
 
 
+def test_a_pipeline_is_drawn_and_all_its_charts_are_saved(browser, served: Served):
+    tab = Watched(browser)
+    tab.open(address(served, "pipeline/pipeline.json"))
+    assert "ranks idle" in tab.page.inner_text(".sentence")
+    for card, heads in (("schedule", 6), ("heat", 4), ("ranks", 3)):
+        assert tab.saved(card, "PNG").read_bytes().startswith(b"\x89PNG")
+        assert {len(row) for row in read_csv(tab.saved(card, "CSV"))} == {heads}
+    assert tab.page.locator("#ranks .budget-row").count() == 4
+    assert tab.problems == []
+    tab.context.close()
+
+
+@pytest.mark.parametrize("card", ["budget", "ledger-0"])
+def test_bars_are_saved_as_a_picture_and_as_numbers(browser, served: Served, card: str):
+    from PIL import Image
+
+    tab = Watched(browser)
+    tab.open(address(served, "run/a"))
+    rows = read_csv(tab.saved(card, "CSV"))
+    with Image.open(tab.saved(card, "PNG")) as picture:
+        assert picture.width == 2000
+        assert len(picture.convert("RGB").getcolors(2**24) or ()) > 20
+    assert rows
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, study: Study, tmp_path: Path):
     file = api.report_folder(folder, tmp_path / "page.html")
     tab = Watched(browser)
@@ -300,7 +331,7 @@ def test_every_page_fits_its_screen(browser, served: Served, look: str, tmp_path
     width, scheme = LOOKS[look]
     kept = Path(os.environ.get("MEMFIT_SCREENSHOTS", tmp_path))
     tab = Watched(browser, width, scheme)
-    for place in ("list", "run/a", "run/b", "study/study"):
+    for place in ("list", "run/a", "run/b", "study/study", "pipeline/pipeline.json"):
         tab.open(address(served, place))
         tab.page.screenshot(path=kept / f"{place.replace('/', '-')}-{look}.png", full_page=True)
         wide = tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

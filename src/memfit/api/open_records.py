@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memfit.api.explained_run import explain_run
 
 if TYPE_CHECKING:
-    from memfit.records.fit import Fit
+    from memfit.records.fit import Fit, LoopFit
     from memfit.records.ledger import LedgerFacts
     from memfit.records.plan import Plan
     from memfit.records.prediction import Prediction, Saving
@@ -91,7 +91,7 @@ def _only_plan(paths: list[Path]) -> Plan | None:
     from memfit.errors import MemfitError
 
     try:
-        return read_plan_or_fit(paths[0])[0] if len(paths) == 1 else None
+        return read_plan_or_fit(paths[0]).plan if len(paths) == 1 else None
     except MemfitError:
         return None
 
@@ -165,6 +165,15 @@ def open_plan(path: Path, root: Path) -> Opened:
     return Opened(document=plan_document(*read_plan_or_fit(path)))
 
 
+def open_pipeline(path: Path, root: Path) -> Opened:
+    """The plan.json of `memfit pipeline -o FOLDER`."""
+    from memfit.records.pipeline import read_pipeline
+    from memfit.serve.library import Opened
+    from memfit.show.page.documents.pipeline import pipeline_document
+
+    return Opened(document=pipeline_document(read_pipeline(path)))
+
+
 def open_grid(path: Path, root: Path) -> Opened:
     """The grid.json of `memfit compare`."""
     from memfit.records.grid import read_grid
@@ -212,6 +221,7 @@ OPENERS: Mapping[str, Callable[..., Opened]] = {
     "study": open_study,
     "prediction": open_prediction,
     "plan": open_plan,
+    "pipeline": open_pipeline,
     "grid": open_grid,
     "snapshot": open_snapshot,
 }
@@ -244,12 +254,20 @@ def report_openers() -> dict[str, Opener]:
     return {**OPENERS, "run": partial(open_run, fine=True), "study": partial(open_study, whole=True)}
 
 
-def read_plan_or_fit(path: Path) -> tuple[Plan, Fit | None]:
-    """The plan in a file, and the fit around it where the file is one."""
+class PlanFile(NamedTuple):
+    """A plan, the fit around it and the training loop around that, where the file has them."""
+
+    plan: Plan
+    fit: Fit | None = None
+    loop: LoopFit | None = None
+
+
+def read_plan_or_fit(path: Path) -> PlanFile:
+    """The plan in a file that `memfit fit` wrote, or printed with --json; of a loop with several, the last one."""
     import msgspec
 
     from memfit.errors import DamagedRecord, RecordError
-    from memfit.records.fit import Fit
+    from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import PLAN_FORMAT, decode_plan
     from memfit.regular_file import describe_error, read_regular
 
@@ -257,10 +275,13 @@ def read_plan_or_fit(path: Path) -> tuple[Plan, Fit | None]:
         raw = read_regular(path)
         content = msgspec.json.decode(raw)
         if isinstance(content, dict) and content.get("format") == PLAN_FORMAT:
-            return decode_plan(raw, str(path)), None
+            return PlanFile(decode_plan(raw, str(path)))
+        if isinstance(content, dict) and content.get("fits"):
+            loop = msgspec.convert(content, LoopFit)
+            return PlanFile(loop.fits[-1].plan, loop.fits[-1], loop)
         fit = msgspec.convert(content, Fit)
     except OSError as error:
         raise RecordError(f"{path} cannot be read", found=describe_error(error), hint="check the path") from None
     except (ValueError, RecursionError) as error:
         raise DamagedRecord(f"{path} holds no plan", found=str(error), hint="write the plan again") from None
-    return fit.plan, fit
+    return PlanFile(fit.plan, fit)

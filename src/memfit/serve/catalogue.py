@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from memfit.errors import NotARun
 from memfit.records import layout
 from memfit.records.grid import GRID_FORMAT
+from memfit.records.pipeline import PIPELINE_FORMAT
 from memfit.records.plan import PLAN_FORMAT
 from memfit.records.prediction import PREDICTION_FORMAT
 from memfit.records.study import STUDY_FORMAT
@@ -28,7 +29,10 @@ WHERE_FILE, DATABASE_FILE = "where.json", "study.db"
 ELSEWHERE_SECONDS = 5.0
 """A study whose database is not in its folder (PostgreSQL) is read again this often: no file says that it changed."""
 SNAPSHOT_ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.xz", ".pkl.xz")
-FORMATS = {PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", GRID_FORMAT: "grid", STUDY_FORMAT: "study"}
+FORMATS = {
+    PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", PIPELINE_FORMAT: "pipeline", GRID_FORMAT: "grid",
+    STUDY_FORMAT: "study",
+}  # fmt: skip
 """What stands in a JSON file of each kind; the first that is found near its beginning decides."""
 NOT_RECORDS = {".git", ".venv", "node_modules", "__pycache__"}
 
@@ -105,7 +109,7 @@ def _may_be_record(name: str) -> bool:
 
 
 def kind_of(path: Path) -> str | None:
-    """What a path is: 'run', 'study', 'prediction', 'plan', 'grid', 'snapshot', or None."""
+    """What a path is: 'run', 'study', 'prediction', 'plan', 'pipeline', 'grid', 'snapshot', or None."""
     if path.is_dir():
         return _folder_kind(path)
     if path.name.endswith(SNAPSHOT_ENDINGS):
