@@ -14,9 +14,11 @@ import pytest
 
 from memfit import api
 from memfit.errors import RunExists
-from memfit.records.prediction import Saving
+from memfit.records.figure import Figure
+from memfit.records.prediction import AtPeak, Level, Prediction, Saving
 from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Document, Listed, read_numbers
+from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.study import OBJECTIVES, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
@@ -111,4 +113,67 @@ def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
     changes = cheapest_changes(savings, ("python", "train.py", "--lr", "a b"))
     assert [change.what for change in changes] == [names[2], names[1], names[0]]
     assert changes[1].apply == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
-    assert fit_command(("torchrun", "x"), 2**30) == "memfit fit train.py --budget 1024MiB"
+    assert fit_command(("torchrun", "x"), 2**30) == "memfit fit SCRIPT.py --budget 1024MiB -- ITS ARGUMENTS"
+
+
+def made_prediction(target: str, arguments: tuple[str, ...] | None, **settings: str) -> Prediction:
+    figure = Figure(value=2.0**28, unit="bytes", source="predicted", method="made")
+    return Prediction(
+        target=target, arguments=arguments, settings=settings, device="cpu", route="fake cpu", torch_version="2",
+        num_steps=3, levels=(Level(name="process", figure=figure, meaning="all of it"),),
+        at_peak=AtPeak(event=0, step=2, phase="backward", by_category=(), by_module=(), by_line=(), by_operator=(), by_phase=()),
+        savings=(Saving(change="recomputing the blocks", saved_bytes=1, peak_bytes=2**20, how="from the trace"),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "is_drawn"),
+    [
+        ("train.py", ("--batch-size", "64"), True),
+        ("src/train.py", None, True),  # a record from before arguments were kept
+        ("train.py", ("--batch-size", "8"), False),
+        ("train.py", (), False),
+        ("other.py", ("--batch-size", "64"), False),
+        ("jobs.py:make", None, False),
+        ("gpt", None, False),
+    ],
+)
+def test_only_a_prediction_of_the_same_training_is_drawn_into_the_budget_of_a_run(
+    tmp_path: Path, target: str, arguments: tuple[str, ...] | None, is_drawn: bool
+):
+    from memfit.api.open_records import open_run
+
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0))
+    (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction(target, arguments)))
+    budget = open_run(run, tmp_path).document.body["budget"]
+    assert (budget["predicted"] is not None) == is_drawn  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+
+
+def test_a_command_that_names_no_script_gets_the_prediction_beside_it_only_where_it_is_the_only_run(tmp_path: Path):
+    from memfit.api.open_records import open_run
+
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0, command=("bash", "train.sh")))
+    (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction("train.py", ())))
+    found = [open_run(run, tmp_path).document.body["budget"]]
+    write_made_run(tmp_path / "second", MadeRun(seconds=3.0))
+    found.append(open_run(run, tmp_path).document.body["budget"])
+    assert [each["predicted"] is None for each in found] == [False, True]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+
+
+def test_the_command_of_a_change_is_for_what_was_predicted():
+    def apply(prediction: Prediction) -> str:
+        (change,) = prediction_document(prediction).body["changes"]  # pyright: ignore[reportGeneralTypeIssues]
+        return change["apply"]
+
+    assert apply(made_prediction("train.py", ("--lr", "a b"))) == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
+    assert apply(made_prediction("train.py", ())) == "memfit fit train.py --budget 1MiB"
+    assert apply(made_prediction("jobs.py:make", None, rows="64")) == (
+        "memfit fit jobs.py:make --set rows=64 --budget 1MiB"
+    )
+
+
+def test_predictions_of_one_script_with_other_arguments_are_other_samples():
+    from memfit.show.export.openmetrics import openmetrics
+
+    text = openmetrics(*(made_prediction("train.py", ("--batch-size", size)) for size in ("8", "64")))
+    assert text.count("memfit_predicted_peak_bytes{") == 2

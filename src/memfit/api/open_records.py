@@ -5,7 +5,7 @@ A new kind of record gets a line in `OPENERS`, a document in `show/page/document
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memfit.records.ledger import LedgerFacts
     from memfit.records.plan import Plan
     from memfit.records.prediction import Prediction, Saving
+    from memfit.records.run import RunRecord
     from memfit.records.study import Study
     from memfit.records.study_findings import StudyFindings
     from memfit.serve.library import Opened, Opener
@@ -37,23 +38,40 @@ def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
     from memfit.api.report import view_run
     from memfit.runfolder.reader import read_growing_run
     from memfit.serve.library import Opened
-    from memfit.show.page.documents.run import run_document, traced_facts
+    from memfit.show.page.documents.run import run_document
     from memfit.show.views.curves import curves_of
 
     run = explain_run(read_growing_run(path))
-    details = _details(path, root, traced_facts(run.record.ledger_facts))
+    details = _details(path, root, run.record)
     document = run_document(run.record, view_run(run, fine=fine), details)
     whole = max(len(run.record.samples), len(run.record.tree.time_seconds), 1)
     return Opened(document=document, curves=() if fine else curves_of(run.record, max_rows=whole)[0])
 
 
-def _details(path: Path, root: Path, traced: list[LedgerFacts]) -> RunDetails:
-    """What lies beside a run: a prediction and a plan, where there is one of each."""
-    from memfit.show.page.documents.run import RunDetails
+def _details(path: Path, root: Path, run: RunRecord) -> RunDetails:
+    """What lies beside a run and is of the same training: a prediction and a plan, where there is one of each."""
+    from memfit.show.page.documents.run import RunDetails, traced_facts
 
     beside = _beside(path) if path != root else {}
+    is_only = not beside.get("run")
     prediction, plan = _only_prediction(beside.get("prediction", [])), _only_plan(beside.get("plan", []))
-    return RunDetails(savings=_savings(traced, prediction), prediction=prediction, plan=plan)
+    command = run.header.command
+    if prediction is not None and not _same(command, prediction.target, prediction.arguments, is_only=is_only):
+        prediction = None
+    if plan is not None and not _same(command, plan.chain.target, None, is_only=is_only):
+        plan = None
+    return RunDetails(savings=_savings(traced_facts(run.ledger_facts), prediction), prediction=prediction, plan=plan)
+
+
+def _same(command: Sequence[str], target: str, arguments: Sequence[str] | None, *, is_only: bool) -> bool:
+    """Whether a command runs what a record names; where neither tells, the only run of a folder is meant."""
+    name = Path(target.partition(":")[0]).name
+    if not name or not any(word.endswith(".py") or word == target for word in command):
+        return is_only
+    places = [place for place, word in enumerate(command) if name in (word, Path(word).name)]
+    if not places or arguments is None:
+        return bool(places)
+    return tuple(command[places[0] + 1 :]) == tuple(arguments)
 
 
 def _savings(traced: list[LedgerFacts], prediction: Prediction | None) -> tuple[Saving, ...]:
@@ -67,11 +85,14 @@ def _savings(traced: list[LedgerFacts], prediction: Prediction | None) -> tuple[
 
 
 def _beside(path: Path) -> dict[str, list[Path]]:
+    """Records in the folder of a run, without the run itself, by kind."""
+    from itertools import islice
+
     from memfit.serve.catalogue import kind_of
 
     found: dict[str, list[Path]] = {}
-    for one in sorted(path.parent.glob("*.json"))[:MOST_BESIDE]:
-        kind = None if one.is_symlink() else kind_of(one)
+    for one in sorted(islice(path.parent.iterdir(), MOST_BESIDE)):
+        kind = None if one.is_symlink() or one == path or not (one.is_dir() or one.suffix == ".json") else kind_of(one)
         if kind is not None:
             found.setdefault(kind, []).append(one)
     return found

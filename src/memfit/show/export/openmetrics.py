@@ -167,7 +167,8 @@ def _summary(family: str, labels: Labels, values: Sequence[float]) -> Iterator[M
 
 
 def _prediction_samples(prediction: Prediction) -> Iterator[MetricSample]:
-    settings = " ".join(f"{name}={value}" for name, value in prediction.settings.items())
+    words = [*(f"{name}={value}" for name, value in prediction.settings.items()), *(prediction.arguments or ())]
+    settings = " ".join(words)
     named = {"target": prediction.target, "device": prediction.device, "settings": settings}
     for level in prediction.levels:
         yield from _gauge("memfit_predicted_peak_bytes", {**named, "level": level.name}, level.figure)
