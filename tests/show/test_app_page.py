@@ -121,7 +121,9 @@ def made_prediction(target: str, arguments: tuple[str, ...] | None, **settings: 
     return Prediction(
         target=target, arguments=arguments, settings=settings, device="cpu", route="fake cpu", torch_version="2",
         num_steps=3, levels=(Level(name="process", figure=figure, meaning="all of it"),),
-        at_peak=AtPeak(event=0, step=2, phase="backward", by_category=(), by_module=(), by_line=(), by_operator=(), by_phase=()),
+        at_peak=AtPeak(
+            event=0, step=2, phase="backward", by_category=(), by_module=(), by_line=(), by_operator=(), by_phase=()
+        ),
         savings=(Saving(change="recomputing the blocks", saved_bytes=1, peak_bytes=2**20, how="from the trace"),),
     )  # fmt: skip
 

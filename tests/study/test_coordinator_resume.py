@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,12 @@ import pytest
 from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
 
 from memfit.errors import MemfitError
-from memfit.records.study import Study
+from memfit.records.study import Proposal, Study
 from memfit.study.folder import create, read_folder
-from memfit.study.trials.process import SamplerName
+from memfit.study.storage.facts import StudyExtent
+from memfit.study.trials.descendants import start_ticks
+from memfit.study.trials.order import TrialOrder
+from memfit.study.trials.process import SamplerName, TrialProcess
 
 SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
 OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")
@@ -165,3 +169,40 @@ def test_a_study_whose_database_was_removed_says_so_and_is_not_begun_again(tmp_p
         path.unlink()
     with pytest.raises(MemfitError, match="not there"):
         run(settings_for(tmp_path, GOOD), tmp_path / "study")
+
+
+def test_a_time_limit_of_trials_that_changes_when_a_study_goes_on_is_obeyed(tmp_path: Path):
+    (tmp_path / "go").touch()
+    first, _ = run(settings_for(tmp_path, WAITS), tmp_path / "study")
+    (tmp_path / "go").unlink()
+    again = settings_for(tmp_path, WAITS, max_trials=2, max_trial_seconds=1.0)
+    study, _ = run(again, tmp_path / "study")
+    assert [trial.kind for trial in study.trials] == ["done", "out of time"]
+    assert (first.settings.max_trial_seconds, study.settings.max_trial_seconds) == (None, 1.0)
+    assert read_folder(tmp_path / "study").settings.max_trial_seconds == 1.0
+
+
+def test_a_stored_change_from_before_the_time_limit_could_change_leaves_it_as_it_was(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD, max_trial_seconds=7.0)
+    older = msgspec.json.decode(b'{"max_trials":3,"max_seconds":null,"concurrency":2}', type=StudyExtent)
+    assert (older.applied(settings).max_trial_seconds, older.applied(settings).max_trials) == (7.0, 3)
+
+
+def test_the_time_limit_of_a_trial_that_is_taken_up_again_counts_from_its_own_start(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD)
+    order = TrialOrder(
+        study_id="s", trial_id="t", proposal=Proposal(number=0, parameters={}), command=("true",),
+        code_folder=settings.code_folder, folder=str(tmp_path), max_seconds=3600,
+    )  # fmt: skip
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.6)
+        name = SamplerName(pid=child.pid, start_ticks=start_ticks(child.pid) or 0)
+        (tmp_path / "sampler.json").write_bytes(msgspec.json.encode(name))
+        trial = TrialProcess(order)
+        assert trial.adopt()
+        assert 0.5 < trial.seconds < 30
+        trial.take_leave()
+    finally:
+        child.kill()
+        child.wait()

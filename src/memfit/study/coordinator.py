@@ -355,6 +355,7 @@ class Coordinator:
             max_trials=asked.max_trials if request.max_trials is None else request.max_trials,
             max_seconds=asked.max_seconds if request.max_seconds is None else request.max_seconds,
             concurrency=asked.concurrency if request.concurrency is None else request.concurrency,
+            max_trial_seconds=asked.max_trial_seconds,
         )
         if wanted != asked:
             self._extend(wanted)
@@ -362,7 +363,7 @@ class Coordinator:
     def _extend(self, wanted: StudyExtent) -> None:
         """Go on with another number of trials, at a time or in all, or for longer."""
         self.log.add(f"x{len(self.log.facts)}", "settings", wanted)
-        self.settings = msgspec.structs.replace(self.settings, **msgspec.structs.asdict(wanted))
+        self.settings = wanted.applied(self.settings)
         self.engine.extend(self.settings)
         self.runner.widen(wanted.concurrency)
 
@@ -451,7 +452,10 @@ class Coordinator:
 def extent_of(settings: StudySettings) -> StudyExtent:
     """What may change from one session to the next."""
     return StudyExtent(
-        max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency
+        max_trials=settings.max_trials,
+        max_seconds=settings.max_seconds,
+        concurrency=settings.concurrency,
+        max_trial_seconds=settings.max_trial_seconds,
     )
 
 

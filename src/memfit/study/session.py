@@ -158,9 +158,7 @@ def _go_on(log: StudyLog, asked: StudySettings | None, path: Path) -> StudySetti
     if asked is None:
         return stored
     study_folder.check_same(stored, asked, path)
-    changed = {name: getattr(asked, name) for name in ("max_trials", "max_seconds", "concurrency")}
-    wanted = msgspec.structs.replace(stored, **changed)
-    return _stored_extent(log, stored, wanted)
+    return _stored_extent(log, stored, extent_of(asked).applied(stored))
 
 
 def _extended(log: StudyLog, settings: StudySettings, options: StudyOptions) -> StudySettings:

@@ -59,6 +59,11 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields is not None else None
 
 
+def age_seconds(begun_ticks: int) -> float:
+    """How long ago a process began, by the ticks that `start_ticks` gave."""
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun_ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def _stat(pid: int) -> list[str] | None:
     """/proc/PID/stat from the state on; the name before it may hold anything."""
     try:

@@ -28,7 +28,7 @@ from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.regular_file import open_regular, read_regular
 from memfit.runfolder.reader import read_run
-from memfit.study.trials.descendants import end_all, is_running, living, start_ticks
+from memfit.study.trials.descendants import age_seconds, end_all, is_running, living, start_ticks
 from memfit.study.trials.files import Report, ReportReader, trial_environment, write_parameters
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.result import TrialEnd, conclude
@@ -154,6 +154,7 @@ class TrialProcess:
             self._close()
             return False
         self.sampler_pid = name.pid
+        self.began = time.monotonic() - age_seconds(name.start_ticks)  # its time limit counts from its own start
         return True
 
     # ---- while it runs --------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class TrialProcess:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running, as far as this session knows."""
+        """How long it has been running, in whichever session it began."""
         return time.monotonic() - self.began
 
     def look_at_the_clock(self) -> None:
