@@ -250,3 +250,17 @@ def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Pat
     where["storage"] = str(tmp_path / "elsewhere.db")
     (folder / "where.json").write_bytes(msgspec.json.encode(where))
     assert open_study(folder, folder).document.kind == "study"
+
+
+def test_the_report_of_a_study_of_others_holds_no_run_from_outside_of_it(tmp_path: Path):
+    from memfit.testing.stored_studies import made_study, write_made_study
+
+    write_made_run(tmp_path / "secret", MadeRun(seconds=3.0, command=("python", "secret.py")))
+    study = made_study(4)
+    for number, place in enumerate(("../../secret", str(tmp_path / "secret"))):
+        trials = tuple(msgspec.structs.replace(trial, run_folder=place) for trial in study.trials)
+        folder = tmp_path / f"served{number}"
+        folder.mkdir()
+        write_made_study(folder / "study", msgspec.structs.replace(study, trials=trials))
+        page = api.report_folder(folder, tmp_path / f"{number}.html").read_text(encoding="utf-8")
+        assert "secret.py" not in page

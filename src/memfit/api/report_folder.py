@@ -57,6 +57,7 @@ def _trial_answers(study: Study, path: Path, name: str, documents: dict[str, Doc
     """Facts and runs of the trials that a reader is most likely to follow: the best and the smallest."""
     from memfit.errors import MemfitError
     from memfit.runfolder.reader import read_run
+    from memfit.serve.catalogue import resolve
     from memfit.show.page.documents.run import run_document
     from memfit.show.page.documents.study import trial_facts
     from memfit.show.terminal.study import best_first, front_of
@@ -69,7 +70,7 @@ def _trial_answers(study: Study, path: Path, name: str, documents: dict[str, Doc
         facts = trial_facts(trial) | {"run": None}
         if path.is_dir() and trial.run_folder and (path / trial.run_folder).is_dir():
             try:
-                record = read_run(path / trial.run_folder)
+                record = read_run(resolve(path, trial.run_folder))  # one that leads out of the study is not read
                 documents[run] = run_document(record, view_run(record))
                 facts["run"] = run
             except MemfitError as error:
