@@ -16,10 +16,11 @@ from memfit import api
 from memfit.errors import RunExists
 from memfit.records.figure import Figure
 from memfit.records.prediction import AtPeak, Level, Prediction, Saving
+from memfit.records.study import Choice, Proposal, SearchSpace
 from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Document, Listed, read_numbers
 from memfit.show.page.documents.prediction import prediction_document
-from memfit.show.page.documents.study import OBJECTIVES, study_document
+from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.testing.stored_studies import made_study
@@ -77,6 +78,36 @@ def test_a_study_travels_in_columns_that_hold_every_value():
         own = [t.metric if column["name"] == "metric" else getattr(t, column["name"]).value for t in study.trials]
         expected = np.array([np.nan if value is None else value for value in own])
         assert np.array_equal(read_numbers(column), expected, equal_nan=True)
+
+
+def test_options_stand_in_their_order_and_null_is_one_of_them():
+    options = [None, "", "128-64", "64-32", 10**400, True]
+    space = SearchSpace(parameters=(Choice(name="layers", options=tuple(options)),))
+    study = made_study(len(options))
+    trials = tuple(
+        msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters={"layers": option}))
+        for trial, option in zip(study.trials, options, strict=True)
+    )
+    settings = msgspec.structs.replace(study.settings, space=space)
+    (column,) = parameter_columns(msgspec.structs.replace(study, settings=settings, trials=trials))
+    labels = column["labels"]
+    assert isinstance(labels, (list, tuple))
+    assert [labels[int(place)] for place in read_numbers(column)] == [
+        "null",
+        "",
+        "128-64",
+        "64-32",
+        str(10**400),
+        "true",
+    ]
+    widths = SearchSpace(parameters=(Choice(name="layers", options=("128-64", "64-32", "8-4")),))
+    trials = tuple(
+        msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters={"layers": option}))
+        for trial, option in zip(study.trials, ("128-64", "8-4", "64-32"), strict=False)
+    )
+    settings = msgspec.structs.replace(study.settings, space=widths)
+    (column,) = parameter_columns(msgspec.structs.replace(study, settings=settings, trials=trials))
+    assert list(column["labels"]) == ["8-4", "64-32", "128-64"]  # pyright: ignore[reportArgumentType]
 
 
 def test_curves_of_trials_stand_one_behind_the_other():
