@@ -12,13 +12,13 @@ from memfit import api
 from memfit.commands import cli
 from memfit.errors import NotARun, RecordError, UsageError
 from memfit.show.as_json import to_json
-from memfit.testing.made_studies import made_study, made_trials, write_made_study
+from memfit.testing.made_studies import made_study, write_made_study
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("studies") / "mine"
-    write_made_study(path, made_trials(12))
+    write_made_study(path, made_study(12))
     return path
 
 

@@ -15,7 +15,7 @@ from memfit import api
 from memfit.records.pipeline import encode_pipeline
 from memfit.records.study import Study
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.stored_studies import add_trials, made_study, write_made_study
+from memfit.testing.made_studies import add_trials, made_mixed_study, write_made_study
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
 BROWSER = next(
@@ -111,7 +111,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return made_study(400)
+    return made_mixed_study(400)
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +205,8 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served], tmp_path: Path):
-    whole = made_study(60, num_wanted=60)
-    part = made_study(20, num_wanted=60)
+    whole = made_mixed_study(60, num_wanted=60)
+    part = made_mixed_study(20, num_wanted=60)
     path = write_made_study(tmp_path / "study", part)
     tab = Watched(browser)
     tab.open(address(serving(tmp_path), "study/study"))
@@ -301,7 +301,7 @@ def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, stud
     assert tab.count() == -(-5 * len(done) // 100)
     assert (tab.problems, [url for url in tab.requests if not url.startswith(("file:", "data:", "blob:"))]) == ([], [])
     tab.context.close()
-    big = api.report_folder(write_made_study(tmp_path / "big", made_study(1000)), tmp_path / "big.html")
+    big = api.report_folder(write_made_study(tmp_path / "big", made_mixed_study(1000)), tmp_path / "big.html")
     assert big.stat().st_size < 3e6
 
 

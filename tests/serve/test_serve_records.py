@@ -242,9 +242,9 @@ def test_a_study_in_another_database_is_read_again_though_no_file_changes(
 
 def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Path):
     from memfit.api.open_records import open_study
-    from memfit.testing.stored_studies import made_study, write_made_study
+    from memfit.testing.made_studies import made_mixed_study, write_made_study
 
-    folder = write_made_study(tmp_path / "study", made_study(3))
+    folder = write_made_study(tmp_path / "study", made_mixed_study(3))
     (folder / "study.db").rename(tmp_path / "elsewhere.db")
     where = msgspec.json.decode((folder / "where.json").read_bytes())
     where["storage"] = str(tmp_path / "elsewhere.db")
@@ -253,10 +253,10 @@ def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Pat
 
 
 def test_the_report_of_a_study_of_others_holds_no_run_from_outside_of_it(tmp_path: Path):
-    from memfit.testing.stored_studies import made_study, write_made_study
+    from memfit.testing.made_studies import made_mixed_study, write_made_study
 
     write_made_run(tmp_path / "secret", MadeRun(seconds=3.0, command=("python", "secret.py")))
-    study = made_study(4)
+    study = made_mixed_study(4)
     for number, place in enumerate(("../../secret", str(tmp_path / "secret"))):
         trials = tuple(msgspec.structs.replace(trial, run_folder=place) for trial in study.trials)
         folder = tmp_path / f"served{number}"

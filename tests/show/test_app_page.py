@@ -23,7 +23,7 @@ from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.stored_studies import made_study
+from memfit.testing.made_studies import made_mixed_study
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
 SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -61,7 +61,7 @@ def test_the_page_names_no_address_to_load_from():
 
 
 def test_a_study_travels_in_columns_that_hold_every_value():
-    study = made_study(300)
+    study = made_mixed_study(300)
     body = msgspec.json.decode(study_document(study).to_json())["body"]
     for column in body["parameters"]:
         numbers = read_numbers(column)
@@ -83,7 +83,7 @@ def test_a_study_travels_in_columns_that_hold_every_value():
 def test_options_stand_in_their_order_and_null_is_one_of_them():
     options = [None, "", "128-64", "64-32", 10**400, True]
     space = SearchSpace(parameters=(Choice(name="layers", options=tuple(options)),))
-    study = made_study(len(options))
+    study = made_mixed_study(len(options))
     trials = tuple(
         msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters={"layers": option}))
         for trial, option in zip(study.trials, options, strict=True)
@@ -111,7 +111,7 @@ def test_options_stand_in_their_order_and_null_is_one_of_them():
 
 
 def test_curves_of_trials_stand_one_behind_the_other():
-    study = made_study(40, num_reports=5)
+    study = made_mixed_study(40, num_reports=5)
     curves = msgspec.json.decode(study_document(study).to_json())["body"]["curves"]
     ends, values = read_numbers(curves["end"]).astype(int), read_numbers(curves["value"])
     for number, trial in enumerate(study.trials):
@@ -129,7 +129,7 @@ def test_a_report_of_a_thousand_trials_is_small_and_one_of_a_run_has_its_sentenc
     assert len(body["changes"]) == 3
     with pytest.raises(RunExists, match="already there"):
         api.report_folder(run, tmp_path / "page.html")
-    assert len(app_html([], {".": study_document(made_study(1000))})) < 3e6
+    assert len(app_html([], {".": study_document(made_mixed_study(1000))})) < 3e6
 
 
 def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
