@@ -206,3 +206,25 @@ def test_the_time_limit_of_a_trial_that_is_taken_up_again_counts_from_its_own_st
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_sampler_that_is_stuck_does_not_keep_the_study_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from memfit.study.trials import process
+    from memfit.study.trials.runner import LocalRunner
+
+    monkeypatch.setattr(process, "SAMPLER_SECONDS", 0.5)
+    settings = settings_for(tmp_path, WAITS)
+    order = TrialOrder(
+        study_id="s", trial_id="t", proposal=Proposal(number=0, parameters={"x": 0.5}),
+        command=tuple(settings.command.split()), code_folder=settings.code_folder, folder=str(tmp_path / "trial"),
+        grace_seconds=0.2,
+    )  # fmt: skip
+    runner = LocalRunner(1)
+    runner.start(order)
+    wait_until(lambda: (tmp_path / "trial" / "metrics.jsonl").exists(), "a trial that is under way")
+    sampler = runner.trials[0].sampler_pid
+    assert sampler is not None
+    os.kill(sampler, signal.SIGSTOP)
+    runner.close()
+    assert not runner.trials
+    assert carriers(str(tmp_path / "trial")) == []

@@ -37,6 +37,8 @@ PROCESS_FILE = "sampler.json"
 ENDING_FILE = "ending.json"
 INTERRUPTED = TrialEnd(kind="cancelled", reason="the study was ended before the trial was; it is run again")
 PROFILE_START = str(Path(__file__).parent / "profile_start")
+SAMPLER_SECONDS = 30.0
+"""A sampler that lives so long after its trial was made to end is stuck (stopped, or waiting for a dead disk)."""
 _LAST_WORDS_BYTES = 4096
 
 
@@ -65,6 +67,7 @@ class TrialProcess:
         """Of the sampler's process: readable when it has ended. The pipe tells less: the job inherits its other end."""
         self._status: StatusReader | None = None
         self._kill_at: float | None = None
+        self._give_up_at: float | None = None
         self._error = ""
 
     # ---- beginning ------------------------------------------------------------------------------------------------
@@ -192,6 +195,15 @@ class TrialProcess:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = time.monotonic() + 1.0
             end_all(self.sampler_pid, self._mark)
+            self._end_stuck_sampler()
+
+    def _end_stuck_sampler(self) -> None:
+        """Whoever waits for this trial would wait for ever; without the sampler its end is not recorded."""
+        now = time.monotonic()
+        self._give_up_at = self._give_up_at or now + SAMPLER_SECONDS
+        if now >= self._give_up_at and self.sampler_pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self.sampler_pid, signal.SIGKILL)
 
     def end(self, ending: TrialEnd, *, at_once: bool = False) -> None:
         """Ask the trial to end; after the grace period it is made to."""
