@@ -13,12 +13,13 @@ import pytest
 from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
 
 from memfit.errors import MemfitError
-from memfit.records.study import Proposal, Study
-from memfit.study.folder import create, read_folder
-from memfit.study.storage.facts import StudyExtent
+from memfit.records.study import GpuWish, Proposal, Study
+from memfit.study.folder import create, read_folder, storage_of
+from memfit.study.storage.facts import Proposed, Started, StudyExtent, fact
 from memfit.study.trials.descendants import start_ticks
+from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder
-from memfit.study.trials.process import SamplerName, TrialProcess
+from memfit.study.trials.process import SamplerName, TrialProcess, kept_gpus
 
 SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
 OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")
@@ -228,3 +229,30 @@ def test_a_sampler_that_is_stuck_does_not_keep_the_study_from_ending(tmp_path: P
     runner.close()
     assert not runner.trials
     assert carriers(str(tmp_path / "trial")) == []
+
+
+def test_a_trial_on_a_gpu_whose_end_was_lost_is_run_again_on_it(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD, max_trials=2, gpus=GpuWish(num_gpus=1, indices=(3,)))
+    where = create(tmp_path / "study", "")
+    first = Proposed(proposal=Proposal(number=0, parameters={"x": 0.5}), trial_id="aaaaa")
+    begun = Started(attempt=1, folder="trials/00000", started_at="2026-01-01T00:00:00+00:00")
+    storage = storage_of(tmp_path / "study", where)
+    bodies = [("study", "study", settings, None), ("p0", "proposed", first, 0), ("s0.1", "started", begun, 0)]
+    storage.append(where.study_id, [fact(n, *each) for n, each in enumerate(bodies)])  # pyright: ignore[reportArgumentType]
+    storage.close()
+    study, _ = run(None, tmp_path / "study")
+    assert [(trial.kind, trial.num_attempts) for trial in study.trials] == [("done", 2), ("done", 1)]
+
+
+def test_a_trial_that_is_taken_up_again_keeps_the_gpu_that_it_runs_on(tmp_path: Path):
+    wish = GpuWish(num_gpus=1, indices=(0, 1))
+    (tmp_path / "sampler.json").write_bytes(msgspec.json.encode(SamplerName(pid=1, start_ticks=1, gpu_indices=(1,))))
+    pool, kept = GpuPool(wish, (0, 1)), kept_gpus(tmp_path)
+    assert kept == (1,)
+    pool.hold(5, kept)
+    assert pool.take(5) == (1,)
+    assert pool.take(6) == (0,)
+    assert not pool.has_room()
+    pool.give_back(5)
+    assert pool.take(7) == (1,)
+    assert kept_gpus(tmp_path / "nowhere") is None

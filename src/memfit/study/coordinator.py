@@ -36,7 +36,7 @@ from memfit.study.trials.files import Report, final_of, intermediates_of
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
 from memfit.study.trials.prediction import TrialPredictor, verdict
-from memfit.study.trials.process import INTERRUPTED
+from memfit.study.trials.process import INTERRUPTED, kept_gpus
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
 from memfit.study.tuners.ordered import engine_for
@@ -143,10 +143,14 @@ class Coordinator:
         if not trial.run_folder:
             self.again.append((trial, 1))
             return
+        kept = kept_gpus(self.folder / trial_folder_name(trial.number, trial.num_attempts))
+        if kept is not None:
+            self.gpus.hold(trial.number, kept)
         order = self._order(trial, trial.num_attempts)
         if self.runner.adopt(order):
             self.orders[trial.number] = order
         else:
+            self.gpus.give_back(trial.number)
             self.again.append((trial, trial.num_attempts + 1))
 
     # ---- starting -------------------------------------------------------------------------------------------------

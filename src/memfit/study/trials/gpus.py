@@ -18,14 +18,21 @@ class GpuPool:
     _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def take(self, number: int) -> tuple[int, ...] | None:
-        """The GPUs of one trial: None leaves them as they are, () hides them all."""
+        """The GPUs of one trial until they are given back: None leaves them as they are, () hides them all."""
         if self.wish.num_gpus is None:
             return None
+        if number in self._taken:
+            return self._taken[number]
         uses = self._uses()
         free = [index for index in self.indices if uses[index] < self.wish.trials_per_gpu]
         chosen = tuple(sorted(free, key=lambda index: (uses[index], index))[: self.wish.num_gpus])
         self._taken[number] = chosen
         return chosen
+
+    def hold(self, number: int, indices: tuple[int, ...]) -> tuple[int, ...]:
+        """Note the GPUs that a trial of an earlier session runs on."""
+        self._taken[number] = indices
+        return indices
 
     def has_room(self) -> bool:
         """Whether another trial gets all the GPUs it wants."""

@@ -47,6 +47,16 @@ class SamplerName(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     start_ticks: int
+    gpu_indices: tuple[int, ...] | None = None
+    """GPUs that the trial got; None where they are not scheduled."""
+
+
+def kept_gpus(folder: Path) -> tuple[int, ...] | None:
+    """The GPUs that the trial in a folder was started with; None where that is not known."""
+    try:
+        return msgspec.json.decode(read_regular(folder / PROCESS_FILE), type=SamplerName).gpu_indices
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 class TrialProcess:
@@ -103,7 +113,8 @@ class TrialProcess:
             os.close(status_write)
         self.sampler_pid = self._process.pid
         self._descriptor = os.pidfd_open(self.sampler_pid)
-        name = SamplerName(pid=self.sampler_pid, start_ticks=start_ticks(self.sampler_pid) or 0)
+        begun = start_ticks(self.sampler_pid) or 0
+        name = SamplerName(pid=self.sampler_pid, start_ticks=begun, gpu_indices=order.gpu_indices)
         (self.folder / PROCESS_FILE).write_bytes(msgspec.json.encode(name))
 
     def _spawn(self, orders: SamplerOrders) -> subprocess.Popen[bytes]:
