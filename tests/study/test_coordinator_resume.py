@@ -16,8 +16,8 @@ from memfit.errors import MemfitError
 from memfit.records.study import GpuWish, Proposal, Study
 from memfit.study.folder import create, read_folder, storage_of
 from memfit.study.storage.facts import Proposed, Started, StudyExtent, fact
-from memfit.study.trials.descendants import start_ticks
-from memfit.study.trials.gpus import GpuPool
+from memfit.study.trials.descendants import is_of_study, start_ticks
+from memfit.study.trials.gpus import GpuPool, used_by_others
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import SamplerName, TrialProcess, kept_gpus
 
@@ -256,3 +256,17 @@ def test_a_trial_that_is_taken_up_again_keeps_the_gpu_that_it_runs_on(tmp_path: 
     pool.give_back(5)
     assert pool.take(7) == (1,)
     assert kept_gpus(tmp_path / "nowhere") is None
+
+
+def test_gpus_that_other_programs_use_are_named_and_those_of_our_own_trials_are_not(tmp_path: Path):
+    environment = {**os.environ, "MEMFIT_TRIAL_FOLDER": str(tmp_path / "trials" / "00000")}
+    ours = subprocess.Popen(["sleep", "60"], env=environment)
+    try:
+        wait_until(lambda: is_of_study(ours.pid, str(tmp_path)), "the environment of a child")
+        assert not is_of_study(ours.pid, str(tmp_path.parent / "another"))
+        notes = used_by_others({0: [ours.pid], 1: [ours.pid, 1], 2: []}, lambda pid: is_of_study(pid, str(tmp_path)))
+    finally:
+        ours.kill()
+        ours.wait()
+    assert len(notes) == 1
+    assert "GPU 1 is used by other programs (process 1)" in notes[0]

@@ -154,7 +154,7 @@ class GpuWish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     indices: tuple[int, ...] | None = None
     trials_per_gpu: int = 1
     use_active: bool = False
-    """Whether GPUs that other programs use may be taken."""
+    """Whether GPUs that other programs use are meant to be taken; else a note says that they are."""
 
 
 class StudySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from memfit.study.options import StudyOptions, environment_of, refuse_job_option
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
 from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, release_jobs
-from memfit.study.trials.gpus import GpuPool, make_pool
+from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner
 
 STUDY_JSON = "study.json"
@@ -42,6 +42,8 @@ class Session:
         runner = self._runner(options)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
         gpus = GpuPool(GpuWish(), ()) if options.on else make_pool(self.settings.gpus)
+        for sentence in notes_on_sharing(gpus, str(self.folder.absolute())):
+            watcher.note(sentence)
         coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options, environment)
         take_requests(self.folder)  # of an earlier session, whom they were meant for
         announce(self.folder, options.on)

@@ -99,6 +99,16 @@ def _carries(pid: int, folder: str) -> bool:
         return False
 
 
+def is_of_study(pid: int, study_folder: str) -> bool:
+    """Whether a process was started for a trial of the study in this folder."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith(f"{MARK}={study_folder}/".encode()) for entry in entries)
+
+
 def _reap(pids: Iterable[int]) -> None:
     """Orphans of a trial become children of the coordinator: let the kernel forget them."""
     for pid in pids:
