@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.errors import RunExists
+from memfit.errors import NotARun, RunExists
 from memfit.records.figure import Figure
 from memfit.records.prediction import AtPeak, Level, Prediction, Saving
 from memfit.records.study import Choice, Proposal, SearchSpace
@@ -23,7 +23,7 @@ from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_mixed_study
+from memfit.testing.made_studies import made_mixed_study, write_made_study
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
 SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -210,3 +210,32 @@ def test_predictions_of_one_script_with_other_arguments_are_other_samples():
 
     text = openmetrics(*(made_prediction("train.py", ("--batch-size", size)) for size in ("8", "64")))
     assert text.count("memfit_predicted_peak_bytes{") == 2
+
+
+def test_a_report_counts_what_it_leaves_out_and_an_empty_folder_is_refused(tmp_path: Path):
+    from memfit.api.report_folder import MOST_DOCUMENTS
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotARun, match="holds no record"):
+        api.report_folder(tmp_path / "empty", tmp_path / "empty.html")
+    assert not (tmp_path / "empty.html").exists()
+    (tmp_path / "many").mkdir()
+    for number in range(MOST_DOCUMENTS + 3):
+        record = msgspec.json.encode(made_prediction(f"train{number}.py", ()))
+        (tmp_path / "many" / f"{number}.json").write_bytes(record)
+    page = api.report_folder(tmp_path / "many", tmp_path / "page.html").read_text(encoding="utf-8")
+    data = msgspec.json.decode(SCRIPTS.findall(page)[0][1])
+    assert (len(data["items"]), data["left_out"]) == (MOST_DOCUMENTS, 3)
+
+
+def test_the_page_of_a_study_that_is_not_explained_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from memfit.api import open_records
+
+    folder = write_made_study(tmp_path / "study", made_mixed_study(8))
+    monkeypatch.setattr(open_records, "EXPLAINED_TRIALS", 5)
+    later = open_records.open_study(folder, tmp_path).later["findings"]()
+    assert later["findings"] is None
+    assert "memfit explain" in str(later["findings_reason"])
+    assert "memfit explain" in str(
+        open_records.open_study(folder, tmp_path, whole=True).document.body["findings_reason"]
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memfit.records.study_findings import StudyFindings
     from memfit.serve.library import Opened, Opener
     from memfit.serve.metrics import ReadRecord
-    from memfit.show.page.documents.document import Document
+    from memfit.show.page.documents.document import Body, Document
     from memfit.show.page.documents.run import RunDetails
 
 INLINE_CURVES = 2000
@@ -127,9 +127,16 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
 
     study = _read_study(path, root)
     if whole:
-        return Opened(document=study_document(study, _findings(study)), study=study)
+        findings, reason = _findings(study)
+        return Opened(document=study_document(study, findings, findings_reason=reason), study=study)
     inline = len(study.trials) <= INLINE_CURVES
-    later = {"findings": cache(lambda: {"findings": plain(_findings(study))})}
+
+    @cache
+    def findings_later() -> Body:
+        found, reason = _findings(study)
+        return {"findings": plain(found), "findings_reason": reason}
+
+    later = {"findings": findings_later}
     return Opened(document=study_document(study, with_curves=inline), study=study, later=later)
 
 
@@ -156,17 +163,18 @@ def _refuse_elsewhere(folder: Path) -> None:
         raise RecordError("the study's database is not in its folder", found=where.storage[:200], hint=hint)
 
 
-def _findings(study: Study) -> StudyFindings | None:
-    """What drives memory, where enough trials are done; a study that cannot be explained is shown without."""
+def _findings(study: Study) -> tuple[StudyFindings | None, str]:
+    """What drives memory, where enough trials are done; or why that is not on the page."""
     from memfit.api.study import explain_study
     from memfit.errors import MemfitError
 
     if len(study.trials) > EXPLAINED_TRIALS:
-        return None
+        most = f"{EXPLAINED_TRIALS:,}"
+        return None, f"a study with more than {most} trials is not explained here; `memfit explain` does it"
     try:
-        return explain_study(study)
-    except MemfitError:
-        return None
+        return explain_study(study), ""
+    except MemfitError as error:
+        return None, str(error)
 
 
 def open_prediction(path: Path, root: Path) -> Opened:

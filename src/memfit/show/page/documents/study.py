@@ -28,8 +28,13 @@ OUTCOMES: tuple[TrialOutcomeKind, ...] = (
 )  # fmt: skip
 
 
-def study_document(study: Study, findings: StudyFindings | None = None, *, with_curves: bool = True) -> Document:
-    """Everything the page draws of a study; `with_curves` puts the intermediate results of all trials in."""
+def study_document(
+    study: Study, findings: StudyFindings | None = None, *, findings_reason: str = "", with_curves: bool = True
+) -> Document:
+    """Everything the page draws of a study; `with_curves` puts the intermediate results of all trials in.
+
+    `findings_reason` says why there are no findings.
+    """
     trials = study.trials
     body: Body = {
         "name": study.settings.name or study.study_id,
@@ -49,6 +54,7 @@ def study_document(study: Study, findings: StudyFindings | None = None, *, with_
         "objectives": [column for name in OBJECTIVES if (column := objective(name, study))],
         "parameters": parameter_columns(study),
         "findings": None if findings is None else plain(findings),
+        "findings_reason": findings_reason,
         "notes": list(study.settings.notes),
         "curves": trial_curves(trials) if with_curves else None,
     }
