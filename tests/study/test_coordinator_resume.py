@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
 
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, UsageError
 from memfit.records.study import GpuWish, Proposal, Study
 from memfit.study.folder import create, read_folder, storage_of
 from memfit.study.storage.facts import Proposed, Started, StudyExtent, fact
@@ -270,3 +270,12 @@ def test_gpus_that_other_programs_use_are_named_and_those_of_our_own_trials_are_
         ours.wait()
     assert len(notes) == 1
     assert "GPU 1 is used by other programs (process 1)" in notes[0]
+
+
+def test_a_storage_of_an_unknown_kind_is_refused_before_a_folder_is_made(tmp_path: Path):
+    with pytest.raises(UsageError, match="this storage is not known"):
+        run(settings_for(tmp_path, GOOD), tmp_path / "study", storage="mysql://somewhere/x")
+    assert not (tmp_path / "study").exists()
+    study, _ = run(settings_for(tmp_path, GOOD), tmp_path / "study", storage="sqlite:///own.db")
+    assert [trial.kind for trial in study.trials] == ["done"]
+    assert (tmp_path / "study" / "own.db").is_file()

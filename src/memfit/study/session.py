@@ -18,7 +18,7 @@ from memfit.study.json_file import write_study_json
 from memfit.study.options import StudyOptions, environment_of, refuse_job_options
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
-from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, release_jobs
+from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
 from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner
 
@@ -71,7 +71,8 @@ class Session:
             return DaskRunner(connect(options.on), self.settings, self.log.tell)
         holder = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell)
         try:
-            return DaskRunner(connect(holder.address), self.settings, self.log.tell)
+            client = connect(holder.address)
+            return DaskRunner(client, self.settings, self.log.tell, lambda: last_line(self.folder))
         except BaseException:
             release_jobs(self.folder)
             raise
