@@ -249,7 +249,7 @@ def test_a_trial_that_is_taken_up_again_keeps_the_gpu_that_it_runs_on(tmp_path: 
     (tmp_path / "sampler.json").write_bytes(msgspec.json.encode(SamplerName(pid=1, start_ticks=1, gpu_indices=(1,))))
     pool, kept = GpuPool(wish, (0, 1)), kept_gpus(tmp_path)
     assert kept == (1,)
-    pool.hold(5, kept)
+    pool.hold(5, (1,))
     assert pool.take(5) == (1,)
     assert pool.take(6) == (0,)
     assert not pool.has_room()
