@@ -64,6 +64,7 @@ def trial_results(trial: TrialRecord) -> dict[str, float]:
     """Final numbers of a trial; what is not known is left out."""
     figures = {
         "memory/peak_bytes": trial.peak, "memory/average_bytes": trial.average,
+        "memory/gpu_peak_bytes": trial.gpu_peak,
         "memory/background_bytes": trial.background, "memory/predicted_peak_bytes": trial.predicted_peak,
         "time/duration_seconds": trial.duration, "time/epoch_seconds": trial.epoch_time, "energy/joules": trial.energy,
     }  # fmt: skip

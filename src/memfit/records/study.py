@@ -246,6 +246,8 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     intermediates: tuple[Intermediate, ...] = ()
     peak: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
     average: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
+    gpu_peak: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
+    """The most that it held on one GPU; `peak` and `average` are the memory of the host."""
     background: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
     """Memory that other programs held meanwhile."""
     predicted_peak: Figure = msgspec.field(default_factory=lambda: unknown("bytes", "nothing was predicted"))

@@ -16,11 +16,13 @@ LOG_SPAN = 50
 """A parameter whose largest value is this many times its smallest gets a logarithmic axis."""
 MOST_OPTIONS = 200
 """Different values of a choice that get a tick of their own; beyond that the axis shows none."""
-OBJECTIVES = ("metric", "peak", "average", "predicted_peak", "duration", "epoch_time", "energy", "background")
+OBJECTIVES = (
+    "metric", "peak", "gpu_peak", "average", "predicted_peak", "duration", "epoch_time", "energy", "background",
+)  # fmt: skip
 UNITS = {"metric": "", "duration": "seconds", "epoch_time": "seconds", "energy": "joules"}
 WORDS = {
-    "peak": "peak memory", "average": "average memory", "predicted_peak": "predicted peak", "duration": "time",
-    "epoch_time": "time per epoch", "background": "background memory",
+    "peak": "peak memory", "gpu_peak": "peak on a GPU", "average": "average memory", "predicted_peak": "predicted peak",
+    "duration": "time", "epoch_time": "time per epoch", "background": "background memory",
 }  # fmt: skip
 OUTCOMES: tuple[TrialOutcomeKind, ...] = (
     "done", "running", "stopped early", "failed", "out of memory", "over the limit", "out of time",
