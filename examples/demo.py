@@ -33,7 +33,9 @@ def main() -> None:
     run(["memfit", "measure", "--ledger", "--no-report", "-o", f"{FOLDER}/run", "--", "python", SCRIPT, *ARGUMENTS])
     budget = f"{int(SHARE * tensor_bytes(prediction)) >> 20}MiB"
     print(f"\n{SHARE:.0%} of the memory that its tensors take is {budget}.", flush=True)
-    run(["memfit", "fit", SCRIPT, "--budget", budget, "--plan", f"{FOLDER}/plan.json", "--", *ARGUMENTS])
+    with open(ROOT / FOLDER / "fit.json", "wb") as file:
+        fit = ["memfit", "fit", SCRIPT, "--budget", budget, "--json", "--", *ARGUMENTS]
+        run(fit, shown=f" > {FOLDER}/fit.json", output=file)
     run(["memfit", "report", str(FOLDER), "-o", f"{FOLDER}/report.html"])
     print(f"\nOpen the page in a browser: {FOLDER}/report.html, or look at it live: memfit serve {FOLDER}", flush=True)
 

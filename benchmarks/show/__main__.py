@@ -21,7 +21,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 from benchmarks.show.made_files import large_snapshot, long_run, study_file
-from memfit.testing.stored_studies import made_study
+from memfit.testing.made_studies import made_mixed_study
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -184,7 +184,7 @@ def dashboard_with(folder: Path, num_trials: int) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = f"sqlite:///{folder / f'optuna-{num_trials}.db'}"
     study = optuna.create_study(storage=storage, study_name="made", direction="minimize")
-    study.add_trials([optuna_trial(trial) for trial in made_study(num_trials).trials if trial.metric is not None])
+    study.add_trials([optuna_trial(trial) for trial in made_mixed_study(num_trials).trials if trial.metric is not None])
     command = [str(Path(sys.executable).with_name("optuna-dashboard")), storage, "--port", "8939"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

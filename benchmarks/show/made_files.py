@@ -11,7 +11,7 @@ import numpy as np
 from memfit.records import layout
 from memfit.records.samples import SAMPLE_DTYPE
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.stored_studies import made_study
+from memfit.testing.made_studies import made_mixed_study
 
 MIB = 2**20
 
@@ -19,7 +19,7 @@ MIB = 2**20
 def study_file(folder: Path, num_trials: int) -> Path:
     """A made study in one JSON file."""
     path = folder / f"study-{num_trials}.json"
-    path.write_bytes(msgspec.json.encode(made_study(num_trials)))
+    path.write_bytes(msgspec.json.encode(made_mixed_study(num_trials)))
     return path
 
 

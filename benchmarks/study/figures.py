@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from memfit.testing.made_studies import made_trials, write_made_study
+from memfit.testing.made_studies import made_study, write_made_study
 
 TARGETS = {"study show": (2.0, 500.0), "study show, to a file": (2.0, 500.0), "figures": (10.0, 500.0)}
 
@@ -45,7 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="memfit-bench-") as name:
         folder = options.keep or Path(name) / "study"
         if not folder.exists():
-            write_made_study(folder, made_trials(options.trials))
+            write_made_study(folder, made_study(options.trials))
         met = [_line(what, folder, options.trials, options.rounds) for what in TARGETS]
     return 0 if all(met) else 1
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memfit.commands import cli, main
-from memfit.records.fit import Fit
+from memfit.records.fit import Fit, LoopFit
 from memfit.records.plan import read_plan
 
 JOB = """
@@ -175,3 +175,26 @@ def test_on_a_processor_that_lies_a_model_is_fitted_under_what_works_and_that_is
     done = subprocess.run(command, env=known_lie, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert "with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 they work" in done.stderr
+
+
+@pytest.mark.slow
+def test_with_json_the_record_of_a_script_is_all_there_is_on_standard_output(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        JOB
+        + """
+import os
+model, optimizer, loss, (x, y) = make(64, 2)
+for step in range(3):
+    print("step", step)
+    os.system("echo a child says something")
+    optimizer.zero_grad()
+    loss(model(x), y).backward()
+    optimizer.step()
+"""
+    )
+    words = [sys.executable, "-m", "memfit", "fit", str(script), "--budget", "64MiB", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+    assert msgspec.json.decode(done.stdout, type=LoopFit).fits
+    assert "step 2" in done.stderr
+    assert "a child says something" in done.stderr

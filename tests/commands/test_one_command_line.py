@@ -68,6 +68,7 @@ MEANINGS = {
     "--open": "open the page",
     "--port": "where a server listens",
     "--host": "the address a server listens on",
+    "--token-file": "where a server keeps its token",
     "--resume": "go on with interrupted repeats",
     "--fail-above": "exit code 1 above this",
     "--to": "the format",

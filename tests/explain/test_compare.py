@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from memfit.explain.run.noise import (
     noise_interval,
 )
 from memfit.records.difference import Comparison, Difference
-from memfit.records.run import RunRecord
+from memfit.records.run import GpuProcess, RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.units import MIB
@@ -213,3 +215,18 @@ def test_the_bootstrap_interval_covers_the_true_median_about_as_often_as_it_says
         assert source is not None
         covered += abs(np.median(values) - 100) <= source.half_width
     assert 180 <= covered <= 200
+
+
+@pytest.mark.parametrize("processes", [(), (GpuProcess(pid=7, num_bytes=None),)])
+def test_gpu_memory_that_the_driver_does_not_tell_is_unknown_and_not_zero(
+    tmp_path: Path, processes: tuple[GpuProcess, ...]
+):
+    """Inside a container NVML names no process of the job: two runs then had the same peak of 0 bytes."""
+    known = read_run(write_made_run(tmp_path, MadeRun(seconds=3.0, gpu=True)))
+    unnamed = tuple(msgspec.structs.replace(reading, processes=processes) for reading in known.gpus)
+    unknown = dataclasses.replace(known, gpus=unnamed)
+    assert not [each for each in diff_runs(unknown, unknown).differences if each.name == "GPU 0 peak"]
+    row = row_of(diff_runs(known, unknown), "GPU 0 peak")
+    assert row.first.value is not None
+    assert (row.second.value, row.verdict) == (None, "cannot tell")
+    assert "container" in row.second.reason

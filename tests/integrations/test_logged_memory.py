@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
+from small_trainings import Net, lightning_fit, transformers_fit
 
 from memfit.integrations.logged_memory import lightning_memory, with_memory
 
@@ -16,33 +15,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about th
 NAMES = {"memory/resident_bytes", "memory/peak_bytes"}
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": torch.full((4,), float(index)), "labels": torch.tensor([1.0])}
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.inner(x)
-        return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
-
-
 def train(folder: Path, callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    pytest.importorskip("accelerate", reason="transformers trains only with accelerate installed")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
-    settings = transformers.TrainingArguments(
-        output_dir=str(folder / "out"), per_device_train_batch_size=4, max_steps=4, logging_steps=2, report_to=[],
-        save_strategy="no", use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
-    transformers.Trainer(model=Net(), args=settings, train_dataset=Rows(), callbacks=[callback]).train()
+    transformers_fit(folder, callback, Net(), logging_steps=2)
 
 
 @pytest.mark.slow
@@ -78,23 +53,8 @@ def test_the_hugging_face_trainers_mlflow_callback_gets_it(tmp_path: Path, monke
 def test_lightnings_own_logger_gets_it(tmp_path: Path):
     lightning = pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
 
-    class Lit(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, batch: dict[str, torch.Tensor], _index: int) -> torch.Tensor:
-            return self.net(**batch)["loss"]
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
-
     logger = lightning.loggers.CSVLogger(str(tmp_path), flush_logs_every_n_steps=1)
-    trainer = lightning.Trainer(
-        max_epochs=1, callbacks=[lightning_memory()], logger=logger, enable_checkpointing=False, log_every_n_steps=2,
-        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=str(tmp_path),
-    )  # fmt: skip
-    trainer.fit(Lit(), torch.utils.data.DataLoader(Rows(), batch_size=4))
+    lightning_fit(tmp_path, lightning_memory(), Net(), logger=logger, log_every_n_steps=2)
     (path,) = tmp_path.rglob("metrics.csv")
     rows = list(csv.DictReader(path.open()))
     assert [row["step"] for row in rows if row["memory/resident_bytes"]] == ["2", "4"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from memfit.integrations.logged_memory import memory_now, with_memory
-from memfit.integrations.trial_logs import trial_results
+from memfit.integrations.trial_logs import TrackedTrials, trial_results
+from memfit.records.study import TrialRecord
 from memfit.runfolder.reader import read_run
 from memfit.testing.made_runs import MadeRun, write_made_run
 from memfit.testing.made_studies import made_study
@@ -40,10 +43,15 @@ def test_mlflow_has_every_trial_with_its_parameters_metrics_and_outcome(
         assert (run.info.status == "FINISHED") == (trial.kind in ("done", "stopped early"))
         curve = client.get_metric_history(run.info.run_id, "intermediate") if trial.intermediates else []
         assert [(m.step, m.value) for m in curve] == [(each.sequence, each.value) for each in trial.intermediates]
+        began_ms = round(1000 * datetime.fromisoformat(trial.started_at).timestamp())
+        assert run.info.start_time == began_ms
+        assert [m.timestamp for m in curve] == [began_ms + 1000 * each.sequence + 1000 for each in trial.intermediates]
     record = read_run(write_made_run(tmp_path / "run", MadeRun(seconds=20.0)))
     run_id = log_run(record, experiment="runs")
     curve = client.get_metric_history(run_id, "timeline/job_bytes")
     assert max(point.value for point in curve) == record.tree.tree_bytes.max()
+    info = client.get_run(run_id).info
+    assert info.end_time - info.start_time == round(1000 * record.duration_seconds)  # of the run, not of logging it
 
 
 @pytest.mark.slow
@@ -131,3 +139,30 @@ def test_what_is_not_known_is_left_out():
     trial = made_study(1).trials[0]
     assert "energy/joules" not in trial_results(trial)
     assert trial_results(trial)["memory/peak_bytes"] == trial.peak.value
+
+
+class Unreachable(TrackedTrials):
+    tracker = "a tracker"
+
+    def __init__(self, fails: Iterator[bool]) -> None:
+        super().__init__()
+        self.fails, self.logged = fails, list[int]()
+
+    def log(self, trial: TrialRecord) -> None:
+        if next(self.fails):
+            raise ConnectionError("no route to host")
+        self.logged.append(trial.number)
+
+
+def test_a_tracker_that_cannot_be_reached_costs_its_rows_and_not_the_study():
+    trials = made_study(9).trials
+    follower = Unreachable(iter([False, True, False, True, True, True, False]))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for trial in trials:
+            follower.ended(trial, None)  # pyright: ignore[reportArgumentType]
+    assert follower.logged == [0, 2]
+    assert follower.not_logged == [1, 3, 4, 5, 6, 7, 8]
+    assert len(said) == 4
+    assert "no route to host" in str(said[0].message)
+    assert "no further trial" in str(said[-1].message)

@@ -12,9 +12,10 @@ import pytest
 from served import Served
 
 from memfit import api
+from memfit.records.pipeline import encode_pipeline
 from memfit.records.study import Study
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.stored_studies import add_trials, made_study, write_made_study
+from memfit.testing.made_studies import add_trials, made_mixed_study, write_made_study
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
 BROWSER = next(
@@ -110,7 +111,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return made_study(400)
+    return made_mixed_study(400)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, study: Study) -> Path:
     hostile = ("python", "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>")
     write_made_run(path / "a", MadeRun(seconds=6.0, ledger=True, limit_bytes=2**29, command=hostile))
     write_made_run(path / "b", MadeRun(seconds=6.0, seed=3, num_workers=2, gpu=True))
+    graph = Path(__file__).parents[2] / "examples" / "pipeline" / "graph.txt"
+    machine = {"num_ranks": 4, "memory_bytes": 16 * 2**30, "link_bytes_per_second": 12e9}
+    (path / "pipeline.json").write_bytes(encode_pipeline(api.plan_pipeline(str(graph), **machine)))
     return path
 
 
@@ -201,8 +205,8 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served], tmp_path: Path):
-    whole = made_study(60, num_wanted=60)
-    part = made_study(20, num_wanted=60)
+    whole = made_mixed_study(60, num_wanted=60)
+    part = made_mixed_study(20, num_wanted=60)
     path = write_made_study(tmp_path / "study", part)
     tab = Watched(browser)
     tab.open(address(serving(tmp_path), "study/study"))
@@ -211,6 +215,27 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     add_trials(path, whole.trials[20:])
     tab.page.wait_for_function("() => document.querySelector('.count').textContent.includes('of 60')", timeout=90_000)
     assert "20" in tab.page.get_attribute("[aria-pressed=true]", "data-top")
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_a_run_is_live_while_it_is_measured(browser, serving: Callable[[Path], Served], tmp_path: Path):
+    run = write_made_run(tmp_path / "records" / "a", MadeRun(seconds=8.0, ending="lost"))
+    ended = write_made_run(tmp_path / "ended", MadeRun(seconds=8.0))
+    samples = (run / "samples.bin").read_bytes()
+    (run / "samples.bin").write_bytes(samples[: len(samples) // 56 * 28])
+    tab = Watched(browser)
+    tab.open(address(serving(tmp_path / "records"), "run/a?from=1.00000&to=3.00000"))
+    assert "So far the job took" in tab.page.inner_text(".sentence")
+    tab.page.evaluate("window.scrollTo(0, 150)")
+    (run / "samples.bin").write_bytes(samples)
+    tab.page.wait_for_function("() => document.querySelector('#live').textContent === 'live'", timeout=90_000)
+    tab.page.wait_for_function("() => Number(document.documentElement.dataset.updates) >= 1", timeout=90_000)
+    assert tab.page.evaluate("[window.scrollY, location.hash.includes('from=1.0')]") == [150, True]
+    assert tab.page.locator("#timeline canvas").count() == 1
+    (run / "events.jsonl").write_bytes((ended / "events.jsonl").read_bytes())
+    tab.page.wait_for_function("() => document.querySelector('#live').textContent === ''", timeout=90_000)
+    assert "The job took" in tab.page.inner_text(".sentence")
     assert tab.problems == []
     tab.context.close()
 
@@ -238,6 +263,33 @@ def test_a_run_zooms_and_keeps_its_view_and_two_runs_lie_over_each_other(browser
     tab.context.close()
 
 
+def test_a_pipeline_is_drawn_and_all_its_charts_are_saved(browser, served: Served):
+    tab = Watched(browser)
+    tab.open(address(served, "pipeline/pipeline.json"))
+    assert "ranks idle" in tab.page.inner_text(".sentence")
+    for card, heads in (("schedule", 6), ("heat", 4), ("ranks", 3)):
+        assert tab.saved(card, "PNG").read_bytes().startswith(b"\x89PNG")
+        assert {len(row) for row in read_csv(tab.saved(card, "CSV"))} == {heads}
+    assert tab.page.locator("#ranks .budget-row").count() == 4
+    assert tab.problems == []
+    tab.context.close()
+
+
+@pytest.mark.parametrize("card", ["budget", "ledger-0"])
+def test_bars_are_saved_as_a_picture_and_as_numbers(browser, served: Served, card: str):
+    from PIL import Image
+
+    tab = Watched(browser)
+    tab.open(address(served, "run/a"))
+    rows = read_csv(tab.saved(card, "CSV"))
+    with Image.open(tab.saved(card, "PNG")) as picture:
+        assert picture.width == 2000
+        assert len(picture.convert("RGB").getcolors(2**24) or ()) > 20
+    assert rows
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, study: Study, tmp_path: Path):
     file = api.report_folder(folder, tmp_path / "page.html")
     tab = Watched(browser)
@@ -249,7 +301,7 @@ def test_a_report_is_the_same_page_in_one_small_file(browser, folder: Path, stud
     assert tab.count() == -(-5 * len(done) // 100)
     assert (tab.problems, [url for url in tab.requests if not url.startswith(("file:", "data:", "blob:"))]) == ([], [])
     tab.context.close()
-    big = api.report_folder(write_made_study(tmp_path / "big", made_study(1000)), tmp_path / "big.html")
+    big = api.report_folder(write_made_study(tmp_path / "big", made_mixed_study(1000)), tmp_path / "big.html")
     assert big.stat().st_size < 3e6
 
 
@@ -279,7 +331,7 @@ def test_every_page_fits_its_screen(browser, served: Served, look: str, tmp_path
     width, scheme = LOOKS[look]
     kept = Path(os.environ.get("MEMFIT_SCREENSHOTS", tmp_path))
     tab = Watched(browser, width, scheme)
-    for place in ("list", "run/a", "run/b", "study/study"):
+    for place in ("list", "run/a", "run/b", "study/study", "pipeline/pipeline.json"):
         tab.open(address(served, place))
         tab.page.screenshot(path=kept / f"{place.replace('/', '-')}-{look}.png", full_page=True)
         wide = tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -136,3 +136,68 @@ def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(served: Serv
         answer = served.ask(path)
         assert answer.status == 404
         assert msgspec.json.decode(answer.body)["what"]
+
+
+def test_prometheus_gets_the_metrics_by_bearer_token_or_with_it_in_the_address_and_nothing_without(served: Served):
+    token = served.address.token
+    for path, authorization in (("/metrics", f"Bearer {token}"), (f"/metrics?token={token}", None)):
+        answer = served.ask(path, cookie=None, authorization=authorization)
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert b"memfit_run_peak_bytes{" in answer.body
+        assert b'memfit_records{kind="run",state="shown"} 1' in answer.body
+    for path, authorization in (("/metrics", None), ("/metrics", "Bearer wrong"), ("/metrics?token=wrong", None)):
+        assert served.ask(path, cookie=None, authorization=authorization).status == 403
+    assert served.ask("/metrics", cookie=None, authorization=f"Bearer {token}", host="evil.example").status == 421
+
+
+def test_a_server_on_every_address_answers_to_the_one_it_prints_and_to_the_one_a_request_came_in_by(tmp_path: Path):
+    """Prometheus and a browser on another machine call it by its name, or by one of its numbers."""
+    import http.client
+    import socket
+    import threading
+
+    from memfit import api
+
+    write_made_run(tmp_path / "a", MadeRun(seconds=3.0))
+    found, ready, ending = list[str](), threading.Event(), threading.Event()
+
+    def on_ready(url: str) -> None:
+        found.append(url)
+        ready.set()
+
+    thread = threading.Thread(
+        target=lambda: api.serve_folder(tmp_path, host="0.0.0.0", on_ready=on_ready, until=ending.is_set), daemon=True
+    )
+    thread.start()
+    assert ready.wait(30)
+    name, _, rest = found[0].removeprefix("http://").partition(":")
+    port, token = rest.split("/?token=")
+    assert name == socket.gethostname().lower()
+    statuses = {}
+    for host in (name, "127.0.0.1", "127.0.0.2", "evil.example", "8.8.8.8"):
+        address = "127.0.0.2" if host == "127.0.0.2" else "127.0.0.1"
+        link = http.client.HTTPConnection(address, int(port), timeout=30)
+        link.request("GET", "/api/list", headers={"host": f"{host}:{port}", "authorization": f"Bearer {token}"})
+        statuses[host] = link.getresponse().status
+        link.close()
+    ending.set()
+    thread.join(10)
+    assert statuses == {name: 200, "127.0.0.1": 200, "127.0.0.2": 200, "evil.example": 421, "8.8.8.8": 421}
+
+
+def test_a_token_is_kept_in_a_file_that_only_its_owner_reads(tmp_path: Path):
+    from memfit.errors import UsageError
+    from memfit.serve.guard import kept_token
+
+    path = tmp_path / "token.txt"
+    token = kept_token(path)
+    assert kept_token(path) == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="others may read"):
+        kept_token(path)
+    path.write_text("short\n")
+    path.chmod(0o600)
+    with pytest.raises(UsageError, match="holds no token"):
+        kept_token(path)

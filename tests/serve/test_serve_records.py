@@ -177,3 +177,90 @@ def test_the_server_does_not_grow_over_many_requests(tmp_path: Path, serving: Ca
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_metrics_are_those_of_every_record_and_a_damaged_one_is_counted(
+    tmp_path: Path, serving: Callable[[Path], Served]
+):
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="prometheus_client is not installed")
+    from memfit.runfolder.reader import read_run
+
+    runs = [read_run(write_made_run(tmp_path / name, MadeRun(seconds=3.0, seed=n))) for n, name in enumerate("ab")]
+    (tmp_path / "broken.json").write_text('{"format":"memfit-prediction","format_version":1')
+    (tmp_path / "plan.json").write_text('{"format":"memfit-plan"}')
+    served = serving(tmp_path)
+
+    def samples() -> dict[tuple[str, str], float]:
+        families = parser.text_string_to_metric_families(served.ask("/metrics").body.decode())
+        return {
+            (s.name, s.labels.get("run") or s.labels.get("state", "")): s.value for f in families for s in f.samples
+        }
+
+    found = samples()
+    assert [found["memfit_run_peak_bytes", name] for name in "ab"] == [run.peak.value for run in runs]
+    assert [found["memfit_records", state] for state in ("shown", "not readable", "without numbers")] == [2, 1, 1]
+    write_made_run(tmp_path / "c", MadeRun(seconds=3.0, seed=7))
+    os.rename(tmp_path / "a", tmp_path / "no-longer-a")
+    import time
+
+    time.sleep(2.2)  # the list of a folder is kept for two seconds
+    later = samples()
+    assert ("memfit_run_peak_bytes", "c") in later
+    assert ("memfit_run_peak_bytes", "a") not in later
+
+
+def test_a_run_that_is_still_written_is_still_running_and_one_that_has_ceased_to_grow_is_lost(
+    tmp_path: Path, serving: Callable[[Path], Served]
+):
+    run = write_made_run(tmp_path / "a", MadeRun(seconds=3.0, ending="lost"))
+    served = serving(tmp_path)
+
+    def outcome() -> str:
+        body = msgspec.json.decode(served.ask("/api/document?id=a").body)["body"]
+        return body["run"]["headline"]["outcome"]["kind"]
+
+    assert outcome() == "still running"
+    for name in ("samples.bin", "events.jsonl"):
+        os.utime(run / name, (1e9, 1e9))
+    assert outcome() == "lost"
+
+
+def test_a_study_in_another_database_is_read_again_though_no_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from memfit.serve import catalogue
+
+    (tmp_path / "where.json").write_text('{"study_id":"x","storage":"postgresql://somewhere/x"}')
+    moments = iter([1000.0, 1001.0, 1020.0, 1020.0, 1030.0, 1030.0])
+    monkeypatch.setattr(catalogue.time, "time", lambda: next(moments))
+    found = [catalogue.signature(tmp_path) for _ in range(3)]
+    assert found[1] != found[0] or found[2] != found[1]
+    (tmp_path / "study.db").write_bytes(b"")
+    monkeypatch.undo()
+    assert catalogue.signature(tmp_path) == catalogue.signature(tmp_path)
+
+
+def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Path):
+    from memfit.api.open_records import open_study
+    from memfit.testing.made_studies import made_mixed_study, write_made_study
+
+    folder = write_made_study(tmp_path / "study", made_mixed_study(3))
+    (folder / "study.db").rename(tmp_path / "elsewhere.db")
+    where = msgspec.json.decode((folder / "where.json").read_bytes())
+    where["storage"] = str(tmp_path / "elsewhere.db")
+    (folder / "where.json").write_bytes(msgspec.json.encode(where))
+    assert open_study(folder, folder).document.kind == "study"
+
+
+def test_the_report_of_a_study_of_others_holds_no_run_from_outside_of_it(tmp_path: Path):
+    from memfit.testing.made_studies import made_mixed_study, write_made_study
+
+    write_made_run(tmp_path / "secret", MadeRun(seconds=3.0, command=("python", "secret.py")))
+    study = made_mixed_study(4)
+    for number, place in enumerate(("../../secret", str(tmp_path / "secret"))):
+        trials = tuple(msgspec.structs.replace(trial, run_folder=place) for trial in study.trials)
+        folder = tmp_path / f"served{number}"
+        folder.mkdir()
+        write_made_study(folder / "study", msgspec.structs.replace(study, trials=trials))
+        page = api.report_folder(folder, tmp_path / f"{number}.html").read_text(encoding="utf-8")
+        assert "secret.py" not in page

@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.errors import RunExists
-from memfit.records.prediction import Saving
+from memfit.errors import NotARun, RunExists
+from memfit.records.figure import Figure
+from memfit.records.prediction import AtPeak, Level, Prediction, Saving
+from memfit.records.study import Choice, Proposal, SearchSpace
 from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Document, Listed, read_numbers
-from memfit.show.page.documents.study import OBJECTIVES, study_document
+from memfit.show.page.documents.prediction import prediction_document
+from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.stored_studies import made_study
+from memfit.testing.made_studies import made_mixed_study, write_made_study
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
 SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -58,7 +61,7 @@ def test_the_page_names_no_address_to_load_from():
 
 
 def test_a_study_travels_in_columns_that_hold_every_value():
-    study = made_study(300)
+    study = made_mixed_study(300)
     body = msgspec.json.decode(study_document(study).to_json())["body"]
     for column in body["parameters"]:
         numbers = read_numbers(column)
@@ -77,8 +80,38 @@ def test_a_study_travels_in_columns_that_hold_every_value():
         assert np.array_equal(read_numbers(column), expected, equal_nan=True)
 
 
+def test_options_stand_in_their_order_and_null_is_one_of_them():
+    options = [None, "", "128-64", "64-32", 10**400, True]
+    space = SearchSpace(parameters=(Choice(name="layers", options=tuple(options)),))
+    study = made_mixed_study(len(options))
+    trials = tuple(
+        msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters={"layers": option}))
+        for trial, option in zip(study.trials, options, strict=True)
+    )
+    settings = msgspec.structs.replace(study.settings, space=space)
+    (column,) = parameter_columns(msgspec.structs.replace(study, settings=settings, trials=trials))
+    labels = column["labels"]
+    assert isinstance(labels, (list, tuple))
+    assert [labels[int(place)] for place in read_numbers(column)] == [
+        "null",
+        "",
+        "128-64",
+        "64-32",
+        str(10**400),
+        "true",
+    ]
+    widths = SearchSpace(parameters=(Choice(name="layers", options=("128-64", "64-32", "8-4")),))
+    trials = tuple(
+        msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters={"layers": option}))
+        for trial, option in zip(study.trials, ("128-64", "8-4", "64-32"), strict=False)
+    )
+    settings = msgspec.structs.replace(study.settings, space=widths)
+    (column,) = parameter_columns(msgspec.structs.replace(study, settings=settings, trials=trials))
+    assert list(column["labels"]) == ["8-4", "64-32", "128-64"]  # pyright: ignore[reportArgumentType]
+
+
 def test_curves_of_trials_stand_one_behind_the_other():
-    study = made_study(40, num_reports=5)
+    study = made_mixed_study(40, num_reports=5)
     curves = msgspec.json.decode(study_document(study).to_json())["body"]["curves"]
     ends, values = read_numbers(curves["end"]).astype(int), read_numbers(curves["value"])
     for number, trial in enumerate(study.trials):
@@ -96,7 +129,7 @@ def test_a_report_of_a_thousand_trials_is_small_and_one_of_a_run_has_its_sentenc
     assert len(body["changes"]) == 3
     with pytest.raises(RunExists, match="already there"):
         api.report_folder(run, tmp_path / "page.html")
-    assert len(app_html([], {".": study_document(made_study(1000))})) < 3e6
+    assert len(app_html([], {".": study_document(made_mixed_study(1000))})) < 3e6
 
 
 def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
@@ -111,4 +144,98 @@ def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
     changes = cheapest_changes(savings, ("python", "train.py", "--lr", "a b"))
     assert [change.what for change in changes] == [names[2], names[1], names[0]]
     assert changes[1].apply == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
-    assert fit_command(("torchrun", "x"), 2**30) == "memfit fit train.py --budget 1024MiB"
+    assert fit_command(("torchrun", "x"), 2**30) == "memfit fit SCRIPT.py --budget 1024MiB -- ITS ARGUMENTS"
+
+
+def made_prediction(target: str, arguments: tuple[str, ...] | None, **settings: str) -> Prediction:
+    figure = Figure(value=2.0**28, unit="bytes", source="predicted", method="made")
+    return Prediction(
+        target=target, arguments=arguments, settings=settings, device="cpu", route="fake cpu", torch_version="2",
+        num_steps=3, levels=(Level(name="process", figure=figure, meaning="all of it"),),
+        at_peak=AtPeak(
+            event=0, step=2, phase="backward", by_category=(), by_module=(), by_line=(), by_operator=(), by_phase=()
+        ),
+        savings=(Saving(change="recomputing the blocks", saved_bytes=1, peak_bytes=2**20, how="from the trace"),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "is_drawn"),
+    [
+        ("train.py", ("--batch-size", "64"), True),
+        ("src/train.py", None, True),  # a record from before arguments were kept
+        ("train.py", ("--batch-size", "8"), False),
+        ("train.py", (), False),
+        ("other.py", ("--batch-size", "64"), False),
+        ("jobs.py:make", None, False),
+        ("gpt", None, False),
+    ],
+)
+def test_only_a_prediction_of_the_same_training_is_drawn_into_the_budget_of_a_run(
+    tmp_path: Path, target: str, arguments: tuple[str, ...] | None, is_drawn: bool
+):
+    from memfit.api.open_records import open_run
+
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0))
+    (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction(target, arguments)))
+    budget = open_run(run, tmp_path).document.body["budget"]
+    assert (budget["predicted"] is not None) == is_drawn  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+
+
+def test_a_command_that_names_no_script_gets_the_prediction_beside_it_only_where_it_is_the_only_run(tmp_path: Path):
+    from memfit.api.open_records import open_run
+
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0, command=("bash", "train.sh")))
+    (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction("train.py", ())))
+    found = [open_run(run, tmp_path).document.body["budget"]]
+    write_made_run(tmp_path / "second", MadeRun(seconds=3.0))
+    found.append(open_run(run, tmp_path).document.body["budget"])
+    assert [each["predicted"] is None for each in found] == [False, True]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+
+
+def test_the_command_of_a_change_is_for_what_was_predicted():
+    def apply(prediction: Prediction) -> str:
+        (change,) = prediction_document(prediction).body["changes"]  # pyright: ignore[reportGeneralTypeIssues]
+        return change["apply"]
+
+    assert apply(made_prediction("train.py", ("--lr", "a b"))) == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
+    assert apply(made_prediction("train.py", ())) == "memfit fit train.py --budget 1MiB"
+    assert apply(made_prediction("jobs.py:make", None, rows="64")) == (
+        "memfit fit jobs.py:make --set rows=64 --budget 1MiB"
+    )
+
+
+def test_predictions_of_one_script_with_other_arguments_are_other_samples():
+    from memfit.show.export.openmetrics import openmetrics
+
+    text = openmetrics(*(made_prediction("train.py", ("--batch-size", size)) for size in ("8", "64")))
+    assert text.count("memfit_predicted_peak_bytes{") == 2
+
+
+def test_a_report_counts_what_it_leaves_out_and_an_empty_folder_is_refused(tmp_path: Path):
+    from memfit.api.report_folder import MOST_DOCUMENTS
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotARun, match="holds no record"):
+        api.report_folder(tmp_path / "empty", tmp_path / "empty.html")
+    assert not (tmp_path / "empty.html").exists()
+    (tmp_path / "many").mkdir()
+    for number in range(MOST_DOCUMENTS + 3):
+        record = msgspec.json.encode(made_prediction(f"train{number}.py", ()))
+        (tmp_path / "many" / f"{number}.json").write_bytes(record)
+    page = api.report_folder(tmp_path / "many", tmp_path / "page.html").read_text(encoding="utf-8")
+    data = msgspec.json.decode(SCRIPTS.findall(page)[0][1])
+    assert (len(data["items"]), data["left_out"]) == (MOST_DOCUMENTS, 3)
+
+
+def test_the_page_of_a_study_that_is_not_explained_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from memfit.api import open_records
+
+    folder = write_made_study(tmp_path / "study", made_mixed_study(8))
+    monkeypatch.setattr(open_records, "EXPLAINED_TRIALS", 5)
+    later = open_records.open_study(folder, tmp_path).later["findings"]()
+    assert later["findings"] is None
+    assert "memfit explain" in str(later["findings_reason"])
+    assert "memfit explain" in str(
+        open_records.open_study(folder, tmp_path, whole=True).document.body["findings_reason"]
+    )

@@ -17,7 +17,7 @@ from memfit.show.export.formats import export
 from memfit.show.export.tensorboard import METRIC_TAGS
 from memfit.show.export.tensorboard_events import MOST_POINTS, masked_crc
 from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_trials, write_made_study
+from memfit.testing.made_studies import made_study, write_made_study
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -29,7 +29,7 @@ DIGITS = 2**-23
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     folder = tmp_path_factory.mktemp("studies") / "mine"
-    write_made_study(folder, made_trials(30))
+    write_made_study(folder, made_study(30))
     return api.read_study(folder)
 
 

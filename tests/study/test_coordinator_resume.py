@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, run, settings_for, wait_until
 
-from memfit.errors import MemfitError
-from memfit.records.study import Study
-from memfit.study.folder import create, read_folder
-from memfit.study.trials.process import SamplerName
+from memfit.errors import MemfitError, UsageError
+from memfit.records.study import GpuWish, Proposal, Study
+from memfit.study.folder import create, read_folder, storage_of
+from memfit.study.storage.facts import Proposed, Started, StudyExtent, fact
+from memfit.study.trials.descendants import is_of_study, start_ticks
+from memfit.study.trials.gpus import GpuPool, used_by_others
+from memfit.study.trials.order import TrialOrder
+from memfit.study.trials.process import SamplerName, TrialProcess, kept_gpus
 
 SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
 OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")
@@ -165,3 +170,112 @@ def test_a_study_whose_database_was_removed_says_so_and_is_not_begun_again(tmp_p
         path.unlink()
     with pytest.raises(MemfitError, match="not there"):
         run(settings_for(tmp_path, GOOD), tmp_path / "study")
+
+
+def test_a_time_limit_of_trials_that_changes_when_a_study_goes_on_is_obeyed(tmp_path: Path):
+    (tmp_path / "go").touch()
+    first, _ = run(settings_for(tmp_path, WAITS), tmp_path / "study")
+    (tmp_path / "go").unlink()
+    again = settings_for(tmp_path, WAITS, max_trials=2, max_trial_seconds=1.0)
+    study, _ = run(again, tmp_path / "study")
+    assert [trial.kind for trial in study.trials] == ["done", "out of time"]
+    assert (first.settings.max_trial_seconds, study.settings.max_trial_seconds) == (None, 1.0)
+    assert read_folder(tmp_path / "study").settings.max_trial_seconds == 1.0
+
+
+def test_a_stored_change_from_before_the_time_limit_could_change_leaves_it_as_it_was(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD, max_trial_seconds=7.0)
+    older = msgspec.json.decode(b'{"max_trials":3,"max_seconds":null,"concurrency":2}', type=StudyExtent)
+    assert (older.applied(settings).max_trial_seconds, older.applied(settings).max_trials) == (7.0, 3)
+
+
+def test_the_time_limit_of_a_trial_that_is_taken_up_again_counts_from_its_own_start(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD)
+    order = TrialOrder(
+        study_id="s", trial_id="t", proposal=Proposal(number=0, parameters={}), command=("true",),
+        code_folder=settings.code_folder, folder=str(tmp_path), max_seconds=3600,
+    )  # fmt: skip
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.6)
+        name = SamplerName(pid=child.pid, start_ticks=start_ticks(child.pid) or 0)
+        (tmp_path / "sampler.json").write_bytes(msgspec.json.encode(name))
+        trial = TrialProcess(order)
+        assert trial.adopt()
+        assert 0.5 < trial.seconds < 30
+        trial.take_leave()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_sampler_that_is_stuck_does_not_keep_the_study_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from memfit.study.trials import process
+    from memfit.study.trials.runner import LocalRunner
+
+    monkeypatch.setattr(process, "SAMPLER_SECONDS", 0.5)
+    settings = settings_for(tmp_path, WAITS)
+    order = TrialOrder(
+        study_id="s", trial_id="t", proposal=Proposal(number=0, parameters={"x": 0.5}),
+        command=tuple(settings.command.split()), code_folder=settings.code_folder, folder=str(tmp_path / "trial"),
+        grace_seconds=0.2,
+    )  # fmt: skip
+    runner = LocalRunner(1)
+    runner.start(order)
+    wait_until(lambda: (tmp_path / "trial" / "metrics.jsonl").exists(), "a trial that is under way")
+    sampler = runner.trials[0].sampler_pid
+    assert sampler is not None
+    os.kill(sampler, signal.SIGSTOP)
+    runner.close()
+    assert not runner.trials
+    assert carriers(str(tmp_path / "trial")) == []
+
+
+def test_a_trial_on_a_gpu_whose_end_was_lost_is_run_again_on_it(tmp_path: Path):
+    settings = settings_for(tmp_path, GOOD, max_trials=2, gpus=GpuWish(num_gpus=1, indices=(3,)))
+    where = create(tmp_path / "study", "")
+    first = Proposed(proposal=Proposal(number=0, parameters={"x": 0.5}), trial_id="aaaaa")
+    begun = Started(attempt=1, folder="trials/00000", started_at="2026-01-01T00:00:00+00:00")
+    storage = storage_of(tmp_path / "study", where)
+    bodies = [("study", "study", settings, None), ("p0", "proposed", first, 0), ("s0.1", "started", begun, 0)]
+    storage.append(where.study_id, [fact(n, *each) for n, each in enumerate(bodies)])  # pyright: ignore[reportArgumentType]
+    storage.close()
+    study, _ = run(None, tmp_path / "study")
+    assert [(trial.kind, trial.num_attempts) for trial in study.trials] == [("done", 2), ("done", 1)]
+
+
+def test_a_trial_that_is_taken_up_again_keeps_the_gpu_that_it_runs_on(tmp_path: Path):
+    wish = GpuWish(num_gpus=1, indices=(0, 1))
+    (tmp_path / "sampler.json").write_bytes(msgspec.json.encode(SamplerName(pid=1, start_ticks=1, gpu_indices=(1,))))
+    pool, kept = GpuPool(wish, (0, 1)), kept_gpus(tmp_path)
+    assert kept == (1,)
+    pool.hold(5, (1,))
+    assert pool.take(5) == (1,)
+    assert pool.take(6) == (0,)
+    assert not pool.has_room()
+    pool.give_back(5)
+    assert pool.take(7) == (1,)
+    assert kept_gpus(tmp_path / "nowhere") is None
+
+
+def test_gpus_that_other_programs_use_are_named_and_those_of_our_own_trials_are_not(tmp_path: Path):
+    environment = {**os.environ, "MEMFIT_TRIAL_FOLDER": str(tmp_path / "trials" / "00000")}
+    ours = subprocess.Popen(["sleep", "60"], env=environment)
+    try:
+        wait_until(lambda: is_of_study(ours.pid, str(tmp_path)), "the environment of a child")
+        assert not is_of_study(ours.pid, str(tmp_path.parent / "another"))
+        notes = used_by_others({0: [ours.pid], 1: [ours.pid, 1], 2: []}, lambda pid: is_of_study(pid, str(tmp_path)))
+    finally:
+        ours.kill()
+        ours.wait()
+    assert len(notes) == 1
+    assert "GPU 1 is used by other programs (process 1)" in notes[0]
+
+
+def test_a_storage_of_an_unknown_kind_is_refused_before_a_folder_is_made(tmp_path: Path):
+    with pytest.raises(UsageError, match="this storage is not known"):
+        run(settings_for(tmp_path, GOOD), tmp_path / "study", storage="mysql://somewhere/x")
+    assert not (tmp_path / "study").exists()
+    study, _ = run(settings_for(tmp_path, GOOD), tmp_path / "study", storage="sqlite:///own.db")
+    assert [trial.kind for trial in study.trials] == ["done"]
+    assert (tmp_path / "study" / "own.db").is_file()

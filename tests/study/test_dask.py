@@ -197,3 +197,35 @@ def trial_processes(folder: Path) -> list[int]:
 def parent_of(pid: int) -> int:
     """The sampler of a trial, and the worker of a sampler."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_trials_that_no_worker_takes_are_spoken_of_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from memfit.records.study import Proposal
+    from memfit.study.trials import distributed_runner
+    from memfit.study.trials.order import TrialOrder
+
+    monkeypatch.setattr(distributed_runner, "PATIENT_SECONDS", 0.2)
+    lonely, notes = Cluster(tmp_path), list[str]()
+    client = distributed_runner.connect(lonely.address)
+    runner = distributed_runner.DaskRunner(client, settings_for(tmp_path, GOOD), notes.append, lambda: "sbatch: error")
+    order = TrialOrder(
+        study_id="s", trial_id="t", proposal=Proposal(number=0, parameters={}), command=("true",),
+        code_folder=str(tmp_path), folder=str(tmp_path / "trial"),
+    )  # fmt: skip
+    try:
+        runner.start(order)
+        for _ in range(4):
+            runner.wait(0.2)
+    finally:
+        runner.close()
+        lonely.close()
+    assert [note for note in notes if "1 trials wait" in note and "sbatch: error" in note]
+
+
+def test_a_batch_system_that_is_not_here_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for system, command in (("slurm", "sbatch"), ("pbs", "qsub"), ("lsf", "bsub")):
+        with pytest.raises(UsageError, match=command):
+            run(settings_for(tmp_path, GOOD), tmp_path / system, on=system)

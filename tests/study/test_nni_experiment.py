@@ -270,6 +270,49 @@ def test_after_a_restart_an_advisor_gets_the_ended_trials_as_imported_data(code:
     assert heard[1:] == [("imported", [{"parameter": {"x": 10}, "value": 10.0}])]
 
 
+def test_an_advisor_gets_the_end_of_a_point_that_was_rejected_by_prediction(code: str):
+    engine = SearchEngine(advised(code))
+    first = engine.ask()
+    engine.tell(record(first, "rejected by prediction"))
+    assert engine.ask() is not None
+    assert ("FAILED", "t0", {"x": 10}) in engine.tuner.advisor.heard  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("update_trial_concurrency(0)", "'the concurrency is a whole number from 1 on, found 0'"),
+        ("update_trial_concurrency('two')", "found"),
+        ("update_max_trial_number(-3)", "the number of trials"),
+        ("update_max_experiment_duration('3 weeks')", "30s, 10m or 2h"),
+        ("update_max_experiment_duration('')", "30s, 10m or 2h"),
+        ("update_max_experiment_duration(-1)", "30s, 10m or 2h"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_refused_before_it_is_sent(call: str, found: str):
+    words = (
+        f"from nni.experiment import Experiment\ntry:\n    Experiment('local').{call}\n"
+        "except ValueError as error:\n    print(repr(str(error)))"
+    )
+    path = {**os.environ, "PYTHONPATH": str(shim_folder())}
+    said = subprocess.run([sys.executable, "-c", words], env=path, capture_output=True, text=True, check=True).stdout
+    assert found in said
+
+
+@pytest.mark.parametrize(
+    "body", ['{"concurrency": 0}', '{"max_trials": -1}', '{"max_seconds": 0}', '{"other": 1}', "["]
+)
+def test_a_request_that_makes_no_sense_is_refused_by_the_coordinator(tmp_path: Path, body: str):
+    """A concurrency of nothing would end the study without a word."""
+    from memfit.study.control import take_requests
+
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "a.json").write_text(body)
+    taken, refused = take_requests(tmp_path)
+    assert (taken, len(refused)) == ([], 1)
+    assert not list((tmp_path / "requests").iterdir())
+
+
 def test_the_two_lists_of_nni_s_words_for_the_end_of_a_trial_agree():
     words = "from nni.experiment.data import STATUSES; import json; print(json.dumps(STATUSES))"
     path = {**os.environ, "PYTHONPATH": str(shim_folder())}

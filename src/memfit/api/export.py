@@ -36,12 +36,17 @@ def read_record(path: str | Path) -> RunRecord | Study | Prediction | Grid:
 
 
 def _read_json(path: Path) -> Study | Prediction | Grid | RunRecord:
-    """A record that `--json` printed, by the first reader that knows it."""
+    """A record that `--json` printed, by the reader that its format names, or by the first one that takes it."""
     from memfit.records.grid import read_grid
     from memfit.records.prediction import read_prediction
+    from memfit.serve.catalogue import kind_of
     from memfit.study.json_file import read_study_json
 
-    for read in (read_prediction, read_grid, read_study_json):
+    readers = {"prediction": read_prediction, "grid": read_grid, "study": read_study_json}
+    kind = kind_of(path)
+    if kind in readers:
+        return readers[kind](path)  # its error says what is wrong with it: damaged, or from a newer memfit
+    for read in readers.values():
         try:
             return read(path)
         except RecordError:
@@ -69,7 +74,8 @@ def export_record(
     csv, json, tensorboard, openmetrics and figures; a prediction as json and openmetrics; a grid as csv, json and
     openmetrics. `table` is one table of a run's csv, `trials` are those a figure of intermediate results is drawn of;
     `beside` is a trace of torch.profiler that a run's chrome-trace is added to.
-    The event files of a study go into its own folder, beside the traces of `--profile`, unless a path is given.
+    The event files of a study that was read from its folder go there, beside the traces of `--profile`, unless a path
+    is given.
 
     >>> export_record(memfit.read_study("memfit-studies/mlp"), "tensorboard")  # doctest: +SKIP
     """
@@ -86,7 +92,7 @@ def export_record(
         target = check_new(path or default_path(record, to), overwrite=overwrite)
         return list(draw_study(record, target, trials=trials))
     if isinstance(record, Study) and to == "tensorboard":
-        own = Path(record.folder, "trials") if record.folder and path is None else None
+        own = Path(record.folder, "trials") if path is None and _is_in(record, record.folder) else None
         return export(
             record,
             to,
@@ -123,15 +129,26 @@ def _add_to_trace(
     return write_bytes(check_new(path or default_path(record, to), overwrite=overwrite), content)
 
 
+def _is_in(study: Study, folder: str) -> bool:
+    """Whether a study is the one in a folder: a JSON file of others may name any."""
+    from memfit.study.folder import find
+
+    try:
+        where = find(Path(folder)) if folder else None
+    except RecordError:
+        return False
+    return where is not None and where.study_id == study.study_id
+
+
 def _run_of(study: Study, trial: TrialRecord) -> RunRecord | None:
     """The run of a trial, where it can be read; a trial on another machine may have left none here."""
     from memfit.runfolder.reader import read_run
+    from memfit.serve.catalogue import resolve
 
-    folder = Path(study.folder, trial.run_folder)
-    if not (study.folder and trial.run_folder and folder.is_dir()):
+    if not (study.folder and trial.run_folder and Path(study.folder, trial.run_folder).is_dir()):
         return None
     try:
-        return read_run(folder)
+        return read_run(resolve(Path(study.folder), trial.run_folder))
     except RecordError:
         return None
 

@@ -21,13 +21,13 @@ MOST_DOCUMENTS = 40
 def report_folder(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> Path:
     """Write the page of `memfit serve` over a folder (or one record) as one file that works offline.
 
-    Of more than 40 records the newest are in it, of a study the runs of its best trials.
+    Of more than 40 records the newest are in it and the others are counted, of a study the runs of its best trials.
 
     >>> report_folder("memfit-studies/mlp", "page.html")  # doctest: +SKIP
     PosixPath('page.html')
     """
     from memfit.api.open_records import report_openers
-    from memfit.errors import MemfitError
+    from memfit.errors import MemfitError, NotARun
     from memfit.serve.catalogue import find_records
     from memfit.show.new_file import check_new, write_bytes
     from memfit.show.page.app import app_html
@@ -36,7 +36,10 @@ def report_folder(folder: str | Path, output: str | Path, *, overwrite: bool = F
     root, target = Path(folder), check_new(output, overwrite=overwrite)
     openers, documents, listed = report_openers(), dict[str, Document](), list[Listed]()
     extras: dict[str, object] = {}
-    for entry in find_records(root).entries[:MOST_DOCUMENTS]:
+    entries = find_records(root).entries
+    if not entries:
+        raise NotARun(f"{root} holds no record", found="no run, study, prediction, plan, grid or snapshot")
+    for entry in entries[:MOST_DOCUMENTS]:
         try:
             opened = openers[entry.kind](entry.path, root)
         except MemfitError as error:
@@ -49,7 +52,8 @@ def report_folder(folder: str | Path, output: str | Path, *, overwrite: bool = F
         if opened.study is not None:
             extras |= _trial_answers(opened.study, entry.path, entry.id, documents)
     title = next(iter(documents.values())).title if len(documents) == 1 else root.resolve().name
-    page = app_html(listed, documents, title=title, extras=extras)
+    num_left_out = max(0, len(entries) - MOST_DOCUMENTS)
+    page = app_html(listed, documents, title=title, extras=extras, num_left_out=num_left_out)
     return write_bytes(target, page.encode("utf-8", "replace"))
 
 
@@ -57,6 +61,7 @@ def _trial_answers(study: Study, path: Path, name: str, documents: dict[str, Doc
     """Facts and runs of the trials that a reader is most likely to follow: the best and the smallest."""
     from memfit.errors import MemfitError
     from memfit.runfolder.reader import read_run
+    from memfit.serve.catalogue import resolve
     from memfit.show.page.documents.run import run_document
     from memfit.show.page.documents.study import trial_facts
     from memfit.show.terminal.study import best_first, front_of
@@ -69,7 +74,7 @@ def _trial_answers(study: Study, path: Path, name: str, documents: dict[str, Doc
         facts = trial_facts(trial) | {"run": None}
         if path.is_dir() and trial.run_folder and (path / trial.run_folder).is_dir():
             try:
-                record = read_run(path / trial.run_folder)
+                record = read_run(resolve(path, trial.run_folder))  # one that leads out of the study is not read
                 documents[run] = run_document(record, view_run(record))
                 facts["run"] = run
             except MemfitError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -93,7 +95,8 @@ def _fit_script(
     _say(api.use_working_instructions())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of blocks from before a measurement, which is expected
     try:
-        found = api.fit_script(target, budget_bytes, say=_say, **options)
+        with _record_alone(as_json):
+            found = api.fit_script(target, budget_bytes, say=_say, **options)
     except DoesNotFit as error:
         if not as_json:
             _print_levers(error)
@@ -103,6 +106,23 @@ def _fit_script(
         raise SystemExit(1)
     if found.within_budget is False:
         raise SystemExit(3)
+
+
+@contextlib.contextmanager
+def _record_alone(as_json: bool) -> Iterator[None]:
+    """With --json the record is all there is on standard output: what the script prints goes to standard error."""
+    if not as_json:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)  # of libraries and child processes too
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _print_levers(error: DoesNotFit) -> None:

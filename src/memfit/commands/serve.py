@@ -16,18 +16,23 @@ from memfit import api
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Listen here [default: a free one]."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), metavar="FILE",
+    help="Keep the token in this file: the same at every start, made if it is not there.",
+)  # fmt: skip
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-def command(folder: Path, port: int, host: str, open_page: bool) -> None:
-    """Show the runs, studies, predictions, plans, grids and snapshots below FOLDER in a browser.
+def command(folder: Path, port: int, host: str, token_file: Path | None, open_page: bool) -> None:
+    """Show the runs, studies, predictions, plans, pipelines, grids and snapshots below FOLDER in a browser.
 
     The page is served on this machine only, to whoever has the address that is printed: it carries a token. A snapshot
-    can also be dropped on the page.
+    can also be dropped on the page. The numbers of all records are at /metrics, for Prometheus.
 
     \b
     Examples:
       memfit serve
       memfit serve memfit-studies/mlp --open
       memfit serve snapshot.pickle --port 8017
+      memfit serve memfit-runs --port 8017 --token-file token.txt
     """
 
     def ready(url: str) -> None:
@@ -36,4 +41,4 @@ def command(folder: Path, port: int, host: str, open_page: bool) -> None:
         if open_page:
             click.launch(url)
 
-    api.serve_folder(folder, host=host, port=port, on_ready=ready)
+    api.serve_folder(folder, host=host, port=port, token_file=token_file, on_ready=ready)

@@ -9,8 +9,12 @@ Where runs are kept is MLflow's own setting (`mlflow.set_tracking_uri`, MLFLOW_T
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from memfit.errors import MissingExtra
 from memfit.integrations.trial_logs import (
+    TrackedTrials,
     intermediate_rows,
     run_results,
     study_name,
@@ -18,7 +22,7 @@ from memfit.integrations.trial_logs import (
     trial_results,
 )
 from memfit.records.run import RunRecord
-from memfit.records.study import Standing, Study, TrialRecord
+from memfit.records.study import Study, TrialRecord
 from memfit.show.views.study_axes import option_label
 from memfit.show.wording import command_text
 
@@ -32,36 +36,33 @@ MOST_AT_ONCE = 900
 """MLflow takes a thousand metrics in one request."""
 
 
-class MlflowTrials:
+class MlflowTrials(TrackedTrials):
     """Follows a study and logs each trial when it has ended."""
 
-    has_line = False
+    tracker = "MLflow"
 
     def __init__(self, *, experiment: str) -> None:
+        super().__init__()
         self.experiment = experiment
-        self.notes: list[str] = []
 
-    def ended(self, trial: TrialRecord, standing: Standing) -> None:
-        """A trial has ended: it becomes a run of its own."""
+    def log(self, trial: TrialRecord) -> None:
+        """One trial as one run."""
         log_trial(trial, experiment=self.experiment)
-
-    def note(self, sentence: str) -> None:
-        """Kept in `notes`."""
-        self.notes.append(sentence)
-
-    def tick(self, standing: Standing) -> None:
-        """Nothing is shown while trials run."""
 
 
 def log_trial(trial: TrialRecord, *, experiment: str) -> str:
     """One trial as one run; returns its id."""
-    at_ms = 0
-    metrics = [Metric(name, value, at_ms, 0) for name, value in trial_results(trial).items()]
-    for sequence, row in intermediate_rows(trial):
-        metrics += [Metric(name, value, at_ms, sequence) for name, value in row.items()]
+    began, ended = _milliseconds(trial.started_at), _milliseconds(trial.ended_at)
+    if ended is None and began is not None and trial.duration.value is not None:
+        ended = began + round(1000 * trial.duration.value)
+    metrics = [Metric(name, value, ended or 0, 0) for name, value in trial_results(trial).items()]
+    for each, row in intermediate_rows(trial):
+        at_ms = (began or 0) + round(1000 * (each.time_seconds or 0.0))
+        metrics += [Metric(name, value, at_ms, each.sequence) for name, value in row.items()]
     params = {name: option_label(value) for name, value in trial.flat_parameters.items()}
-    is_good = trial.kind in ("done", "stopped early")
-    return _log(f"trial {trial.number}", experiment, metrics, params, {"outcome": trial.kind}, is_good=is_good)
+    status = "FINISHED" if trial.kind in ("done", "stopped early") else "FAILED"
+    whole = _Whole(name=f"trial {trial.number}", status=status, outcome=trial.kind, began_ms=began, ended_ms=ended)
+    return _log(whole, experiment, metrics, params)
 
 
 def log_study(study: Study, *, experiment: str | None = None) -> int:
@@ -74,27 +75,48 @@ def log_study(study: Study, *, experiment: str | None = None) -> int:
 
 def log_run(run: RunRecord, *, experiment: str) -> str:
     """A measured run: its timeline (a step is a millisecond) and its peak; returns its id."""
-    metrics = [Metric(name, value, 0, 0) for name, value in run_results(run).items()]
+    began = _milliseconds(run.header.created_at) or 0
+    ended = began + round(1000 * run.duration_seconds)
+    metrics = [Metric(name, value, ended, 0) for name, value in run_results(run).items()]
     for seconds, job_bytes in timeline_rows(run):
-        metrics.append(Metric("timeline/job_bytes", job_bytes, round(seconds * 1000), round(seconds * 1000)))
-    name, tags = command_text(run.header.command)[:200], {"outcome": run.outcome.kind}
-    return _log(name, experiment, metrics, {}, tags, is_good=run.outcome.kind == "done")
+        late = round(seconds * 1000)
+        metrics.append(Metric("timeline/job_bytes", job_bytes, began + late, late))
+    name, status = command_text(run.header.command)[:200], "FINISHED" if run.outcome.kind == "done" else "FAILED"
+    whole = _Whole(name=name, status=status, outcome=run.outcome.kind, began_ms=began, ended_ms=ended)
+    return _log(whole, experiment, metrics, {})
 
 
-def _log(
-    name: str, experiment: str, metrics: list[Metric], params: dict[str, str], tags: dict[str, str], *, is_good: bool
-) -> str:
+def _milliseconds(moment: str) -> int | None:
+    """A moment as MLflow has it; None where it is not known, which is now."""
+    try:
+        return round(1000 * datetime.fromisoformat(moment).timestamp())
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """What MLflow keeps of a run beside its numbers: when it ran, not when it was logged."""
+
+    name: str
+    status: str
+    outcome: str
+    began_ms: int | None
+    ended_ms: int | None
+
+
+def _log(whole: _Whole, experiment: str, metrics: list[Metric], params: dict[str, str]) -> str:
     """A whole run through MLflow's client, so that a run the caller has open is left alone."""
     client = mlflow.MlflowClient()
     found = client.get_experiment_by_name(experiment)
     place = client.create_experiment(experiment) if found is None else found.experiment_id
-    run_id = client.create_run(place, run_name=name).info.run_id
+    run_id = client.create_run(place, start_time=whole.began_ms, run_name=whole.name).info.run_id
     client.log_batch(
         run_id,
         params=[Param(key, value) for key, value in params.items()],
-        tags=[RunTag(key, value) for key, value in tags.items()],
+        tags=[RunTag("outcome", whole.outcome)],
     )
     for begin in range(0, len(metrics), MOST_AT_ONCE):
         client.log_batch(run_id, metrics=metrics[begin : begin + MOST_AT_ONCE])
-    client.set_terminated(run_id, "FINISHED" if is_good else "FAILED")
+    client.set_terminated(run_id, whole.status, end_time=whole.ended_ms)
     return run_id

@@ -13,6 +13,7 @@ from typing import Any
 
 from memfit.errors import MissingExtra
 from memfit.integrations.trial_logs import (
+    TrackedTrials,
     intermediate_rows,
     run_results,
     study_name,
@@ -20,7 +21,7 @@ from memfit.integrations.trial_logs import (
     trial_results,
 )
 from memfit.records.run import RunRecord
-from memfit.records.study import Standing, Study, TrialRecord
+from memfit.records.study import Study, TrialRecord
 from memfit.show.wording import command_text
 
 try:
@@ -29,33 +30,27 @@ except ImportError:
     raise MissingExtra("wandb is not installed", hint="pip install wandb") from None
 
 
-class WandbTrials:
+class WandbTrials(TrackedTrials):
     """Follows a study and logs each trial when it has ended; options are those of `wandb.init`."""
 
-    has_line = False
+    tracker = "Weights & Biases"
 
     def __init__(self, **init: object) -> None:
+        super().__init__()
         self.init = init
-        self.notes: list[str] = []
 
-    def ended(self, trial: TrialRecord, standing: Standing) -> None:
-        """A trial has ended: it becomes a run of its own."""
+    def log(self, trial: TrialRecord) -> None:
+        """One trial as one run."""
         log_trial(trial, **self.init)
-
-    def note(self, sentence: str) -> None:
-        """Kept in `notes`."""
-        self.notes.append(sentence)
-
-    def tick(self, standing: Standing) -> None:
-        """Nothing is shown while trials run."""
 
 
 def log_trial(trial: TrialRecord, **init: object) -> None:
     """One trial as one run; a trial that failed is marked as failed."""
     options: dict[str, Any] = {"name": f"trial {trial.number}", "job_type": "trial", **init}
-    with wandb.init(config=dict(trial.flat_parameters), **options) as session:
-        for sequence, row in intermediate_rows(trial):
-            session.log(row, step=sequence)
+    options["config"] = {**options.get("config", {}), **trial.flat_parameters}
+    with wandb.init(**options) as session:
+        for each, row in intermediate_rows(trial):
+            session.log(row, step=each.sequence)
         session.summary.update({**trial_results(trial), "outcome": trial.kind, "notes": list(trial.notes)})
         session.finish(exit_code=0 if trial.kind in ("done", "stopped early") else 1)
 

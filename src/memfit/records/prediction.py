@@ -157,6 +157,8 @@ class Prediction(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit
     """Made by functions, so that they are written although they are the usual ones."""
     target: str
     settings: dict[str, str] = {}
+    arguments: tuple[str, ...] | None = None
+    """Of a script; None for what is no script, and in records from before they were kept."""
     device: str
     """'cpu', or the name of the GPU."""
     route: str

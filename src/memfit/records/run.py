@@ -213,6 +213,12 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """The whole device, other programs included."""
     processes: tuple[GpuProcess, ...] = ()
 
+    @property
+    def job_bytes(self) -> int | None:
+        """What the job holds; None where the driver does not say it of any process, as inside a container."""
+        known = [process.num_bytes for process in self.processes if process.num_bytes is not None]
+        return sum(known) if known else None
+
 
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Energy between the two ends of the run, for one domain."""

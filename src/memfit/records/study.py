@@ -154,7 +154,7 @@ class GpuWish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     indices: tuple[int, ...] | None = None
     trials_per_gpu: int = 1
     use_active: bool = False
-    """Whether GPUs that other programs use may be taken."""
+    """Whether GPUs that other programs use are meant to be taken; else a note says that they are."""
 
 
 class StudySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +246,8 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     intermediates: tuple[Intermediate, ...] = ()
     peak: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
     average: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
+    gpu_peak: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
+    """The most that it held on one GPU; `peak` and `average` are the memory of the host."""
     background: Figure = msgspec.field(default_factory=lambda: _not_read("bytes"))
     """Memory that other programs held meanwhile."""
     predicted_peak: Figure = msgspec.field(default_factory=lambda: unknown("bytes", "nothing was predicted"))

@@ -7,6 +7,9 @@ folder that is not a run, a newer format or a header that cannot be parsed is an
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import time
 from pathlib import Path
 
 import msgspec
@@ -16,7 +19,7 @@ from memfit.records import layout
 from memfit.records.ledger import LedgerFacts
 from memfit.records.only_text import decode_lenient
 from memfit.records.ranges import is_plausible
-from memfit.records.run import RunHeader, RunRecord
+from memfit.records.run import Outcome, RunHeader, RunRecord
 from memfit.records.samples import samples_from_bytes
 from memfit.regular_file import describe_error, open_regular, read_beginning, read_regular
 from memfit.runfolder.assemble import RawRun, assemble_run
@@ -29,6 +32,8 @@ MOST_BYTES = {"samples": GIB, "events": 256 * MIB, "marks": GIB, "ledger": 256 *
 """What is read of the files of each kind, all of a kind together: a week of samples, ten million steps."""
 MOST_FILES = 4096
 """Files of one kind that are opened."""
+GROWING_SECONDS = 10.0
+"""A run to which nothing was written for so long is not being measured: a sampler writes several times a second."""
 
 
 def read_run(folder: str | Path) -> RunRecord:
@@ -49,6 +54,25 @@ def read_run(folder: str | Path) -> RunRecord:
             notes=notes,
         )
     )
+
+
+def read_growing_run(folder: str | Path) -> RunRecord:
+    """Read a run folder that may still be written: one whose end is not recorded and that grows is still running."""
+    is_growing = grows(Path(folder))
+    run = read_run(folder)
+    if run.outcome.kind != "lost" or not is_growing:
+        return run
+    message = "it is being measured, and everything here is as of now"
+    return dataclasses.replace(run, outcome=Outcome(kind="still running", message=message))
+
+
+def grows(folder: Path) -> bool:
+    """Whether something was written to a run within the last seconds; a sampler writes several times a second."""
+    newest = 0.0
+    for name in (layout.SAMPLES_FILE, layout.EVENTS_FILE):
+        with contextlib.suppress(OSError):
+            newest = max(newest, (folder / name).stat().st_mtime)
+    return abs(time.time() - newest) < GROWING_SECONDS
 
 
 def read_header(folder: Path) -> RunHeader:

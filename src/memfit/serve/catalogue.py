@@ -7,6 +7,7 @@ a number of entries.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,17 +15,24 @@ from pathlib import Path, PurePosixPath
 from memfit.errors import NotARun
 from memfit.records import layout
 from memfit.records.grid import GRID_FORMAT
+from memfit.records.pipeline import PIPELINE_FORMAT
 from memfit.records.plan import PLAN_FORMAT
 from memfit.records.prediction import PREDICTION_FORMAT
 from memfit.records.study import STUDY_FORMAT
 from memfit.regular_file import open_regular
+from memfit.runfolder.reader import grows
 
 MOST_ENTRIES = 50_000
 MOST_DEPTH = 8
 SNIFFED_BYTES = 65_536
-WHERE_FILE = "where.json"
+WHERE_FILE, DATABASE_FILE = "where.json", "study.db"
+ELSEWHERE_SECONDS = 5.0
+"""A study whose database is not in its folder (PostgreSQL) is read again this often: no file says that it changed."""
 SNAPSHOT_ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.xz", ".pkl.xz")
-FORMATS = {PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", GRID_FORMAT: "grid", STUDY_FORMAT: "study"}
+FORMATS = {
+    PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", PIPELINE_FORMAT: "pipeline", GRID_FORMAT: "grid",
+    STUDY_FORMAT: "study",
+}  # fmt: skip
 """What stands in a JSON file of each kind; the first that is found near its beginning decides."""
 NOT_RECORDS = {".git", ".venv", "node_modules", "__pycache__"}
 
@@ -101,7 +109,7 @@ def _may_be_record(name: str) -> bool:
 
 
 def kind_of(path: Path) -> str | None:
-    """What a path is: 'run', 'study', 'prediction', 'plan', 'grid', 'snapshot', or None."""
+    """What a path is: 'run', 'study', 'prediction', 'plan', 'pipeline', 'grid', 'snapshot', or None."""
     if path.is_dir():
         return _folder_kind(path)
     if path.name.endswith(SNAPSHOT_ENDINGS):
@@ -147,9 +155,9 @@ def _changed(path: Path) -> float:
 
 
 def signature(path: Path) -> str:
-    """Changes whenever the record does: times and sizes of the files that are written while it grows."""
+    """Changes whenever the record does, and when it ceases to grow: times and sizes of the files that are written."""
     files = [path] if not path.is_dir() else [path / name for name in (
-        WHERE_FILE, "study.db", "study.db-wal", "study.json", "unsaved.jsonl",
+        WHERE_FILE, DATABASE_FILE, f"{DATABASE_FILE}-wal", "study.json", "unsaved.jsonl",
         layout.HEADER_FILE, layout.SAMPLES_FILE, layout.EVENTS_FILE,
     )]  # fmt: skip
     parts = []
@@ -159,4 +167,8 @@ def signature(path: Path) -> str:
             parts.append(f"{status.st_mtime_ns:x}.{status.st_size:x}")
         except OSError:
             parts.append("-")
+    if path.is_dir() and grows(path):
+        parts.append("growing")
+    if (path / WHERE_FILE).is_file() and not (path / DATABASE_FILE).is_file():
+        parts.append(str(int(time.time() / ELSEWHERE_SECONDS)))
     return "_".join(parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,8 +17,11 @@ from starlette.routing import Route
 
 from memfit.errors import MemfitError, UsageError
 from memfit.records.study import TrialRecord
+from memfit.serve.guard import METRICS_PATH
 from memfit.serve.library import Library, Opened
+from memfit.serve.metrics import FolderMetrics
 from memfit.show.as_json import to_json
+from memfit.show.export.openmetrics import CONTENT_TYPE
 from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Body, Listed
 from memfit.show.page.documents.run import window_body
@@ -36,8 +38,9 @@ OpenSnapshot = Callable[[Path], Opened]
 class Answers:
     """What each address answers."""
 
-    def __init__(self, library: Library, *, title: str, open_snapshot: OpenSnapshot) -> None:
+    def __init__(self, library: Library, metrics: FolderMetrics, *, title: str, open_snapshot: OpenSnapshot) -> None:
         self.library = library
+        self.metrics = metrics
         self.title = title
         self.open_snapshot = open_snapshot
         self.page = app_html(title=title, is_served=True).encode()
@@ -53,6 +56,11 @@ class Answers:
             asdict(Listed(id=one.id, kind=one.kind, title=one.id, changed_at=one.changed_at)) for one in found.entries
         ]
         return _json({"title": self.title, "items": items, "is_whole": found.is_whole})
+
+    async def show_metrics(self, request: Request) -> Response:
+        """The numbers of all records, for Prometheus."""
+        text = await run_in_threadpool(lambda: self.metrics.text(self.library.records()))
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def show_document(self, request: Request) -> Response:
         """One record; 304 where the page has it already."""
@@ -122,12 +130,13 @@ class Answers:
             os.unlink(path)
 
 
-def make_app(library: Library, *, title: str, open_snapshot: OpenSnapshot) -> Starlette:
+def make_app(library: Library, metrics: FolderMetrics, *, title: str, open_snapshot: OpenSnapshot) -> Starlette:
     """The application over a folder; it trusts whoever asks, so a `RequestGuard` has to stand in front of it."""
-    answers = Answers(library, title=title, open_snapshot=open_snapshot)
+    answers = Answers(library, metrics, title=title, open_snapshot=open_snapshot)
     return Starlette(
         routes=[
             Route("/", answers.show_page),
+            Route(METRICS_PATH, answers.show_metrics),
             Route("/api/list", answers.show_list),
             Route("/api/document", answers.show_document),
             Route("/api/window", answers.show_window),
@@ -138,11 +147,6 @@ def make_app(library: Library, *, title: str, open_snapshot: OpenSnapshot) -> St
         ],
         exception_handlers={MemfitError: _refused, ClientDisconnect: _gone, Exception: _failed},
     )
-
-
-def new_token() -> str:
-    """What the address carries, and nothing else can guess."""
-    return secrets.token_urlsafe(24)
 
 
 def _trials(opened: Opened) -> tuple[TrialRecord, ...]:

@@ -11,12 +11,13 @@ import uvicorn
 from memfit.errors import UsageError
 from memfit.serve.guard import LOOPBACK_NAMES, Application, RequestGuard
 
-LOOPBACK = "127.0.0.1"
+WILDCARDS = ("0.0.0.0", "::")
+"""Every address of this machine; no browser can open these themselves."""
 
 
 def url_of(host: str, port: int, token: str) -> str:
     """What to open in a browser."""
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
+    return f"http://{_names_of(host)[-1]}:{port}/?token={token}"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -43,8 +44,8 @@ def serve_app(
 ) -> None:
     """Serve until interrupted, or until `until` answers True (asked ten times a second)."""
     port = listener.getsockname()[1]
-    names = LOOPBACK_NAMES if host in (LOOPBACK, "localhost", "::1") else (*LOOPBACK_NAMES, _shown(host))
-    guarded = RequestGuard(app, token=token, hosts=names, port=port)
+    names = (*LOOPBACK_NAMES, *_names_of(host))
+    guarded = RequestGuard(app, token=token, hosts=names, port=port, is_wildcard=host in WILDCARDS)
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         timeout_graceful_shutdown=2,
@@ -58,10 +59,11 @@ def serve_app(
         listener.close()
 
 
-def _shown(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
-        return socket.gethostname().lower()
-    return f"[{host}]" if ":" in host else host.lower()
+def _names_of(host: str) -> tuple[str, ...]:
+    """The names that a listening address has in an address of the web, the one to show last."""
+    if host in WILDCARDS:
+        return socket.getfqdn().lower(), socket.gethostname().lower()
+    return (f"[{host}]" if ":" in host else host.lower(),)
 
 
 class _Server(uvicorn.Server):

@@ -15,6 +15,7 @@ import platform
 import secrets
 import signal
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -22,6 +23,7 @@ from memfit.errors import UsageError
 from memfit.regular_file import read_regular
 from memfit.study.trials.descendants import is_running, start_ticks
 
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 COORDINATOR_FILE = "coordinator.json"
 REQUESTS_FOLDER = "requests"
 
@@ -42,9 +44,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     end_trial: str = ""
     """The id or the number of a running trial."""
     reason: str = ""
-    max_trials: int | None = None
-    max_seconds: float | None = None
-    concurrency: int | None = None
+    max_trials: AtLeastOne | None = None
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    concurrency: AtLeastOne | None = None
 
 
 def announce(folder: Path, on: str = "") -> None:
@@ -105,8 +107,8 @@ def take_requests(folder: Path) -> tuple[list[Request], list[str]]:
         path = folder / REQUESTS_FOLDER / name
         try:
             taken.append(msgspec.json.decode(read_regular(path), type=Request))
-        except (OSError, ValueError) as error:
-            refused.append(f"the request {name} cannot be read: {error}")
+        except (OSError, ValueError, RecursionError) as error:
+            refused.append(f"the request {name} cannot be carried out: {error}")
         with contextlib.suppress(OSError):
             path.unlink()
     return taken, refused

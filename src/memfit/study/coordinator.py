@@ -36,7 +36,7 @@ from memfit.study.trials.files import Report, final_of, intermediates_of
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
 from memfit.study.trials.prediction import TrialPredictor, verdict
-from memfit.study.trials.process import INTERRUPTED
+from memfit.study.trials.process import INTERRUPTED, kept_gpus
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
 from memfit.study.tuners.ordered import engine_for
@@ -143,10 +143,14 @@ class Coordinator:
         if not trial.run_folder:
             self.again.append((trial, 1))
             return
+        kept = kept_gpus(self.folder / trial_folder_name(trial.number, trial.num_attempts))
+        if kept is not None:
+            self.gpus.hold(trial.number, kept)
         order = self._order(trial, trial.num_attempts)
         if self.runner.adopt(order):
             self.orders[trial.number] = order
         else:
+            self.gpus.give_back(trial.number)
             self.again.append((trial, trial.num_attempts + 1))
 
     # ---- starting -------------------------------------------------------------------------------------------------
@@ -355,6 +359,7 @@ class Coordinator:
             max_trials=asked.max_trials if request.max_trials is None else request.max_trials,
             max_seconds=asked.max_seconds if request.max_seconds is None else request.max_seconds,
             concurrency=asked.concurrency if request.concurrency is None else request.concurrency,
+            max_trial_seconds=asked.max_trial_seconds,
         )
         if wanted != asked:
             self._extend(wanted)
@@ -362,7 +367,7 @@ class Coordinator:
     def _extend(self, wanted: StudyExtent) -> None:
         """Go on with another number of trials, at a time or in all, or for longer."""
         self.log.add(f"x{len(self.log.facts)}", "settings", wanted)
-        self.settings = msgspec.structs.replace(self.settings, **msgspec.structs.asdict(wanted))
+        self.settings = wanted.applied(self.settings)
         self.engine.extend(self.settings)
         self.runner.widen(wanted.concurrency)
 
@@ -451,7 +456,10 @@ class Coordinator:
 def extent_of(settings: StudySettings) -> StudyExtent:
     """What may change from one session to the next."""
     return StudyExtent(
-        max_trials=settings.max_trials, max_seconds=settings.max_seconds, concurrency=settings.concurrency
+        max_trials=settings.max_trials,
+        max_seconds=settings.max_seconds,
+        concurrency=settings.concurrency,
+        max_trial_seconds=settings.max_trial_seconds,
     )
 
 

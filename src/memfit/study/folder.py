@@ -25,7 +25,7 @@ from memfit.records.study import Study, StudySettings
 from memfit.regular_file import describe_error, read_regular
 from memfit.study.storage.facts import DATABASE_FILE, Storage, study_of
 from memfit.study.storage.log import UNSAVED_FILE, read_unsaved
-from memfit.study.storage.open import is_file, open_storage
+from memfit.study.storage.open import check_address, is_file, open_storage
 from memfit.study.storage.postgres import without_password
 
 DEFAULT_PARENT = "memfit-studies"
@@ -57,6 +57,7 @@ def default_folder(settings: StudySettings) -> Path:
 
 def create(folder: Path, storage: str, study_id: str = "") -> Where:
     """Make the folder of a new study."""
+    check_address(storage)
     if folder.exists() and (not folder.is_dir() or any(entry.name != LOG_FOLDER for entry in folder.iterdir())):
         raise RunExists(
             f"{folder} exists and is not a study", found="other files", hint="choose another folder with -o"
@@ -93,7 +94,7 @@ def storage_of(folder: Path, where: Where, address: str = "") -> Storage:
     place = address or where.storage
     if address and without_password(address) != where.storage:
         raise UsageError("the study is in another database", found=where.storage, hint="leave --storage out")
-    return open_storage(folder / place if is_file(place) else place)
+    return open_storage(folder / place.removeprefix("sqlite:///") if is_file(place) else place)
 
 
 def read_folder(folder: str | Path, address: str = "") -> Study:

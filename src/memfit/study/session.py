@@ -18,8 +18,8 @@ from memfit.study.json_file import write_study_json
 from memfit.study.options import StudyOptions, environment_of, refuse_job_options
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
-from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, release_jobs
-from memfit.study.trials.gpus import GpuPool, make_pool
+from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
+from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner
 
 STUDY_JSON = "study.json"
@@ -42,6 +42,8 @@ class Session:
         runner = self._runner(options)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
         gpus = GpuPool(GpuWish(), ()) if options.on else make_pool(self.settings.gpus)
+        for sentence in notes_on_sharing(gpus, str(self.folder.absolute())):
+            watcher.note(sentence)
         coordinator = Coordinator(self.settings, self.folder, self.log, runner, gpus, watcher, options, environment)
         take_requests(self.folder)  # of an earlier session, whom they were meant for
         announce(self.folder, options.on)
@@ -69,7 +71,8 @@ class Session:
             return DaskRunner(connect(options.on), self.settings, self.log.tell)
         holder = hold_jobs(self.folder, job_wish(options, self.settings), self.log.tell)
         try:
-            return DaskRunner(connect(holder.address), self.settings, self.log.tell)
+            client = connect(holder.address)
+            return DaskRunner(client, self.settings, self.log.tell, lambda: last_line(self.folder))
         except BaseException:
             release_jobs(self.folder)
             raise
@@ -158,9 +161,7 @@ def _go_on(log: StudyLog, asked: StudySettings | None, path: Path) -> StudySetti
     if asked is None:
         return stored
     study_folder.check_same(stored, asked, path)
-    changed = {name: getattr(asked, name) for name in ("max_trials", "max_seconds", "concurrency")}
-    wanted = msgspec.structs.replace(stored, **changed)
-    return _stored_extent(log, stored, wanted)
+    return _stored_extent(log, stored, extent_of(asked).applied(stored))
 
 
 def _extended(log: StudyLog, settings: StudySettings, options: StudyOptions) -> StudySettings:

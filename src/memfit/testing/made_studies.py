@@ -1,12 +1,21 @@
-"""Made studies: a search space with a branch, trials that end in every way, memory that follows a known law."""
+"""Made studies, realistic without any trial, for tests, demonstrations and benchmarks; all numbers follow from a seed.
+
+    made_study         memory follows a known law; trials stand above the limit, fail or are stopped early
+    made_mixed_study   memory grows with batch, layers and width; trials fail, run out of memory or are rejected
+
+`write_made_study` stores either through the same storage as a real one.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
-from memfit.records.figure import measured
+import msgspec
+
+from memfit.records.figure import measured, unknown
 from memfit.records.study import (
     Branch,
     Choice,
@@ -24,9 +33,10 @@ from memfit.records.study import (
     TrialOutcomeKind,
     TrialRecord,
 )
-from memfit.study.folder import create
+from memfit.study.folder import Where, create, find, storage_of
 from memfit.study.storage.facts import Fact, Proposed, Started, fact
-from memfit.study.storage.sqlite import SqliteStorage
+from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.units import MIB
 
 WIDTHS = (8, 16, 64, 100, 256, 1024)
 BATCHES = (16, 32, 64, 128, 256)
@@ -107,18 +117,121 @@ def made_study(count: int, seed: int = 0) -> Study:
     return Study(study_id="made", settings=MADE_SETTINGS, trials=made_trials(count, seed), created_at=moment)
 
 
-def write_made_study(folder: Path, trials: tuple[TrialRecord, ...]) -> None:
-    """A finished study in a folder, as its coordinator would have left it."""
-    where = create(folder, "")
-    storage = SqliteStorage(folder / where.storage)
-    facts: list[Fact] = [fact(0, "study", "study", MADE_SETTINGS)]
+# ---- trials that fail, run out of memory and are rejected ------------------------------------------------------------
+
+MIXED_LIMIT_BYTES = 1600 * MIB
+MIXED_SPACE = SearchSpace(
+    parameters=(
+        Span(name="lr", low=1e-5, high=1e-1, log=True),
+        Choice(name="batch_size", options=(16, 32, 64, 128)),
+        Choice(name="optimizer", options=("adam", "sgd", "adafactor")),
+        Integers(name="layers", low=1, end=13),
+        Nested(
+            name="model",
+            branches=(
+                Branch(name="conv", parameters=(Integers(name="width", low=8, end=257),)),
+                Branch(name="mlp", parameters=(Span(name="dropout", low=0, high=0.6),)),
+            ),
+        ),
+    )
+)
+
+
+def made_mixed_study(num_trials: int, *, seed: int = 1, num_reports: int = 8, num_wanted: int | None = None) -> Study:
+    """A study in which trials fail, run out of memory and are rejected; `num_wanted` are asked for."""
+    rng = random.Random(seed)
+    memory = MemoryRule(use="limit", limit_bytes=MIXED_LIMIT_BYTES)
+    wanted = num_trials if num_wanted is None else num_wanted
+    settings = StudySettings(name="made-study", space=MIXED_SPACE, workload="mlp", memory=memory, max_trials=wanted)
+    trials = tuple(_mixed_trial(number, rng, num_reports) for number in range(num_trials))
+    return Study(study_id="made0001", settings=settings, trials=trials, created_at="2026-03-14T09:26:53+00:00")
+
+
+def _mixed_trial(number: int, rng: random.Random, num_reports: int) -> TrialRecord:
+    point = _point(rng)
+    width = point["model"].get("width", 40)  # pyright: ignore[reportAttributeAccessIssue]
+    work = point["batch_size"] * point["layers"] * width / 190  # pyright: ignore[reportOperatorIssue]
+    peak_bytes = int(MIB * (180 + work * (1.4 if point["optimizer"] == "adam" else 1.0) + rng.gauss(0, 4)))
+    loss = abs(math.log10(float(point["lr"])) + 2.6) * 0.3 + 0.9 / point["layers"] + 6 / width + rng.gauss(0, 0.04)  # pyright: ignore
+    kind, message = _ending(peak_bytes, rng)
+    done, why = kind == "done", message or "the trial did not end well"
+    return TrialRecord(
+        proposal=Proposal(number=number, parameters=point),
+        outcome=TrialOutcome(kind=kind, message=message),
+        trial_id=f"{number:05d}"[-5:],
+        metric=loss if done else None,
+        metric_reason="" if done else why,
+        intermediates=tuple(
+            Intermediate(sequence=report, value=loss * (1 + 2 / (report + 1))) for report in range(num_reports * done)
+        ),
+        peak=measured(peak_bytes, "bytes", "made") if kind in ("done", "out of memory") else unknown("bytes", why),
+        duration=unknown("seconds", why)
+        if kind == "rejected by prediction"
+        else measured(3 + work / 40 + rng.random(), "seconds", "made"),
+        started_at="2026-03-14T09:26:53+00:00",
+        ended_at="2026-03-14T09:27:53+00:00",
+        end_order=number,
+    )
+
+
+def _point(rng: random.Random) -> dict[str, object]:
+    is_conv = rng.random() < 0.6
+    model = (
+        {"_name": "conv", "width": rng.randint(8, 256)} if is_conv else {"_name": "mlp", "dropout": 0.6 * rng.random()}
+    )
+    return {
+        "lr": 10 ** rng.uniform(-5, -1),
+        "batch_size": rng.choice((16, 32, 64, 128)),
+        "optimizer": rng.choice(("adam", "sgd", "adafactor")),
+        "layers": rng.randint(1, 12),
+        "model": model,
+    }
+
+
+def _ending(peak_bytes: int, rng: random.Random) -> tuple[TrialOutcomeKind, str]:
+    if peak_bytes > MIXED_LIMIT_BYTES:
+        return "out of memory", "the kernel ended it"
+    if rng.random() < 0.02:
+        return "failed", "exit code 1: ValueError: loss is nan"
+    if peak_bytes > 0.8 * MIXED_LIMIT_BYTES and rng.random() < 0.5:
+        return "rejected by prediction", "predicted to need more than the limit"
+    return "done", ""
+
+
+# ---- on disk ---------------------------------------------------------------------------------------------------------
+
+
+def write_made_study(folder: str | Path, study: Study, *, runs_of: Sequence[int] = ()) -> Path:
+    """Store a study as its coordinator would have left it, with made runs of some of its trials."""
+    path = Path(folder)
+    where = create(path, "")
+    append_facts(path, where, [fact(0, "study", "study", study.settings)])
+    add_trials(path, study.trials, runs_of=runs_of)
+    return path
+
+
+def add_trials(folder: Path, trials: Sequence[TrialRecord], *, runs_of: Sequence[int] = ()) -> None:
+    """Add trials to a stored study, as they end."""
+    where = find(folder)
+    assert where is not None
+    facts: list[Fact] = []
     for trial in trials:
-        n = trial.number
-        begun = Started(attempt=1, folder=f"trials/{n:05d}", started_at=trial.started_at)
-        facts.append(
-            fact(3 * n + 1, f"p{n}", "proposed", Proposed(proposal=trial.proposal, trial_id=trial.trial_id), n)
-        )
-        facts.append(fact(3 * n + 2, f"s{n}.1", "started", begun, n))
-        facts.append(fact(3 * n + 3, f"e{n}", "ended", trial, n))
-    storage.append(where.study_id, facts)
-    storage.close()
+        number, place = trial.number, f"trials/{trial.number:05d}"
+        if number in runs_of:
+            write_made_run(folder / place / "run", MadeRun(seconds=4.0, seed=number, startup_seconds=1.0))
+            trial = msgspec.structs.replace(trial, run_folder=f"{place}/run")
+        first = Proposed(proposal=trial.proposal, trial_id=trial.trial_id)
+        begun = Started(attempt=1, folder=place, started_at=trial.started_at)
+        facts.append(fact(3 * number + 1, f"p{number}", "proposed", first, number))
+        facts.append(fact(3 * number + 2, f"s{number}.1", "started", begun, number))
+        facts.append(fact(3 * number + 3, f"e{number}", "ended", trial, number))
+    append_facts(folder, where, facts)
+
+
+def append_facts(folder: Path, where: Where, facts: list[Fact]) -> None:
+    """Store facts in the study's own database."""
+    storage = storage_of(folder, where)
+    try:
+        storage.append(where.study_id, facts)
+    finally:
+        storage.close()

@@ -91,8 +91,11 @@ def _memory(run: RunRecord) -> list[_Quantity]:
         mean = measured(mean_bytes, "bytes", f"mean over time of {len(run.tree.tree_bytes)} samples")
         rows.append(_single_run_row("memory", "mean", mean, "how far the mean over time repeats"))
     for device in sorted({reading.device for reading in run.gpus}):
-        used = [sum(p.num_bytes or 0 for p in r.processes) for r in run.gpus if r.device == device]
-        figure = measured(max(used), "bytes", f"largest of {len(used)} NVML readings")
+        read = [reading.job_bytes for reading in run.gpus if reading.device == device]
+        used = [num_bytes for num_bytes in read if num_bytes is not None]
+        figure = unknown("bytes", "the driver named no process of this job (inside a container it cannot)")
+        if used:
+            figure = measured(max(used), "bytes", f"largest of {len(used)} NVML readings")
         reason = "device: its allocator takes memory in blocks of 2 MiB"
         grain = NoiseSource(name="device", half_width=2 * 1024**2, source="assumed", reason=reason)
         rows.append(_Quantity(group="memory", name=f"GPU {device} peak", figure=figure, noise=(grain,), grows=True))

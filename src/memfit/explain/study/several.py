@@ -22,8 +22,8 @@ from memfit.explain.study.table import Table, table_of
 from memfit.records.study import Study
 from memfit.records.study_findings import FindingVerdict, StudiesFindings, StudyFinding
 
-STUDY = "study"
-"""The name under which the study is a choice of the common model."""
+STUDY = "(study)"
+"""The name under which the study is a choice of the common model; a hyperparameter may itself be called study."""
 
 
 def explain_studies(studies: Sequence[Study], quantity: str | None = None) -> StudiesFindings:
@@ -100,14 +100,23 @@ def _level(report: StudyReport, low: str, high: str, change: Interval, p: float)
             f"{high} takes as much as {low} at equal hyperparameters: {interval_text(change)}",
         )
     else:
-        ends = f"{signed_bytes(least)} to {signed_bytes(most)}"
-        sentence = (
-            f"whether {high} takes more than {low} does not stand out from chance: {ends} at equal hyperparameters"
-        )
+        sentence = _undecided(report, low, high, change)
     return StudyFinding(
         topic="study", subjects=(high, low), verdict=verdict, sentence=sentence, evidence=(p_text(p),),
         effect=change_figure(change, METHOD), p=p,
     )  # fmt: skip
+
+
+def _undecided(report: StudyReport, low: str, high: str, change: Interval) -> str:
+    """What is said of a difference that was not found, as of a hyperparameter: its interval may be without zero."""
+    _, least, most = change
+    ends = f"{signed_bytes(least)} to {signed_bytes(most)} at equal hyperparameters"
+    if least <= 0 <= most:
+        return f"whether {high} takes more than {low} does not stand out from chance; it could be anything from {ends}"
+    return (
+        f"{high} against {low}: perhaps {ends}; as {report.num_questions} things were looked at, one that stands out "
+        "as much comes up by chance"
+    )
 
 
 def _differently(report: StudyReport, first: Factor, second: Factor) -> StudyFinding:

@@ -17,6 +17,7 @@ def assemble(question: Question, traced: Traced, started: float) -> Prediction:
     prediction = Prediction(
         target=question.job.target,
         settings={name: str(value) for name, value in question.job.settings.items()},
+        arguments=question.job.arguments if question.job.kind == "script" else None,
         device=traced.device.name,
         route=traced.route,
         torch_version=traced.torch_version,

@@ -58,12 +58,7 @@ def _system(run: RunRecord) -> Table:
 
 def _gpu(run: RunRecord) -> Table:
     heads = ["time_seconds", "device", "name", "total_bytes", "used_bytes", "job_bytes"]
-    rows = (
-        (g.time_seconds, g.device, g.name, g.total_bytes, g.used_bytes,
-         sum(p.num_bytes or 0 for p in g.processes) if any(p.num_bytes is not None for p in g.processes) else None)
-        for g in run.gpus
-    )  # fmt: skip
-    return heads, rows
+    return heads, ([getattr(reading, head) for head in heads] for reading in run.gpus)
 
 
 def _energy(run: RunRecord) -> Table:

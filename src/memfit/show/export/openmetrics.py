@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,9 @@ class MetricFamily:
 
 
 FAMILIES = {
+    "memfit_records": MetricFamily(
+        kind="gauge", unit="", words="Records of a served folder, by kind and by whether they could be read."
+    ),
     "memfit_run": MetricFamily(kind="info", unit="", words="A measured run."),
     "memfit_run_peak_bytes": MetricFamily(kind="gauge", unit="bytes", words="Peak memory of the job."),
     "memfit_run_average_bytes": MetricFamily(kind="gauge", unit="bytes", words="Mean memory of the job over time."),
@@ -81,10 +84,14 @@ def openmetrics(*records: MetricRecord) -> str:
 
     >>> openmetrics(memfit.read_run("runs/train-1"))  # doctest: +SKIP
     """
+    return metrics_text(sample for record in records for sample in metric_samples(record))
+
+
+def metrics_text(found: Iterable[MetricSample]) -> str:
+    """The text of samples, those of one metric together; of two with the same name and labels the first one counts."""
     samples: dict[tuple[str, str, str], MetricSample] = {}
-    for record in records:
-        for sample in _samples(record):
-            samples.setdefault((sample.family, sample.suffix, _labels_text(sample.labels)), sample)
+    for sample in found:
+        samples.setdefault((sample.family, sample.suffix, _labels_text(sample.labels)), sample)
     lines = []
     for name, family in FAMILIES.items():
         own = [sample for sample in samples.values() if sample.family == name]
@@ -108,7 +115,8 @@ def _escaped(value: str) -> str:
     return only_text(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _samples(record: MetricRecord) -> Iterator[MetricSample]:
+def metric_samples(record: MetricRecord) -> Iterator[MetricSample]:
+    """Everything that is known of a record in numbers."""
     if isinstance(record, RunRecord):
         return _run_samples(record)
     if isinstance(record, Study):
@@ -159,7 +167,8 @@ def _summary(family: str, labels: Labels, values: Sequence[float]) -> Iterator[M
 
 
 def _prediction_samples(prediction: Prediction) -> Iterator[MetricSample]:
-    settings = " ".join(f"{name}={value}" for name, value in prediction.settings.items())
+    words = [*(f"{name}={value}" for name, value in prediction.settings.items()), *(prediction.arguments or ())]
+    settings = " ".join(words)
     named = {"target": prediction.target, "device": prediction.device, "settings": settings}
     for level in prediction.levels:
         yield from _gauge("memfit_predicted_peak_bytes", {**named, "level": level.name}, level.figure)

@@ -15,6 +15,7 @@ from memfit.records.study import Study, TrialRecord
 _FIGURES = {
     "peak_bytes": "peak",
     "average_bytes": "average",
+    "gpu_peak_bytes": "gpu_peak",
     "background_bytes": "background",
     "predicted_peak_bytes": "predicted_peak",
     "duration_seconds": "duration",

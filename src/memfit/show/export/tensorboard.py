@@ -146,7 +146,8 @@ def _results(trial: TrialRecord, ended: float) -> Iterator[Scalar]:
         yield Scalar(tag="metric", value=trial.metric, at_seconds=ended)
     figures = {
         "memory/peak_bytes": trial.peak, "memory/average_bytes": trial.average,
-        "memory/background_bytes": trial.background, "memory/predicted_peak_bytes": trial.predicted_peak,
+        "memory/gpu_peak_bytes": trial.gpu_peak, "memory/background_bytes": trial.background,
+        "memory/predicted_peak_bytes": trial.predicted_peak,
         "time/duration_seconds": trial.duration, "time/epoch_seconds": trial.epoch_time, "energy/joules": trial.energy,
     }  # fmt: skip
     for tag, figure in figures.items():

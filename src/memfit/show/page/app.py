@@ -21,8 +21,9 @@ from memfit.show.page.documents.document import Document, Listed
 
 SCRIPTS = (
     "assets/numbers.js", "app/columns.js", "app/address.js", "app/source.js", "app/parts.js", "app/charts.js",
-    "app/parallel.js", "app/study.js", "app/trial.js", "app/timeline.js", "app/traced.js", "app/run.js",
-    "app/prediction.js", "app/plan.js", "app/grid.js", "app/snapshot.js", "app/list.js", "app/main.js",
+    "app/bars.js", "app/parallel.js", "app/study.js", "app/trial.js", "app/timeline.js", "app/traced.js", "app/run.js",
+    "app/prediction.js", "app/plan.js", "app/pipeline.js", "app/grid.js", "app/snapshot.js", "app/list.js",
+    "app/main.js",
 )  # fmt: skip
 LIBRARY = "vendor/charts.min.js"
 STYLES = ("assets/page.css", "vendor/uPlot.min.css", "app/app.css")
@@ -38,9 +39,11 @@ def app_html(
     title: str = "memfit",
     extras: Extras | None = None,
     is_served: bool = False,
+    num_left_out: int = 0,
 ) -> str:
     """The whole page as text; `documents` are those a report has inside, by the id under which they are listed."""
     parts = [f'"served":{"true" if is_served else "false"}', f'"title":{to_json(title).decode()}']
+    parts.append(f'"left_out":{num_left_out}')
     parts.append(f'"items":{to_json([asdict(one) for one in listed]).decode()}')
     inner = [f"{to_json(name).decode()}:{one.to_json().decode()}" for name, one in (documents or {}).items()]
     parts.append(f'"documents":{{{",".join(inner)}}}')

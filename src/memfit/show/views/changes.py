@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memfit.records.plan import Plan
-from memfit.records.prediction import Saving
+from memfit.records.prediction import Prediction, Saving
 from memfit.units import MIB
 
 MOST = 3
+FIT = ("memfit", "fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +94,20 @@ def _of_plan(plan: Plan, command: Sequence[str]) -> CheapChange:
 
 
 def fit_command(command: Sequence[str], budget_bytes: int) -> str:
-    """`memfit fit` for a command that runs a Python script; a template for any other."""
+    """`memfit fit` for a command that runs a Python script, or for one of memfit itself; a template for any other."""
     budget = f"{-(-budget_bytes // MIB)}MiB"
+    if tuple(command[:2]) == FIT:
+        place = command.index("--") if "--" in command else len(command)
+        return shlex.join([*command[:place], "--budget", budget, *command[place:]])
     for number, word in enumerate(command):
         if word.endswith(".py") and Path(command[0]).name.startswith("python"):
             rest = command[number + 1 :]
             return f"memfit fit {shlex.quote(word)} --budget {budget}" + (f" -- {shlex.join(rest)}" if rest else "")
-    return f"memfit fit train.py --budget {budget}"
+    return f"memfit fit SCRIPT.py --budget {budget} -- ITS ARGUMENTS"
+
+
+def fit_words(prediction: Prediction) -> list[str]:
+    """The command that fits what was predicted, without its budget."""
+    settings = [word for name, value in prediction.settings.items() for word in ("--set", f"{name}={value}")]
+    arguments = ["--", *prediction.arguments] if prediction.arguments else []
+    return [*FIT, prediction.target, *settings, *arguments]

@@ -262,7 +262,7 @@ def _gpus(run: RunRecord) -> tuple[GpuRow, ...]:
     rows = []
     for device in sorted({reading.device for reading in run.gpus}):
         readings = [reading for reading in run.gpus if reading.device == device]
-        own = [sum(p.num_bytes or 0 for p in r.processes) for r in readings if any(p.num_bytes for p in r.processes)]
+        own = [num_bytes for reading in readings if (num_bytes := reading.job_bytes) is not None]
         method = f"largest of {len(readings)} NVML readings"
         rows.append(
             GpuRow(

@@ -191,7 +191,7 @@ def axis_over(name: str, values: Sequence[object], parameter: Parameter | None =
     """The axis of these values, over what the space allows where it is known."""
     known = [value for value in values if value is not None]
     has_gaps = len(known) < len(values)
-    numbers = [number for number in map(_finite_number, known) if number is not None]
+    numbers = [number for number in map(finite_number, known) if number is not None]
     if isinstance(parameter, (Choice, Nested)) or len(numbers) < len(known):
         labels = dict.fromkeys([*_written_options(parameter), *(option_label(value) for value in known)])
         is_fixed = isinstance(parameter, (Choice, Nested))
@@ -204,7 +204,8 @@ def axis_over(name: str, values: Sequence[object], parameter: Parameter | None =
     return StudyAxis(name=name, low=low, high=high, is_log=is_log, is_whole=is_whole, has_gaps=has_gaps)
 
 
-def _finite_number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
+    """The number that a value is; None for truth values, infinities and what is no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

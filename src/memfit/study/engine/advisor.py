@@ -34,6 +34,8 @@ EVENTS = {
     "cancelled": "USER_CANCELED",
 }
 """How NNI calls the end of a trial."""
+NOT_RUN_EVENT = "FAILED"
+"""Of a point that was rejected by prediction: no trial of NNI's, but the advisor waits for its end."""
 
 
 def is_advisor(made: object) -> bool:
@@ -126,7 +128,11 @@ class CustomAdvisor:
             self._report(trial, "FINAL", 0, as_reported(trial.metric, trial.others, self.metric))
         sent = {"parameter_id": self._parameter_ids[trial.number], "parameters": trial.parameters}
         self.advisor.handle_trial_end(
-            {"trial_job_id": trial.trial_id, "event": EVENTS[trial.kind], "hyper_params": json.dumps(sent)}
+            {
+                "trial_job_id": trial.trial_id,
+                "event": EVENTS.get(trial.kind, NOT_RUN_EVENT),
+                "hyper_params": json.dumps(sent),
+            }
         )
 
     # ---- running trials ---------------------------------------------------------------------------------------------

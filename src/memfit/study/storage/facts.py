@@ -71,6 +71,13 @@ class StudyExtent(msgspec.Struct, frozen=True, kw_only=True):
     max_trials: int | None
     max_seconds: float | None
     concurrency: int
+    max_trial_seconds: float | msgspec.UnsetType | None = msgspec.UNSET
+    """Unset in studies from before it could change."""
+
+    def applied(self, settings: StudySettings) -> StudySettings:
+        """The settings with these."""
+        known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not msgspec.UNSET}
+        return msgspec.structs.replace(settings, **known)
 
 
 class Storage(Protocol):
@@ -131,7 +138,8 @@ def study_of(study_id: str, facts: Iterable[Fact], folder: str = "") -> Study:
         if each.kind == "study":
             settings, created_at = _settings(each), each.at
         elif each.kind == "settings" and settings is not None:
-            settings = msgspec.structs.replace(settings, **msgspec.structs.asdict(decoded(each, StudyExtent)))
+            extent: StudyExtent = decoded(each, StudyExtent)
+            settings = extent.applied(settings)
         elif each.number is not None and (each.kind == "ended" or each.number not in ended):
             trials[each.number] = _after(trials.get(each.number), each)
     if settings is None:

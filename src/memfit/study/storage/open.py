@@ -15,11 +15,17 @@ def open_storage(place: str | Path) -> Storage:
         from memfit.study.storage.postgres import PostgresStorage
 
         return PostgresStorage(text)
-    if "://" in text and not text.startswith("sqlite:///"):
-        raise UsageError("this storage is not known", found=text, hint="a file, or postgresql://USER@HOST/DATABASE")
+    check_address(text)
     from memfit.study.storage.sqlite import SqliteStorage
 
     return SqliteStorage(Path(text.removeprefix("sqlite:///")))
+
+
+def check_address(place: str) -> None:
+    """Refuse an address of a kind that is not known, before anything is made for it."""
+    if "://" in place and not place.startswith(("postgresql://", "postgres://", "sqlite:///")):
+        hint = "postgresql://USER@HOST/DATABASE, or nothing for a file in the study's folder"
+        raise UsageError("this storage is not known", found=place, hint=hint)
 
 
 def is_file(place: str) -> bool:

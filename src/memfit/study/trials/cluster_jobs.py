@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from memfit.study.trials.descendants import is_running, start_ticks
 BatchSystem = Literal["slurm", "pbs", "lsf"]
 BATCH_SYSTEMS: tuple[BatchSystem, ...] = ("slurm", "pbs", "lsf")
 SUBMIT_COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
-HOLDER_FILE = "cluster.json"
+HOLDER_FILE, LOG_FILE = "cluster.json", "cluster.log"
 START_SECONDS = 60.0
 END_SECONDS = 30.0
 
@@ -87,8 +88,9 @@ def hold_jobs(folder: Path, wish: JobWish, tell: Callable[[str], None]) -> JobHo
         tell(f"the jobs of an earlier session are still there (scheduler {holder.address})")
         return holder
     _require_jobqueue()
+    _require_submit_command(wish.system)
     (folder / HOLDER_FILE).unlink(missing_ok=True)
-    log = folder / "cluster.log"
+    log = folder / LOG_FILE
     with open(log, "ab") as output:
         words = ["-m", "memfit.study.trials.distributed_jobs", str(folder.absolute())]
         process = subprocess.Popen(
@@ -126,6 +128,23 @@ def release_jobs(folder: Path) -> None:
             os.waitpid(holder.pid, os.WNOHANG)
         time.sleep(0.05)
     (folder / HOLDER_FILE).unlink(missing_ok=True)
+
+
+def _require_submit_command(system: BatchSystem) -> None:
+    """Without it no job ever comes, and a study would wait for ever."""
+    command = SUBMIT_COMMANDS[system]
+    if shutil.which(command) is None:
+        hint = "run this where jobs are submitted (a login node), or name a Dask scheduler: --on tcp://HOST:8786"
+        raise UsageError(f"there is no {system} here", found=f"no command {command}", hint=hint)
+
+
+def last_line(folder: Path) -> str:
+    """The last line that the holder of a study's jobs wrote: where no job comes, the reason."""
+    try:
+        lines = (folder / LOG_FILE).read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip()[:300] if lines else ""
 
 
 def _require_jobqueue() -> None:

@@ -59,6 +59,11 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields is not None else None
 
 
+def age_seconds(begun_ticks: int) -> float:
+    """How long ago a process began, by the ticks that `start_ticks` gave."""
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun_ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def _stat(pid: int) -> list[str] | None:
     """/proc/PID/stat from the state on; the name before it may hold anything."""
     try:
@@ -92,6 +97,16 @@ def _carries(pid: int, folder: str) -> bool:
             return f"{MARK}={folder}".encode() in file.read().split(b"\0")
     except OSError:
         return False
+
+
+def is_of_study(pid: int, study_folder: str) -> bool:
+    """Whether a process was started for a trial of the study in this folder."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith(f"{MARK}={study_folder}/".encode()) for entry in entries)
 
 
 def _reap(pids: Iterable[int]) -> None:

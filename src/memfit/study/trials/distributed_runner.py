@@ -37,6 +37,8 @@ from memfit.version import VERSION
 CONNECT_SECONDS = 20
 OFFER_SECONDS = 5.0
 """How long an answer of the scheduler on what workers offer is believed."""
+PATIENT_SECONDS = 60.0
+"""After so long without a worker for waiting trials, the reason is looked for; jobs may well wait in a queue."""
 CLOCK_SECONDS = 5.0
 """A worker whose clock is further off than this is named."""
 
@@ -47,8 +49,16 @@ class DaskRunner:
     task = staticmethod(run_on_worker)
     """What a worker does with an order."""
 
-    def __init__(self, client: Client, settings: StudySettings, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: StudySettings,
+        tell: Callable[[str], None],
+        why_no_worker: Callable[[], str] = lambda: "",
+    ) -> None:
         self.tell = tell
+        self.why_no_worker = why_no_worker
+        """Asked when no worker takes a trial for long: what is known of the reason."""
         self.settings = settings
         self.client = client
         self.orders: dict[int, TrialOrder] = {}
@@ -62,6 +72,7 @@ class DaskRunner:
         self._ask_again_at = 0.0
         self._begun: dict[int, list[str]] = {}
         self._endings: dict[int, TrialEnd] = {}
+        self._complain_at: float | None = None
         self._check_workers()
 
     def has_room(self, num_starting: int = 0) -> bool:
@@ -89,6 +100,7 @@ class DaskRunner:
         if task_key(order) not in self._kept:
             return self._adopt_from_home(order)
         self._expect(order)
+        self._begun.setdefault(order.number, [])  # a worker had taken it, as far as this session knows
         self._follow(order.number, Future(task_key(order), self.client))
         self._want(order, self.client.id)
         return True
@@ -118,6 +130,7 @@ class DaskRunner:
         future.add_done_callback(lambda done: self._queue.put(self._answer(number, done)))
 
     def wait(self, timeout_seconds: float) -> list[News]:
+        self._watch_for_workers()
         news = []
         try:
             news.append(self._queue.get(timeout=timeout_seconds))
@@ -129,6 +142,19 @@ class DaskRunner:
             if each.record is not None or each.is_lost:
                 self._forget(each.number)
         return news
+
+    def _watch_for_workers(self) -> None:
+        """Say it, and again after a while, when trials wait and no worker has ever taken one."""
+        if self._begun or not self.orders:
+            self._complain_at = None
+            return
+        now = time.monotonic()
+        self._complain_at = self._complain_at or now + PATIENT_SECONDS
+        if now >= self._complain_at:
+            self._complain_at = now + 10 * PATIENT_SECONDS
+            why = self.why_no_worker()
+            said = f"; the last line of its log: {why}" if why else "; Ctrl-C twice ends the study, to be resumed"
+            self.tell(f"{len(self.orders)} trials wait, and no worker has taken one for a while{said}")
 
     def _forget(self, number: int) -> None:
         """Let the scheduler drop the trial, whose result is home."""

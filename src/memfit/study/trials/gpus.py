@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memfit.errors import UsageError
 from memfit.records.study import GpuWish
+from memfit.study.trials.descendants import is_of_study
 
 
 @dataclass(slots=True)
@@ -18,14 +20,21 @@ class GpuPool:
     _taken: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def take(self, number: int) -> tuple[int, ...] | None:
-        """The GPUs of one trial: None leaves them as they are, () hides them all."""
+        """The GPUs of one trial until they are given back: None leaves them as they are, () hides them all."""
         if self.wish.num_gpus is None:
             return None
+        if number in self._taken:
+            return self._taken[number]
         uses = self._uses()
         free = [index for index in self.indices if uses[index] < self.wish.trials_per_gpu]
         chosen = tuple(sorted(free, key=lambda index: (uses[index], index))[: self.wish.num_gpus])
         self._taken[number] = chosen
         return chosen
+
+    def hold(self, number: int, indices: tuple[int, ...]) -> tuple[int, ...]:
+        """Note the GPUs that a trial of an earlier session runs on."""
+        self._taken[number] = indices
+        return indices
 
     def has_room(self) -> bool:
         """Whether another trial gets all the GPUs it wants."""
@@ -63,3 +72,29 @@ def _all_gpus() -> tuple[int, ...]:
     indices = tuple(device.index for device in reader.devices)
     reader.close()
     return indices
+
+
+def notes_on_sharing(pool: GpuPool, study_folder: str) -> list[str]:
+    """A sentence for each GPU of the pool that other programs use, unless the study says that it may be shared."""
+    if not pool.indices or pool.wish.use_active:
+        return []
+    from memfit.measure.counters.nvml import NvmlReader, open_nvml
+
+    reader = open_nvml()
+    if not isinstance(reader, NvmlReader):
+        return []
+    wanted = {device.index: reader.processes(device) for device in reader.devices if device.index in pool.indices}
+    reader.close()
+    pids = {index: [each.pid for each in found] for index, found in wanted.items() if isinstance(found, list)}
+    return used_by_others(pids, lambda pid: is_of_study(pid, study_folder))
+
+
+def used_by_others(pids_of: Mapping[int, Sequence[int]], is_ours: Callable[[int], bool]) -> list[str]:
+    """A sentence for each GPU with a process that is not ours."""
+    notes = []
+    for index, pids in pids_of.items():
+        others = [str(pid) for pid in pids if not is_ours(pid)]
+        if others:
+            what = f"GPU {index} is used by other programs (process {', '.join(others)})"
+            notes.append(f"{what}: trials share its memory; choose others by gpus.indices, or say use_active")
+    return notes

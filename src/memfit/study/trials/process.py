@@ -28,7 +28,7 @@ from memfit.records.run import RunRecord, Settings, settings_for
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.regular_file import open_regular, read_regular
 from memfit.runfolder.reader import read_run
-from memfit.study.trials.descendants import end_all, is_running, living, start_ticks
+from memfit.study.trials.descendants import age_seconds, end_all, is_running, living, start_ticks
 from memfit.study.trials.files import Report, ReportReader, trial_environment, write_parameters
 from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.result import TrialEnd, conclude
@@ -37,6 +37,8 @@ PROCESS_FILE = "sampler.json"
 ENDING_FILE = "ending.json"
 INTERRUPTED = TrialEnd(kind="cancelled", reason="the study was ended before the trial was; it is run again")
 PROFILE_START = str(Path(__file__).parent / "profile_start")
+SAMPLER_SECONDS = 30.0
+"""A sampler that lives so long after its trial was made to end is stuck (stopped, or waiting for a dead disk)."""
 _LAST_WORDS_BYTES = 4096
 
 
@@ -45,6 +47,16 @@ class SamplerName(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     start_ticks: int
+    gpu_indices: tuple[int, ...] | None = None
+    """GPUs that the trial got; None where they are not scheduled."""
+
+
+def kept_gpus(folder: Path) -> tuple[int, ...] | None:
+    """The GPUs that the trial in a folder was started with; None where that is not known."""
+    try:
+        return msgspec.json.decode(read_regular(folder / PROCESS_FILE), type=SamplerName).gpu_indices
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 class TrialProcess:
@@ -65,6 +77,7 @@ class TrialProcess:
         """Of the sampler's process: readable when it has ended. The pipe tells less: the job inherits its other end."""
         self._status: StatusReader | None = None
         self._kill_at: float | None = None
+        self._give_up_at: float | None = None
         self._error = ""
 
     # ---- beginning ------------------------------------------------------------------------------------------------
@@ -100,7 +113,8 @@ class TrialProcess:
             os.close(status_write)
         self.sampler_pid = self._process.pid
         self._descriptor = os.pidfd_open(self.sampler_pid)
-        name = SamplerName(pid=self.sampler_pid, start_ticks=start_ticks(self.sampler_pid) or 0)
+        begun = start_ticks(self.sampler_pid) or 0
+        name = SamplerName(pid=self.sampler_pid, start_ticks=begun, gpu_indices=order.gpu_indices)
         (self.folder / PROCESS_FILE).write_bytes(msgspec.json.encode(name))
 
     def _spawn(self, orders: SamplerOrders) -> subprocess.Popen[bytes]:
@@ -154,6 +168,7 @@ class TrialProcess:
             self._close()
             return False
         self.sampler_pid = name.pid
+        self.began = time.monotonic() - age_seconds(name.start_ticks)  # its time limit counts from its own start
         return True
 
     # ---- while it runs --------------------------------------------------------------------------------------------
@@ -180,7 +195,7 @@ class TrialProcess:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running, as far as this session knows."""
+        """How long it has been running, in whichever session it began."""
         return time.monotonic() - self.began
 
     def look_at_the_clock(self) -> None:
@@ -191,6 +206,15 @@ class TrialProcess:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_at = time.monotonic() + 1.0
             end_all(self.sampler_pid, self._mark)
+            self._end_stuck_sampler()
+
+    def _end_stuck_sampler(self) -> None:
+        """Whoever waits for this trial would wait for ever; without the sampler its end is not recorded."""
+        now = time.monotonic()
+        self._give_up_at = self._give_up_at or now + SAMPLER_SECONDS
+        if now >= self._give_up_at and self.sampler_pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self.sampler_pid, signal.SIGKILL)
 
     def end(self, ending: TrialEnd, *, at_once: bool = False) -> None:
         """Ask the trial to end; after the grace period it is made to."""

@@ -48,13 +48,14 @@ def conclude(
         intermediates=intermediates,
         peak=run.peak,
         average=average_of(run),
+        gpu_peak=gpu_peak_of(run),
         background=background_of(run),
         duration=measured(run.duration_seconds, "seconds", "from the start of the job to its end"),
         epoch_time=epoch_time(intermediates),
         energy=energy_of(run),
         started_at=run.header.created_at,
         ended_at=(started + timedelta(seconds=run.duration_seconds)).isoformat(timespec="milliseconds"),
-        notes=tuple(dict.fromkeys([*trial.notes, *notes, *report_notes(reports), *run.notes])),
+        notes=tuple(dict.fromkeys([*trial.notes, *notes, *gpu_notes(run), *report_notes(reports), *run.notes])),
         **metric_of(outcome, reports),
     )
 
@@ -104,6 +105,22 @@ def average_of(run: RunRecord) -> Figure:
     if mean_bytes is None:
         return unknown("bytes", "the job ended before it was sampled twice")
     return measured(mean_bytes, "bytes", f"mean over time of {len(run.tree.time_seconds)} samples")
+
+
+def gpu_peak_of(run: RunRecord) -> Figure:
+    """The most that the job held on one GPU, of what NVML said while it ran."""
+    if not run.gpus:
+        return unknown("bytes", "no GPU was read while the job ran")
+    known = [held for reading in run.gpus if (held := reading.job_bytes) is not None]
+    if not known:
+        return unknown("bytes", "the driver named no process of this job (inside a container it cannot)")
+    return measured(max(known), "bytes", f"largest of {len(known)} NVML readings of one GPU")
+
+
+def gpu_notes(run: RunRecord) -> list[str]:
+    """A job that used a GPU has two kinds of memory, and a limit is on the host's."""
+    used = any(reading.job_bytes for reading in run.gpus)
+    return ["it used a GPU: its peak is the memory of the host, and gpu_peak that of the GPU"] if used else []
 
 
 def background_of(run: RunRecord) -> Figure:

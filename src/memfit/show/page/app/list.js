@@ -1,10 +1,10 @@
 // The list of a folder, with links to its records, and a place to drop a snapshot on.
-const KIND_WORDS = { run: 'Runs', study: 'Studies', prediction: 'Predictions', plan: 'Plans', grid: 'Grids', snapshot: 'Snapshots', pipeline: 'Pipelines', unreadable: 'Not readable' };
+const KIND_WORDS = { run: 'Runs', study: 'Studies', prediction: 'Predictions', plan: 'Plans', pipeline: 'Pipelines', grid: 'Grids', snapshot: 'Snapshots', unreadable: 'Not readable' };
 
 async function listSection(host) {
-  const { items, is_whole: isWhole, title } = await source.list();
+  const { items, is_whole: isWhole, title, left_out: leftOut } = await source.list();
   host.append(element('h1', '', title || 'Records'));
-  if (!items.length) host.append(element('p', 'sentence', 'There is no run, study, prediction, plan, grid or snapshot below this folder yet.'));
+  if (!items.length) host.append(element('p', 'sentence', 'There is no run, study, prediction, plan, pipeline, grid or snapshot below this folder yet.'));
   for (const kind of [...Object.keys(KIND_WORDS), ...new Set(items.map((item) => item.kind).filter((each) => !(each in KIND_WORDS)))]) {
     const own = items.filter((item) => item.kind === kind);
     if (!own.length) continue;
@@ -17,6 +17,7 @@ async function listSection(host) {
     })));
     host.append(part.node);
   }
+  if (leftOut) host.append(element('p', 'hint left-out', `${leftOut.toLocaleString('en')} older records of the folder are not in this file; \`memfit serve\` shows all of them.`));
   if (!isWhole) host.append(element('p', 'hint', 'The folder holds more than is looked through; serve a folder further down to see the rest.'));
   if (source.isServed) host.append(dropCard());
 }

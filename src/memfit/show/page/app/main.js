@@ -1,5 +1,5 @@
 // Which section draws which kind of record; routes by the address, keeps a growing record fresh, keyboard and theme.
-const sections = { run: runSection, study: studySection, prediction: predictionSection, plan: planSection, grid: gridSection, snapshot: snapshotSection };
+const sections = { run: runSection, study: studySection, prediction: predictionSection, plan: planSection, pipeline: pipelineSection, grid: gridSection, snapshot: snapshotSection };
 
 let shownAt = '', ticket = 0;
 

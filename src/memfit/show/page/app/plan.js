@@ -4,8 +4,14 @@ const PLAN_COLORS = { forward: 'forward', sweep: 'p2', recompute: 'backward', ba
 function planSection(host, id, document_) {
   const one = document_.body;
   host.append(element('h1', '', document_.title), element('p', `sentence${one.fits ? '' : ' bad'}`, one.sentence));
-  const words = [['planner', one.solver], ['budget', bytesText(one.budget_bytes)], ['peak as promised', bytesText(one.peak_bytes)], ['peak with everything kept', bytesText(one.plain_peak_bytes)], ['time of a step', `${secondsText(one.seconds)} in place of ${secondsText(one.plain_seconds)} (${one.time_source})`], ['of which computed again', secondsText(one.recompute_seconds)], ['waits for the link', one.moved_bytes ? secondsText(one.stall_seconds) : ''], ['moved, one way', one.moved_bytes ? bytesText(one.moved_bytes) : ''], ['no plan is faster than', `${secondsText(one.lower_bound_seconds)} (${one.bound_of}); this one is at most ${(one.gap * 100).toFixed(1)} % above`], ['smallest budget', bytesText(one.smallest_budget_bytes)]];
+  const words = [['planner', one.solver], ['budget', one.budget_bytes === null ? 'none: it fits as it is' : bytesText(one.budget_bytes)], ['peak as promised', bytesText(one.peak_bytes)], ['peak with everything kept', bytesText(one.plain_peak_bytes)], ['time of a step', `${secondsText(one.seconds)} in place of ${secondsText(one.plain_seconds)} (${one.time_source})`], ['of which computed again', secondsText(one.recompute_seconds)], ['waits for the link', one.moved_bytes ? secondsText(one.stall_seconds) : ''], ['moved, one way', one.moved_bytes ? bytesText(one.moved_bytes) : ''], ['no plan is faster than', `${secondsText(one.lower_bound_seconds)} (${one.bound_of}); this one is at most ${(one.gap * 100).toFixed(1)} % above`], ['smallest budget', bytesText(one.smallest_budget_bytes)]];
   if (one.proof) words.push(['proof', one.proof.failure || `${one.proof.num_compared} values compared${one.proof.differing && one.proof.differing.length ? `, ${one.proof.differing.length} differ` : ', all the same'}; measured peak ${one.proof.measured_peak_bytes ? bytesText(one.proof.measured_peak_bytes) : 'unknown'}`]);
+  else if (one.unproven_because) words.push(['proof', `none: ${one.unproven_because}`]);
+  const { loop } = one;
+  if (loop) {
+    const size = (bytes) => (bytes === null || bytes === undefined ? 'unknown' : bytesText(bytes));
+    words.push(['in the training', `${size(loop.measured_peak_bytes)}, measured; highest of ${loop.num_measured || 0} measured of ${loop.num_passes || 0} passes${loop.num_over_budget ? `, ${loop.num_over_budget} above the budget` : ''}`], ['before there was a plan', `${size(loop.first_peak_bytes)}, measured`], ['whole process', `${size(loop.process_peak_bytes)}, measured; with Python and libraries`], ['fitting took', `${secondsText(loop.fitting_seconds || 0)} of ${secondsText(loop.seconds || 0)}; ${loop.num_plans} plan${loop.num_plans === 1 ? '' : 's'}`], ['the training ended', loop.ended || '']);
+  }
   const head = card('Promise', 'promise');
   head.node.append(facts(words));
   host.append(head.node);
@@ -28,9 +34,9 @@ function trade(host, one) {
   host.append(part.node);
   const drawn = drawnChart(stage, () => ({
     grid: { left: 74, right: 24, top: 22, bottom: 46 }, tooltip: { formatter: (item) => `${bytesText(item.data[0])}\n${secondsText(item.data[1])}\n${item.data[2]}` },
-    xAxis: axisStyle('peak of a step', 'bytes', byteRange([...points.map((point) => point.peak_bytes), one.budget_bytes, one.plain_peak_bytes])), yAxis: axisStyle('', 'seconds'),
+    xAxis: axisStyle('peak of a step', 'bytes', byteRange([...points.map((point) => point.peak_bytes), one.budget_bytes ?? one.peak_bytes, one.plain_peak_bytes])), yAxis: axisStyle('', 'seconds'),
     series: [
-      { type: 'line', step: 'end', data: points.map((point) => [point.peak_bytes, point.seconds, point.solver]), symbolSize: 6, lineStyle: { color: colorOf('job') }, itemStyle: { color: colorOf('job') }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { formatter: `budget ${bytesText(one.budget_bytes)}`, color: colorOf('limit') }, data: [{ xAxis: one.budget_bytes }] } },
+      { type: 'line', step: 'end', data: points.map((point) => [point.peak_bytes, point.seconds, point.solver]), symbolSize: 6, lineStyle: { color: colorOf('job') }, itemStyle: { color: colorOf('job') }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { formatter: `budget ${bytesText(one.budget_bytes ?? 0)}`, color: colorOf('limit') }, data: one.budget_bytes === null ? [] : [{ xAxis: one.budget_bytes }] } },
       { type: 'scatter', data: [[one.peak_bytes, one.seconds, `this plan: ${one.solver}`]], symbol: 'diamond', symbolSize: 15, itemStyle: { color: colorOf('exact') } },
       { type: 'scatter', data: [[one.plain_peak_bytes, one.plain_seconds, 'everything kept']], symbolSize: 11, itemStyle: { color: colorOf('soft') } },
     ],
@@ -53,11 +59,11 @@ function gantt(host, one) {
     tooltip: { formatter: (item) => (item.seriesType === 'custom' ? `${item.data[4]} ${item.data[3]}\n${secondsText(item.data[1])} to ${secondsText(item.data[2])}` : `${bytesText(item.data[1])} at ${secondsText(item.data[0])}`) },
     grid: [{ left: 130, right: 24, top: 14, height: 34 * rows.length }, { left: 130, right: 24, top: 34 * rows.length + 34, height: 120 }],
     xAxis: [{ ...axisStyle('', 'seconds'), gridIndex: 0, min: 0, max: Math.max(...end), axisLabel: { show: false } }, { ...axisStyle('', 'seconds'), gridIndex: 1, min: 0, max: Math.max(...end) }],
-    yAxis: [{ type: 'category', inverse: true, data: rows, gridIndex: 0, axisLabel: { color: colorOf('ink') }, axisLine: { lineStyle: { color: colorOf('soft') } } }, { ...axisStyle('', 'bytes', byteRange([...bytes, one.budget_bytes], 0)), gridIndex: 1 }],
+    yAxis: [{ type: 'category', inverse: true, data: rows, gridIndex: 0, axisLabel: { color: colorOf('ink') }, axisLine: { lineStyle: { color: colorOf('soft') } } }, { ...axisStyle('', 'bytes', byteRange([...bytes, one.budget_bytes ?? 0], 0)), gridIndex: 1 }],
     dataZoom: [{ type: 'inside', xAxisIndex: [0, 1], filterMode: 'none' }],
     series: [
       { type: 'custom', xAxisIndex: 0, yAxisIndex: 0, encode: { x: [1, 2], y: 0 }, data: items, renderItem: (params, api) => { const from = api.coord([api.value(1), api.value(0)]), to = api.coord([api.value(2), api.value(0)]); return { type: 'rect', shape: { x: from[0], y: from[1] - 12, width: Math.max(to[0] - from[0], 1), height: 24 }, style: { fill: colorOf(PLAN_COLORS[items[params.dataIndex][4]] || 'soft'), stroke: colorOf('card'), lineWidth: 0.6 } }; } },
-      { type: 'line', xAxisIndex: 1, yAxisIndex: 1, data: curve, showSymbol: false, lineStyle: { color: colorOf('job'), width: 1.4 }, areaStyle: { color: colorOf('job'), opacity: 0.15 }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { show: false }, data: [{ yAxis: one.budget_bytes }] } },
+      { type: 'line', xAxisIndex: 1, yAxisIndex: 1, data: curve, showSymbol: false, lineStyle: { color: colorOf('job'), width: 1.4 }, areaStyle: { color: colorOf('job'), opacity: 0.15 }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { show: false }, data: one.budget_bytes === null ? [] : [{ yAxis: one.budget_bytes }] } },
     ],
   }), 34 * rows.length + 190);
   part.node.append(element('p', 'hint', 'Above: what is computed and moved when; below: the memory of it, with the budget as the red line. The wheel zooms.'));

@@ -13,22 +13,15 @@ function predictionSection(host, id, document_) {
 }
 
 function levelsCard(host, one) {
-  const part = card('Peaks by level', 'levels'), limit = one.memory_limit_bytes ?? null;
-  const value = (figure) => figure.value ?? figure.high ?? null, tops = one.levels.map((level) => Math.max(value(level.figure) || 0, level.figure.high || 0)), scale = Math.max(...tops, limit && limit < 3 * Math.max(...tops) ? limit : 0, 1) * 1.04;
-  for (const level of one.levels) {
-    const row = element('div', 'budget-row'), track = element('div', 'budget-track'), size = value(level.figure);
-    if (size !== null) { const bar = element('span', 'bar-part hatched'); bar.style.width = `${(100 * size) / scale}%`; bar.style.setProperty('--bar', 'var(--update)'); track.append(bar); }
-    const { low, high } = level.figure;
-    if (high && low !== null && low !== undefined && high > low) { const whisker = element('span', 'whisker'); whisker.style.left = `${(100 * low) / scale}%`; whisker.style.width = `${(100 * (high - low)) / scale}%`; track.append(whisker); }
-    if (limit && limit <= scale) { const mark = element('span', 'room-mark'); mark.style.left = `${(100 * limit) / scale}%`; track.append(mark); }
-    const words = element('span', 'num');
-    words.append(size === null ? `unknown: ${level.figure.reason}` : `${level.figure.value === null || level.figure.value === undefined ? 'up to ' : ''}${bytesText(size)}`);
-    row.append(element('span', 'budget-name', level.name), track, words);
-    row.title = `${level.meaning}${level.figure.method ? `; ${level.figure.method}` : ''}`;
-    part.node.append(row, element('p', 'hint level-meaning', level.meaning));
-  }
+  const part = card('Peaks by level', 'levels'), limit = one.memory_limit_bytes ?? null, value = (figure) => figure.value ?? figure.high ?? null;
+  const rows = one.levels.map((level) => {
+    const size = value(level.figure), { low, high, method, reason } = level.figure, isBound = level.figure.value === null || level.figure.value === undefined;
+    return { name: level.name, parts: size === null ? [] : [{ name: 'predicted', value: size, color: 'update', hatched: true }], low, high, marks: limit ? [{ value: limit, title: `limit ${bytesText(limit)}` }] : [],
+      text: size === null ? `unknown: ${reason}` : `${isBound ? 'up to ' : ''}${bytesText(size)}`, title: `${level.meaning}${method ? `; ${method}` : ''}`, meaning: level.meaning };
+  });
+  const scale = barScale(rows, limit, 3);
+  barRows(part, 'levels', rows, { scale, numbers: () => [['level', 'bytes', 'low', 'high', 'source', 'method'], one.levels.map((level) => [level.name, level.figure.value, level.figure.low, level.figure.high, level.figure.source, level.figure.method])] });
   if (limit) part.node.append(element('p', 'hint', `limit: ${bytesText(limit)}${limit <= scale ? ', the red line' : ''}`));
-  part.tools.append(button('CSV', () => saveBlob(new Blob([csvText(['level', 'bytes', 'low', 'high', 'source', 'method'], one.levels.map((level) => [level.name, level.figure.value, level.figure.low, level.figure.high, level.figure.source, level.figure.method]))], { type: 'text/csv' }), 'levels.csv')));
   host.append(part.node);
 }
 

@@ -1,5 +1,30 @@
 // A run, from the top: the sentence, the budget, one step and the whole run, the cheapest changes, and the tables.
+const STILL_RUNNING = 'still running';
+
+// One that is still being measured is drawn anew whenever it has grown; what is zoomed into is in the address, and stays.
 function runSection(host, id, document_) {
+  const box = element('div');
+  let shown = document_;
+  host.append(box);
+  drawRun(box, id, shown);
+  return {
+    isLive: () => shown.body.run.headline.outcome.kind === STILL_RUNNING,
+    update(next) {
+      const top = window.scrollY, open = [...box.querySelectorAll('details')].map((each) => each.open), { id: focused } = document.activeElement || {};
+      shown = next;
+      leave();
+      box.style.minHeight = `${box.offsetHeight}px`;
+      box.replaceChildren();
+      drawRun(box, id, shown);
+      box.querySelectorAll('details').forEach((each, n) => { each.open = Boolean(open[n]); });
+      if (focused && byId(focused)) byId(focused).focus();
+      window.scrollTo(0, top);
+      box.style.minHeight = '';
+    },
+  };
+}
+
+function drawRun(host, id, document_) {
   const { run, sentence, budget, traced, changes } = document_.body, { headline } = run;
   host.append(element('h1', '', headline.title), element('p', `sentence${headline.good ? '' : ' bad'}`, sentence));
   const outcome = element('p', headline.good ? 'soft' : 'soft bad-line');
@@ -33,26 +58,15 @@ function budgetCard(budget, run) {
   }
   if (known(budget.peak)) {
     const tensors = budget.tensor_bytes, parts = tensors ? [{ name: 'tensors', value: tensors, color: 'job' }, { name: 'outside of tensors', value: Math.max(peak - tensors, 0), color: 'data' }] : [{ name: 'the job', value: peak, color: 'job' }];
-    rows.push({ name: 'measured', parts, text: bytesText(peak), low: budget.peak.low, high: budget.peak.high });
+    rows.push({ name: 'measured', named: true, parts, text: bytesText(peak), low: budget.peak.low, high: budget.peak.high });
   }
   if (budget.reserved_bytes !== null) rows.push({ name: "reserved by torch's allocator", parts: [{ name: 'reserved', value: budget.reserved_bytes, color: 'used' }], text: bytesText(budget.reserved_bytes) });
   if (budget.plan) rows.push({ name: 'with the plan (tensors)', parts: [{ name: 'promised peak', value: budget.plan.peak_bytes, color: 'exact', hatched: true }], text: `${bytesText(budget.plan.peak_bytes)} of ${bytesText(budget.plan.plain_peak_bytes)}, ${((budget.plan.slowdown - 1) * 100).toFixed(0)} % slower`, line: budget.plan.budget_bytes });
-  const most = Math.max(...rows.map((row) => row.parts.reduce((sum, each) => sum + each.value, 0)), ...rows.map((row) => row.high || 0), 1);
-  // The room is in the picture where that leaves the bars readable; else it is a number beside them.
-  const scale = room && room < most * 4 ? Math.max(room, most) * 1.02 : most * 1.25;
-  for (const row of rows) {
-    const line = element('div', 'budget-row'), track = element('div', 'budget-track');
-    for (const each of row.parts) { const bar = element('span', `bar-part${each.hatched ? ' hatched' : ''}`); bar.style.width = `${(100 * each.value) / scale}%`; bar.style.setProperty('--bar', `var(--${each.color})`); bar.title = `${each.name}: ${bytesText(each.value)}`; track.append(bar); if (row.parts.length > 1 && each.value > scale * 0.12) bar.append(element('span', 'bar-name', `${each.name} ${bytesText(each.value)}`)); }
-    if (row.high && row.low !== null && row.low !== undefined && row.high > row.low) { const whisker = element('span', 'whisker'); whisker.style.left = `${(100 * row.low) / scale}%`; whisker.style.width = `${(100 * (row.high - row.low)) / scale}%`; whisker.title = `between ${bytesText(row.low)} and ${bytesText(row.high)}`; track.append(whisker); }
-    if (room && room <= scale) { const mark = element('span', 'room-mark'); mark.style.left = `${(100 * room) / scale}%`; track.append(mark); }
-    if (row.line) { const mark = element('span', 'room-mark budget-mark'); mark.style.left = `${(100 * row.line) / scale}%`; mark.title = `budget ${bytesText(row.line)}`; track.append(mark); }
-    line.append(element('span', 'budget-name', row.name), track, element('span', 'num', row.text));
-    part.node.append(line);
-  }
+  const scale = barScale(rows, room);
+  for (const row of rows) row.marks = [...(room ? [{ value: room, title: `${budget.room_name}: ${bytesText(room)}` }] : []), ...(row.line ? [{ value: row.line, dashed: true, title: `budget ${bytesText(row.line)}` }] : [])];
+  barRows(part, 'budget', rows, { scale });
   const words = room ? `${budget.room_name}: ${bytesText(room)}${room > scale ? ` (beyond this picture: the peak is ${((100 * (peak || 0)) / room).toFixed(1)} % of it)` : ', the red line'}` : 'how much there is to fit into is not known';
   part.node.append(element('p', 'hint', words));
-  const numbers = () => [['bar', 'part', 'bytes'], rows.flatMap((row) => row.parts.map((each) => [row.name, each.name, each.value]))];
-  part.tools.append(button('CSV', () => { const [heads, lines] = numbers(); saveBlob(new Blob([csvText(heads, lines)], { type: 'text/csv' }), 'budget.csv'); }));
   return part.node;
 }
 
@@ -92,18 +106,21 @@ function ledgerCards(host, run) {
       lines.append(details);
     }
     part.node.append(lines);
-    part.tools.append(button('CSV', () => saveBlob(new Blob([csvText(['kind', 'name', 'part', 'bytes', 'source'], ledger.bars.flatMap((bar) => [[bar.kind, bar.name, '', bar.num_bytes, bar.source], ...bar.parts.map((each) => [bar.kind, bar.name, each.name, each.num_bytes, each.source])]))], { type: 'text/csv' }), 'ledger.csv')));
+    const bars = ledger.bars.map((bar) => ({ name: ledgerName(bar), text: `${bytesText(bar.num_bytes)}, ${valueText(bar.share, 'ratio')}`, parts: [{ name: bar.name, value: bar.num_bytes, color: ledgerColor(bar) }] }));
+    saveTools(part.tools, 'ledger', () => barsPicture(part.head.textContent, bars, ledger.peak_bytes), () => [['kind', 'name', 'part', 'bytes', 'source'], ledger.bars.flatMap((bar) => [[bar.kind, bar.name, '', bar.num_bytes, bar.source], ...bar.parts.map((each) => [bar.kind, bar.name, each.name, each.num_bytes, each.source])])]);
     host.append(part.node);
   }
 }
 
+const ledgerName = (bar) => (!bar.name || bar.name === bar.kind ? bar.kind : ['tensors', 'module', ''].includes(bar.kind) ? bar.name : `${bar.kind}: ${bar.name}`);
+const ledgerColor = (bar) => ({ unexplained: 'line', imports: 'data', tensors: 'job', module: 'job' })[bar.kind] || 'backward';
+
 function ledgerLine(bar, scale) {
-  const name = !bar.name || bar.name === bar.kind ? bar.kind : ['tensors', 'module', ''].includes(bar.kind) ? bar.name : `${bar.kind}: ${bar.name}`;
-  const line = element('div', 'line'), label = element('span', 'name', name), track = element('span', 'track'), fill = element('span');
+  const line = element('div', 'line'), label = element('span', 'name', ledgerName(bar)), track = element('span', 'track'), fill = element('span');
   if (bar.source && bar.source !== 'measured') label.append(element('span', 'mark', bar.source));
   if (bar.method) line.title = bar.method;
   fill.style.width = `${clamp(bar.share * 100 * scale, 0, 100)}%`;
-  fill.style.background = `var(--${{ unexplained: 'line', imports: 'data', tensors: 'job', module: 'job' }[bar.kind] || 'backward'})`;
+  fill.style.background = `var(--${ledgerColor(bar)})`;
   track.append(fill);
   line.append(label, element('span', 'num', bytesText(bar.num_bytes)), element('span', 'num', valueText(bar.share, 'ratio')), track);
   return line;

@@ -15,7 +15,7 @@ const query = (values) => new URLSearchParams(values).toString();
 const source = {
   isServed: inside.served,
   async list() {
-    if (!inside.served) return { title: inside.title, items: inside.items, is_whole: true };
+    if (!inside.served) return { title: inside.title, items: inside.items, is_whole: true, left_out: inside.left_out };
     return (await ask('list')).answer;
   },
   async document(id) {

@@ -201,7 +201,7 @@ function studySection(host, id, document_) {
   async function findMore() {
     fillFindings(parts.findings, study);
     if (study.body.findings || !source.isServed) return;
-    try { const answer = await source.later(id, 'findings'); study.body.findings = answer.findings; fillFindings(parts.findings, study); } catch { /* the rest of the page does not need them */ }
+    try { const answer = await source.later(id, 'findings'); study.body.findings = answer.findings; study.body.findings_reason = answer.findings_reason; fillFindings(parts.findings, study); } catch { /* the rest of the page does not need them */ }
   }
   fillAll(true);
   onRedraw(() => { readShades(); parallel.layout(); });
@@ -435,8 +435,10 @@ function tableCard(part, { study, view, onHover, onPick, togglePin }) {
 function fillFindings(part, study) {
   const { findings } = study.body;
   for (const old of part.node.querySelectorAll('.finding, .hint, .chart')) old.remove();
-  part.node.hidden = !findings || (!findings.findings.length && !findings.importances.length);
+  const reason = study.body.findings_reason || (findings && !findings.findings.length && !findings.importances.length ? findings.notes.join('; ') : '');
+  part.node.hidden = !findings && !reason;
   if (part.node.hidden) return;
+  if (reason) { part.node.append(element('p', 'hint', reason)); return; }
   part.node.append(element('p', 'hint', `${findings.quantity}, ${findings.num_trials} trials${findings.low_bytes ? `, from ${bytesText(findings.low_bytes)} to ${bytesText(findings.high_bytes)}` : ''}; of a hundred studies without any effect, ${(findings.error_rate * 100).toFixed(0)} would show a finding.`));
   const largest = Math.max(...findings.findings.map((one) => (one.effect ? Math.max(Math.abs(one.effect.value || 0), Math.abs(one.effect.high || 0)) : 0)), 1);
   for (const one of findings.findings.filter((each) => each.verdict !== 'note')) {

@@ -77,7 +77,7 @@ function timelineCard(part, id, run, other, otherId) {
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false } },
       scales: { x: { time: false, range: () => range }, y: { range: (_, low, high) => [0, Math.max(ceiling(), 1)] } },
       axes: [
-        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: 32, font: '12px system-ui', values: (_, ticks) => ticks.map((tick) => clockText(tick, range[1] - range[0])) },
+        { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: 32, font: '12px system-ui', values: (_, ticks) => clockTicks(ticks) },
         { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: 78, font: '12px system-ui', values: (_, ticks) => ticks.map(tickText), incrs: BYTE_STEPS },
       ],
       series,

@@ -53,7 +53,7 @@ function treeNodes(tree) {
 
 function tracedCards(host, steps) {
   if (!steps.length) return;
-  const part = card('One step, by what it holds', 'traced'), tree = card('Alive at this moment', 'alive');
+  const part = card(steps[0].source === 'measured' ? 'One step, by what it holds' : 'The predicted steps, by what they hold', 'traced'), tree = card('Alive at this moment', 'alive');
   const pair = element('div', 'wide-pair');
   pair.append(part.node, tree.node);
   host.append(pair);
@@ -140,7 +140,7 @@ function tracedCards(host, steps) {
   build();
   drawn = drawnChart(map, () => ({
     tooltip: { formatter: (item) => `${item.treePathInfo.slice(1).map((each) => each.name).join(' › ')}\n${bytesText(item.value)}, ${((100 * item.value) / (all[event] || 1)).toFixed(1)} %` },
-    series: [{ type: 'treemap', data: nodes, roam: false, nodeClick: 'zoomToNode', left: 0, right: 0, top: 4, bottom: 26, leafDepth: 2, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
+    series: [{ type: 'treemap', name: 'all', data: nodes, roam: false, nodeClick: 'zoomToNode', left: 0, right: 0, top: 4, bottom: 26, leafDepth: 2, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
       drillDownIcon: '', label: { show: true, position: 'insideTopLeft', lineHeight: 14, padding: [3, 3], formatter: (item) => `${item.name}\n${bytesText(item.value)}`, color: colorOf('tree-ink'), fontSize: 11.5, overflow: 'truncate', ellipsis: '…' }, upperLabel: { show: true, height: 19, color: colorOf('tree-ink'), formatter: (item) => `${item.name}  ${bytesText(item.value)}`, fontSize: 11.5 },
       itemStyle: { borderColor: colorOf('card'), borderWidth: 1, gapWidth: 1 },
       levels: [{ itemStyle: { borderWidth: 0, gapWidth: 3 }, upperLabel: { show: false } }, { itemStyle: { borderWidth: 2, gapWidth: 2, borderColorSaturation: 0.5 } }, { colorAlpha: [0.75, 1], itemStyle: { borderWidth: 1, gapWidth: 1, borderColorSaturation: 0.6 } }, { colorAlpha: [0.6, 0.95] }] }],

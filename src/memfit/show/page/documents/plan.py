@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memfit.records.fit import Fit
+import msgspec
+
+from memfit.records.fit import Fit, LoopFit
 from memfit.records.plan import Plan, Step
+from memfit.records.ranges import MOST_BYTES
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
 from memfit.units import format_bytes
@@ -14,17 +17,20 @@ ROWS = ("compute", "recompute", "sent over the link", "fetched back")
 STEP_ROWS = {"recompute": "recompute"}
 
 
-def plan_document(plan: Plan, fit: Fit | None = None) -> Document:
-    """Everything the page draws of a plan, and of the fit that it comes from where that is known."""
+def plan_document(plan: Plan, fit: Fit | None = None, loop: LoopFit | None = None) -> Document:
+    """Everything the page draws of a plan, and of the fit and the training that it comes from where they are known."""
     names = (
         "solver", "budget_bytes", "peak_bytes", "seconds", "plain_peak_bytes", "plain_seconds", "recompute_seconds",
         "stall_seconds", "moved_bytes", "lower_bound_seconds", "bound_of", "smallest_budget_bytes", "binding",
         "decisions", "frontier", "levers", "applied_levers", "notes", "link",
     )  # fmt: skip
     body: Body = {name: plain(getattr(plan, name)) for name in names}
-    body |= {"gap": plan.gap, "slowdown": plan.slowdown, "fits": plan.fits, "target": plan.chain.target}
+    budget_bytes = budget_of(plan, fit)
+    body["budget_bytes"] = budget_bytes
+    fits = budget_bytes is None or plan.peak_bytes <= budget_bytes
+    body |= {"gap": plan.gap, "slowdown": plan.slowdown, "fits": fits, "target": plan.chain.target}
     body |= {"device": plan.chain.device, "source": plan.chain.source, "time_source": plan.chain.time_source}
-    body["sentence"] = plan_sentence(plan)
+    body["sentence"] = plan_sentence(plan, budget_bytes)
     body["gantt"] = _gantt(plan)
     body["memory"] = {
         "seconds": numbers([step.start_seconds for step in plan.steps]),
@@ -33,18 +39,31 @@ def plan_document(plan: Plan, fit: Fit | None = None) -> Document:
     }
     body["candidates"] = [] if fit is None else plain(fit.candidates)
     body["proof"] = None if fit is None or fit.proof is None else plain(fit.proof)
+    body["unproven_because"] = "" if fit is None else fit.unproven_because
+    body["loop"] = (
+        None if loop is None else {**plain(msgspec.structs.replace(loop, fits=())), "num_plans": len(loop.fits)}
+    )
     title = (plan.chain.target if fit is None else fit.target) or "a training"
-    return Document(kind="plan", title=f"{title} within {format_bytes(plan.budget_bytes)}", body=body)
+    within = "without a budget" if budget_bytes is None else f"within {format_bytes(budget_bytes)}"
+    return Document(kind="plan", title=f"{title} {within}", body=body)
 
 
-def plan_sentence(plan: Plan) -> str:
+def budget_of(plan: Plan, fit: Fit | None = None) -> int | None:
+    """What was asked for; a plan for a training that fits as it is was made without a budget."""
+    budget_bytes = plan.budget_bytes if fit is None else fit.budget_bytes
+    return None if budget_bytes >= MOST_BYTES else budget_bytes
+
+
+def plan_sentence(plan: Plan, budget_bytes: int | None) -> str:
     """What the plan promises, and what that costs."""
     longer = 100 * (plan.slowdown - 1)
     price = f"{longer:.0f} % longer" if longer >= 0.5 else "no longer"
     promise = f"{format_bytes(plan.peak_bytes)} in place of {format_bytes(plan.plain_peak_bytes)}"
-    fits = "within" if plan.fits else "above"
+    fits = "with no budget to keep"
+    if budget_bytes is not None:
+        fits = f"{'within' if plan.peak_bytes <= budget_bytes else 'above'} the budget of {format_bytes(budget_bytes)}"
     return (
-        f"A step takes {promise}, {fits} the budget of {format_bytes(plan.budget_bytes)}, and {price} "
+        f"A step takes {promise}, {fits}, and {price} "
         f"(sizes {plan.chain.source}, times {plan.chain.time_source}); the peak is {plan.binding.where}."
     )
 

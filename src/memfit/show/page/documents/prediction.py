@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 from memfit.records.prediction import Prediction
 from memfit.records.timeline import Timeline
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document
 from memfit.show.page.documents.traced_step import traced_step
-from memfit.show.views.changes import cheapest_changes
+from memfit.show.views.changes import cheapest_changes, fit_words
 from memfit.units import format_bytes
 
 HEADLINES = ("smallest", "device", "process", "reserved", "allocated", "tensors")
@@ -30,8 +32,9 @@ def prediction_document(prediction: Prediction) -> Document:
         for one in (timeline,)
         if one is not None
     ]
-    body["changes"] = [plain(change) for change in cheapest_changes(prediction.savings, ("python", prediction.target))]
-    return Document(kind="prediction", title=f"{prediction.target} on {prediction.device}", body=body)
+    body["changes"] = [plain(change) for change in cheapest_changes(prediction.savings, fit_words(prediction))]
+    name = shlex.join([prediction.target, *(prediction.arguments or ())])
+    return Document(kind="prediction", title=f"{name} on {prediction.device}", body=body)
 
 
 def device_of(timeline: Timeline) -> str:

@@ -67,7 +67,8 @@ def run_sentence(view: RunView) -> str:
         return f"The peak is unknown: {head.peak.reason}."
     when = "" if head.peak_seconds is None else f", {format_seconds(head.peak_seconds)} after the start"
     place = ", ".join(part for part in (head.peak_phase, steps_text(head.peak_first_step, head.peak_step)) if part)
-    words = f"The job took at most {format_bytes(head.peak.value)}{when}{f' ({place})' if place else ''}"
+    took = "So far the job took" if head.outcome.kind == "still running" else "The job took"
+    words = f"{took} at most {format_bytes(head.peak.value)}{when}{f' ({place})' if place else ''}"
     exact = ": ".join(part for part in (bounds_text(head.peak), head.peak.method) if part)
     return f"{words}{_mostly(view)}; {_fits(view)}; {exact}."
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from memfit.records.figure import Figure
-from memfit.records.study import Bell, Nested, Parameter, Span, Study, TrialOutcomeKind, TrialRecord
+from memfit.records.study import Study, TrialOutcomeKind, TrialRecord
 from memfit.records.study_findings import StudyFindings
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
+from memfit.show.views.study_axes import StudyAxis, axes_of, finite_number, option_label, point_of
 
 LOG_SPAN = 50
 """A parameter whose largest value is this many times its smallest gets a logarithmic axis."""
 MOST_OPTIONS = 200
 """Different values of a choice that get a tick of their own; beyond that the axis shows none."""
-OBJECTIVES = ("metric", "peak", "average", "predicted_peak", "duration", "epoch_time", "energy", "background")
+OBJECTIVES = (
+    "metric", "peak", "gpu_peak", "average", "predicted_peak", "duration", "epoch_time", "energy", "background",
+)  # fmt: skip
 UNITS = {"metric": "", "duration": "seconds", "epoch_time": "seconds", "energy": "joules"}
 WORDS = {
-    "peak": "peak memory", "average": "average memory", "predicted_peak": "predicted peak", "duration": "time",
-    "epoch_time": "time per epoch", "background": "background memory",
+    "peak": "peak memory", "gpu_peak": "peak on a GPU", "average": "average memory", "predicted_peak": "predicted peak",
+    "duration": "time", "epoch_time": "time per epoch", "background": "background memory",
 }  # fmt: skip
 OUTCOMES: tuple[TrialOutcomeKind, ...] = (
     "done", "running", "stopped early", "failed", "out of memory", "over the limit", "out of time",
@@ -29,8 +30,13 @@ OUTCOMES: tuple[TrialOutcomeKind, ...] = (
 )  # fmt: skip
 
 
-def study_document(study: Study, findings: StudyFindings | None = None, *, with_curves: bool = True) -> Document:
-    """Everything the page draws of a study; `with_curves` puts the intermediate results of all trials in."""
+def study_document(
+    study: Study, findings: StudyFindings | None = None, *, findings_reason: str = "", with_curves: bool = True
+) -> Document:
+    """Everything the page draws of a study; `with_curves` puts the intermediate results of all trials in.
+
+    `findings_reason` says why there are no findings.
+    """
     trials = study.trials
     body: Body = {
         "name": study.settings.name or study.study_id,
@@ -50,6 +56,7 @@ def study_document(study: Study, findings: StudyFindings | None = None, *, with_
         "objectives": [column for name in OBJECTIVES if (column := objective(name, study))],
         "parameters": parameter_columns(study),
         "findings": None if findings is None else plain(findings),
+        "findings_reason": findings_reason,
         "notes": list(study.settings.notes),
         "curves": trial_curves(trials) if with_curves else None,
     }
@@ -82,40 +89,23 @@ def _sources(trials: Iterable[TrialRecord], name: str) -> list[str]:
 
 def parameter_columns(study: Study) -> list[Body]:
     """One column per path of the search space, in its order; paths that only trials have come behind."""
-    flats = [trial.flat_parameters for trial in study.trials]
-    scales = dict(_scales(study.settings.space.parameters, ""))
-    paths = list(dict.fromkeys([*scales, *(path for flat in flats for path in flat)]))
-    return [_parameter(path, [flat.get(path) for flat in flats], scales.get(path)) for path in paths]
+    points = [point_of(trial) for trial in study.trials]
+    axes = axes_of(points, study.settings.space)
+    return [_parameter(axis, [point.get(axis.name) for point in points]) for axis in axes]
 
 
-def _scales(parameters: Iterable[Parameter], prefix: str) -> Iterable[tuple[str, bool]]:
-    """Every path of a space in its order, and whether it was searched on a logarithmic scale."""
-    for parameter in parameters:
-        path = f"{prefix}{parameter.name}"
-        yield path, isinstance(parameter, (Span, Bell)) and parameter.log
-        if isinstance(parameter, Nested):
-            for branch in parameter.branches:
-                yield from _scales(branch.parameters, f"{path}/{branch.name}/")
-
-
-def _parameter(path: str, values: Sequence[object], is_log: bool | None) -> Body:
+def _parameter(axis: StudyAxis, values: Sequence[object]) -> Body:
+    """Numbers where all values are some; else texts, whose options stand in the order that figures have."""
     known = [value for value in values if value is not None]
-    if known and all(_is_number(value) for value in known):
-        column = [float(value) if _is_number(value) else None for value in values]  # pyright: ignore[reportArgumentType]
-        found = [value for value in column if value is not None]
+    column = [finite_number(value) for value in values]
+    found = [value for value in column if value is not None]
+    if known and len(found) == len(known):
         low, high = min(found), max(found)
-        spread = low > 0 and high / low >= LOG_SPAN
-        return {"name": path, "kind": "number", "log": low > 0 and bool(is_log or spread), **numbers(column)}
-    texts = [None if value is None else _text(value) for value in values]
-    return {"name": path, "kind": "choice", **codes(texts)}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        is_log = low > 0 and (axis.is_log or high / low >= LOG_SPAN)
+        return {"name": axis.name, "kind": "number", "log": is_log, **numbers(column)}
+    texts = [None if value is None else option_label(value) for value in values]
+    labels = axis.options if known and axis.options else ()
+    return {"name": axis.name, "kind": "choice", **codes(texts, labels)}
 
 
 def trial_curves(trials: Sequence[TrialRecord]) -> Body:

@@ -307,16 +307,15 @@ class Experiment:
 
     def update_trial_concurrency(self, value):
         """Run so many trials at a time."""
-        self._update("concurrency", value, "--concurrency")
+        self._update("concurrency", _at_least_one(value, "the concurrency"), "--concurrency")
 
     def update_max_trial_number(self, value):
         """Run so many trials in all; an experiment that was done goes on."""
-        self._update("max_trials", value, "--trials")
+        self._update("max_trials", _at_least_one(value, "the number of trials"), "--trials")
 
     def update_max_experiment_duration(self, value):
         """Start no trial after this long: seconds, or a text such as 10m or 2h."""
-        seconds = float(value[:-1]) * _TIMES[value[-1]] if isinstance(value, str) else float(value)
-        self._update("max_seconds", seconds)
+        self._update("max_seconds", _seconds(value))
 
     def update_search_space(self, value):
         """Refused: the trials of one study share one search space."""
@@ -327,6 +326,28 @@ class Experiment:
         if running_pid(self._folder) is None:
             raise RuntimeError("the experiment does not run")
         send_request(self._folder, {"end_trial": trial_job_id, "reason": "it was ended by kill_trial_job"})
+
+
+def _at_least_one(value, what):
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise ValueError(f"{what} is a whole number from 1 on, found {value!r}")
+    return number
+
+
+def _seconds(value):
+    """Seconds, or a text such as 30s, 10m or 2h."""
+    text = str(value).strip()
+    try:
+        seconds = float(text[:-1]) * _TIMES[text[-1]] if text[-1:] in _TIMES else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"the duration is seconds, or a text such as 30s, 10m or 2h, found {value!r}")
+    return seconds
 
 
 def _shown(folder):

@@ -160,12 +160,15 @@ def _csv_row(row):
 def change(options):
     """Another number of trials, at a time or in all, or another duration."""
     experiment = _experiment(options.id)
-    value = options.value if options.what == "duration" else int(options.value)
-    {
+    change_it = {
         "concurrency": experiment.update_trial_concurrency,
         "trialnum": experiment.update_max_trial_number,
         "duration": experiment.update_max_experiment_duration,
-    }[options.what](value)
+    }[options.what]
+    try:
+        change_it(options.value)
+    except ValueError as error:
+        raise Refused(str(error)) from None
     print(f"INFO: Update {options.what} success!")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_trainings import Net, lightning_fit, transformers_fit
 from torch import nn
 
 import memfit
@@ -16,66 +17,16 @@ from memfit.errors import RunExists
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks, about their own settings
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": torch.full((4,), float(index)), "labels": torch.tensor([1.0])}
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor):
-        out = self.inner(x)
-        return {"loss": nn.functional.mse_loss(out, labels), "logits": out}
-
-
 class FailingNet(Net):
-    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         raise MemoryError("on purpose")
 
 
-def transformers_fit(folder: Path, callback: Any, model: nn.Module) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    settings = transformers.TrainingArguments(
-        output_dir=str(folder / "out"), per_device_train_batch_size=4, max_steps=4, eval_strategy="steps",
-        eval_steps=2, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
-    transformers.Trainer(
-        model=model, args=settings, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback]
-    ).train()
+def evaluated_fit(folder: Path, callback: Any, model: nn.Module) -> None:
+    transformers_fit(folder, callback, model, eval_strategy="steps", eval_steps=2)
 
 
-def lightning_fit(folder: Path, callback: Any, model: nn.Module) -> None:
-    import pytorch_lightning as lightning  # pyright: ignore[reportMissingImports]
-
-    class Lit(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model
-
-        def training_step(self, batch, _index):
-            return self.net(**batch)["loss"]
-
-        def validation_step(self, batch, _index):
-            self.net(**batch)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
-
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=4)
-    trainer = lightning.Trainer(
-        max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False, num_sanity_val_steps=0,
-        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=str(folder),
-    )  # fmt: skip
-    trainer.fit(Lit(), loader, loader)
-
-
-FITS = {"transformers": transformers_fit, "lightning": lightning_fit}
+FITS = {"transformers": evaluated_fit, "lightning": lightning_fit}
 
 
 @pytest.fixture(params=FITS)
@@ -135,7 +86,7 @@ def test_a_training_that_runs_out_of_memory_says_so_in_its_record(trainer, tmp_p
     made = callback(tmp_path / "run")
     with pytest.raises(MemoryError):
         fit(tmp_path, made, FailingNet())
-    if fit is transformers_fit:  # tells nobody of exceptions: the record ends with the process, or the next training
+    if fit is evaluated_fit:  # it reports no exceptions: the record ends with the process, or the next training
         assert inside.is_recording()
         fit(tmp_path, made, Net())
         assert memfit.read_run(tmp_path / "run-2").steps.total == 4
