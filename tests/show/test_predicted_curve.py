@@ -95,7 +95,7 @@ def test_a_prediction_is_read_back_and_other_files_are_refused(tmp_path: Path):
     path.write_bytes(msgspec.json.encode(prediction()))
     assert read_prediction(path) == prediction()
     path.write_text('{"target": 3}')
-    with pytest.raises(RecordError, match="not a prediction"):
+    with pytest.raises(RecordError, match="does not hold a prediction"):
         read_prediction(path)
     with pytest.raises(RecordError, match="cannot be read"):
         api.read_prediction(tmp_path / "nowhere.json")
