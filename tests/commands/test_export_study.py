@@ -75,9 +75,9 @@ def test_a_study_of_others_does_not_say_where_its_event_files_go(tmp_path: Path,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format":"memfit-prediction","format_version":99}', "another format"),
-        ('{"format":"memfit-prediction","format_version":3,"target":', "no prediction"),
-        ('{"format":"memfit-grid","format_version":99}', "update memfit"),
+        ('{"format":"memfit-prediction","format_version":99}', "newer memfit"),
+        ('{"format":"memfit-prediction","format_version":3,"target":', "not whole"),
+        ('{"format":"memfit-grid","format_version":99}', "newer memfit"),
         ('{"format":"memfit-plan","format_version":3}', "no record of memfit"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_trainer_leaves_a_run_with_its_steps_and_an_exact_peak(trainer, tmp_pa
     record = memfit.read_run(tmp_path / "run")
     assert record.steps.total == 4
     assert {phase.name for phase in record.named_phases} >= {"evaluation"}
-    assert len(record.processes) == 1
+    assert len(record.processes) == 1, [p.command for p in record.processes]
     assert record.peak.value is not None
     assert (record.peak.low, record.peak.high) == (None, None)
     assert len(record.samples) > 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from memfit import api
@@ -129,9 +130,15 @@ def test_the_fast_loader_that_tensorboard_uses_by_default_finds_every_scalar(stu
         server_binary=ingester.ServerBinary(binary, None), logdir=str(exported), reload_interval=0,
         channel_creds_type=credentials,
     )  # fmt: skip
+    before = set(psutil.Process().children())
     started.start()
-    context = import_module("tensorboard.context").RequestContext()
-    found = started.data_provider.list_scalars(context, experiment_id="", plugin_name="scalars")
+    try:
+        context = import_module("tensorboard.context").RequestContext()
+        found = started.data_provider.list_scalars(context, experiment_id="", plugin_name="scalars")
+    finally:
+        started._stdin_handle.close()  # the loader ends with its standard input
+        _, left = psutil.wait_procs(set(psutil.Process().children()) - before, timeout=20)
+    assert not left
     assert {run: set(tags) for run, tags in found.items()} == {
         f"{trial.number:05d}/tensorboard": set(scalars_in(exported / f"{trial.number:05d}" / "tensorboard"))
         for trial in study.trials
