@@ -71,6 +71,8 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
             for name, function in functions.items():
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, function))
+        for name in ("_exchange_device", "_maybe_exchange_device"):  # of `with torch.cuda.device(0):`
+            stack.enter_context(patch.object(torch.cuda, name, _always(0)))
         for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
             stack.enter_context(patch.object(torch.cuda.nvtx, name, _always(0)))
         for name in ("start", "stop", "init"):
@@ -113,31 +115,55 @@ def _functions(
     nothing = (
         "synchronize", "empty_cache", "set_device", "init", "_lazy_init", "ipc_collect", "manual_seed", "seed",
         "seed_all", "manual_seed_all", "set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction",
-        "set_sync_debug_mode",
-        "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "_record_memory_history",
-        "reset_accumulated_memory_stats", "reset_peak_host_memory_stats", "_dump_snapshot", "cudart", "set_stream",
+        "set_sync_debug_mode", "_record_memory_history", "_dump_snapshot", "cudart", "set_stream",
+        "reset_accumulated_memory_stats", "reset_peak_host_memory_stats",
     )  # fmt: skip
     allocated = ("memory_allocated", "memory_reserved", "memory_cached")
     highest = ("max_memory_allocated", "max_memory_reserved", "max_memory_cached")
+    resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+    bytes_on_gpu = BytesOnGpu(log)
     return {
         **{name: _always(value) for name, value in answers.items()},
         **dict.fromkeys(nothing, _always(None)),
-        **dict.fromkeys(allocated, lambda *args, **kwargs: _bytes_on_gpu(log)[0]),
-        **dict.fromkeys(highest, lambda *args, **kwargs: _bytes_on_gpu(log)[1]),
-        "mem_get_info": lambda *args, **kwargs: (total_bytes - _bytes_on_gpu(log)[0], total_bytes),
+        **dict.fromkeys(allocated, lambda *args, **kwargs: bytes_on_gpu.now()),
+        **dict.fromkeys(highest, lambda *args, **kwargs: bytes_on_gpu.highest()),
+        **dict.fromkeys(resets, lambda *args, **kwargs: bytes_on_gpu.reset()),
+        "mem_get_info": lambda *args, **kwargs: (total_bytes - bytes_on_gpu.now(), total_bytes),
         "get_rng_state": lambda *args, **kwargs: torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda *args, **kwargs: [torch.zeros(16, dtype=torch.uint8)],
     }
 
 
-def _bytes_on_gpu(log: TraceLog) -> tuple[int, int]:
-    """Bytes of live tensors on the GPU now, and the most there were so far."""
-    now = most = 0
-    for kind, uid in log.entries:
-        if kind in ("alloc", "free") and log.births[uid].device.startswith("cuda"):
-            now += log.births[uid].num_bytes if kind == "alloc" else -log.births[uid].num_bytes
-            most = max(most, now)
-    return now, most
+class BytesOnGpu:
+    """Bytes of live tensors on the GPU, from the log: now, and the most since a script last reset its peaks."""
+
+    def __init__(self, log: TraceLog) -> None:
+        self._log = log
+        self._start = 0
+        """How many entries there were at the last reset."""
+
+    def now(self) -> int:
+        """Bytes of live tensors."""
+        return self._walk()[0]
+
+    def highest(self) -> int:
+        """The most since the last reset."""
+        return self._walk()[1]
+
+    def reset(self) -> None:
+        """From here on the highest counts anew."""
+        self._start = len(self._log.entries)
+
+    def _walk(self) -> tuple[int, int]:
+        now = most = 0
+        births = self._log.births
+        for place, (kind, uid) in enumerate(self._log.entries):
+            if place == self._start:
+                most = now
+            if kind in ("alloc", "free") and births[uid].device.startswith("cuda"):
+                now += births[uid].num_bytes if kind == "alloc" else -births[uid].num_bytes
+                most = max(most, now)
+        return now, most if self._start < len(self._log.entries) else now
 
 
 def _always(value: Any) -> Any:
