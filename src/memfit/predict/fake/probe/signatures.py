@@ -114,6 +114,23 @@ RISKY = {
     "aten::unique_consecutive",
     "aten::masked_select",
 }
+COPY_WHAT_IS_OUT_OF_ORDER = {
+    "aten::_softmax",
+    "aten::_log_softmax",
+    "aten::_softmax_backward_data",
+    "aten::_log_softmax_backward_data",
+    "aten::log_sigmoid_forward",
+    "aten::gelu_backward",
+    "aten::index_select",
+    "aten::tril",
+    "aten::triu",
+    "aten::pixel_shuffle",
+    "aten::max_pool2d_with_indices",
+    "aten::avg_pool2d",
+    "aten::_adaptive_avg_pool2d",
+    "aten::_adaptive_avg_pool2d_backward",
+}
+"""Operators that copy a transposed, sliced or expanded input first."""
 RISKY_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 BINARY = (
     "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "atan2", "maximum", "minimum", "fmax",
@@ -151,6 +168,8 @@ def _when_it_hides(name: str) -> Hides:
     """In which calls an operator allocates more than it returns."""
     if name in RISKY:
         return _always
+    if name in COPY_WHAT_IS_OUT_OF_ORDER:
+        return _is_out_of_order
     if name in RISKY_PRODUCTS:
         return lambda args, kwargs: _has_half(args) or _is_expanded(args)
     if name in COMPUTE_IN_ONE_TYPE:
@@ -168,6 +187,15 @@ def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
+
+
+def _is_out_of_order(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a tensor lies neither in the plain order nor in that with channels last."""
+    return any(
+        not a.is_contiguous() and not (a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last))
+        for a in args
+        if isinstance(a, torch.Tensor)
+    )
 
 
 def _differ_in_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

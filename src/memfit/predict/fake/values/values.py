@@ -23,6 +23,7 @@ from memfit.predict.fake.kernels import ctc as ctc
 from memfit.predict.fake.kernels import norm as norm
 from memfit.predict.fake.kernels import recurrent as recurrent
 from memfit.predict.fake.kernels import sparse as sparse
+from memfit.predict.fake.kernels.layouts import laid_out
 from memfit.predict.fake.values import packed_sequences as packed
 from memfit.predict.fake.values.compute import (
     ComputePlan,
@@ -139,7 +140,10 @@ class Shadow(LeanMode):
         if plan is None and _only_writes(func, args):
             forget_written(func, args, kwargs)
             return args[0] if func._schema.returns else None
-        result = bound(func, args, kwargs, None) if bound is not None else func(*args, **kwargs)
+        if bound is not None:
+            result = bound(func, args, kwargs, None)
+        else:
+            result = laid_out(func, args, func(*args, **kwargs))
         self._follow(func, args, kwargs, result, plan)
         return result
 
