@@ -46,6 +46,7 @@ from memfit.predict.fake.probe.threads import Threads, threads_now
 from memfit.predict.fake.recording import Recording, Trace, trace_training
 from memfit.predict.fake.route import CannotPatch, device_for_job, on_device
 from memfit.predict.fake.script import trace_script
+from memfit.predict.fake.values.values import ANSWERED_BY_SIZE
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import scratches_of, timeline_of
 from memfit.predict.ranks.routing import read_routing
@@ -272,6 +273,8 @@ def failure_of(error: BaseException, recording: Recording | None) -> Failure:
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         operator = str(getattr(error, "func", first))
         hint = "leave that part out of the step, or give it a fixed size; integers made in the step keep their values"
+        if recording and getattr(error, "func", None) in ANSWERED_BY_SIZE:
+            hint = f"--answer {last_user_line(error, recording)}=SIZE gives the size of its result, or: {hint}"
         return Failure(kind="data", what=f"{operator}{where} needs values that a prediction does not have", hint=hint)
     announced = NO_FAKE_RULE.search(first)
     if isinstance(error, UnsupportedOperatorException) or "fallback" in first.lower() or announced:

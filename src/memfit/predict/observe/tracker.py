@@ -47,6 +47,8 @@ CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, a
 """Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
 LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
 """What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that was not seen."""
+TAKEN_APART = {aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all().item()}
+"""Operators that end in reading a value: what they are made of is seen, and the value is asked for as any other."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 
 MULTIPLIES = {
@@ -184,6 +186,7 @@ class Tracker(LeanMode):
         self._task = -1
         self._allocates: dict[Any, bool] = {}
         self._composite: dict[Any, bool] = {}
+        self._in_recipe = False
         self.left_whole: set[Any] = set()
         """Recipes of other operators that are answered as a whole by somebody else."""
         self._number_rules: dict[Any, NumberRule] = {}
@@ -194,9 +197,11 @@ class Tracker(LeanMode):
             return device_of(args[0])
         if is_distributed(types):
             return NotImplemented
-        if self._is_composite(func) and _is_inferred(args):
+        if self._is_composite(func) and (self._in_recipe or _is_inferred(args)):
             with self:  # what it is made of is seen, as it is where gradients could be asked for
                 return func.decompose(*args, **kwargs)
+        if func in TAKEN_APART:
+            return self._taken_apart(TAKEN_APART[func], args, kwargs)
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
@@ -219,6 +224,15 @@ class Tracker(LeanMode):
         if scalar_uid is not None:
             self.log.free(scalar_uid)
         return result
+
+    def _taken_apart(self, recipe: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Run what an operator is made of, and the recipes in it, so that each part is seen."""
+        before, self._in_recipe = self._in_recipe, True
+        try:
+            with self:
+                return recipe(*args, **kwargs)
+        finally:
+            self._in_recipe = before
 
     # ---- births and deaths -------------------------------------------------------------------------------------------
 

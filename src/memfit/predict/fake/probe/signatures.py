@@ -113,6 +113,13 @@ RISKY = {
     "aten::unique_dim",
     "aten::unique_consecutive",
     "aten::masked_select",
+    "aten::histogram",
+    "aten::histc",
+    "aten::_sample_dirichlet",
+    "aten::_dirichlet_grad",
+    "aten::binomial",
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::fake_quantize_per_channel_affine_cachemask",
 }
 COPY_WHAT_IS_OUT_OF_ORDER = {
     "aten::_softmax",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN
@@ -61,6 +61,9 @@ NO_OPERATION = {
 }
 """Update parameters in place and allocate nothing, but have no fake kernel (torch 2.13)."""
 
+ANSWERED_BY_SIZE = (aten.bincount.default, aten.repeat_interleave.Tensor)
+"""Operators whose results have no largest possible size: only the user can give one."""
+
 
 class Shadow(LeanMode):
     """Answers questions for values, and keeps the values that can be known."""
@@ -84,6 +87,9 @@ class Shadow(LeanMode):
             aten.masked_select.default: self._masked_select,
             aten._unique2.default: self._unique,
             aten.unique_consecutive.default: self._unique,
+            aten.unique_dim.default: self._unique_rows,
+            aten.bincount.default: self._counted,
+            aten.repeat_interleave.Tensor: self._repeated,
             aten.index.Tensor: self._index,
             aten.equal.default: self._equal,
             convolution.FORWARD: convolution.answer_convolution,
@@ -140,11 +146,21 @@ class Shadow(LeanMode):
         if plan is None and _only_writes(func, args):
             forget_written(func, args, kwargs)
             return args[0] if func._schema.returns else None
-        if bound is not None:
-            result = bound(func, args, kwargs, None)
-        else:
-            result = laid_out(func, args, func(*args, **kwargs))
+        result = bound(func, args, kwargs, None) if bound is not None else self._run(func, args, kwargs)
         self._follow(func, args, kwargs, result, plan)
+        return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The fake operator; one of torch's own that has no fake kernel is run on made-up values to see its shapes."""
+        try:
+            return laid_out(func, args, func(*args, **kwargs))
+        except UnsupportedOperatorException:
+            if func.namespace != "aten" or func._schema.is_mutable or properties_of(func).dynamic:
+                raise
+            result = sparse.answer_by_example(func, args, kwargs)
+        self.note(
+            "kernels", f"{func} has no fake kernel; the shapes of its results are those of a run on made-up values"
+        )
         return result
 
     def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: ComputePlan | None) -> None:
@@ -262,6 +278,49 @@ class Shadow(LeanMode):
         rows = self._most(args[0], "unique")
         index = args[0].new_empty(args[0].shape, dtype=torch.int64)
         return args[0].new_empty((rows,)), index, args[0].new_empty((rows,), dtype=torch.int64)
+
+    def _unique_rows(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        if real is not None:
+            return tuple(args[0].new_empty(part.shape, dtype=part.dtype) for part in real)
+        tensor, dim = args[:2]
+        num_rows = tensor.shape[dim]
+        rows = self._most(tensor.new_empty((num_rows,)), "unique")
+        shape = [*tensor.shape]
+        shape[dim] = rows
+        index, counts = (tensor.new_empty((count,), dtype=torch.int64) for count in (num_rows, rows))
+        return tensor.new_empty(shape), index, counts
+
+    def _counted(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+        """Numbers up to the largest are counted, and at least as many as asked for."""
+        weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+        least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+        dtype = torch.int64 if weights is None else torch.float64
+        if weights is not None and weights.dtype is torch.float32:
+            dtype = torch.float32
+        if real is not None:
+            return args[0].new_empty(real.shape, dtype=real.dtype)
+        return args[0].new_empty((self._size(func, "bincount", least or None, "minlength"),), dtype=dtype)
+
+    def _repeated(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+        """As many indices as all repeats together."""
+        given = kwargs.get("output_size")
+        if real is not None or given is not None:
+            return args[0].new_empty((int(given) if given is not None else real.shape[0],), dtype=torch.int64)
+        return args[0].new_empty((self._size(func, "repeat_interleave", None, ""),), dtype=torch.int64)
+
+    def _size(self, func: Any, name: str, usual: int | None, origin: str) -> int:
+        """A size without an upper bound: the user's answer for that line, the usual one, or none."""
+        line = self._line()
+        given = self.guesses.answer(line)
+        if given is None and usual is None:
+            raise DynamicOutputShapeException(func)
+        text = f"the size of the result of {name} depends on data; its {origin} was taken"
+        if given is not None:
+            text = f"the size of the result of {name} was taken as {given:g}{AS_SET}"
+        else:
+            self.guesses.add(line, text)
+        self.answered["upper bound", text, line] += 1
+        return int(given if given is not None else usual or 0)
 
     def _index(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
         """Boolean indices become as many rows as they have true elements, or could have."""

@@ -1,0 +1,196 @@
+"""Do operators that fake tensors do not know, or whose result is a value, answer and cost what they cost for real?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memfit  # noqa: E402
+from memfit.job.training import Training  # noqa: E402
+from memfit.predict.fake.probe.asking import result_of  # noqa: E402
+from memfit.predict.fake.probe.process import probe  # noqa: E402
+from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
+from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
+from memfit.predict.fake.recording import Recording, Trace, trace_training  # noqa: E402
+from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
+from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.log import timeline_of  # noqa: E402
+
+F = torch.nn.functional
+
+
+def job(body: Callable[[Any], Any]) -> Callable[[], Training]:
+    """A job whose step does `body(linear layer)`, then an update."""
+
+    def build() -> Training:
+        layer = torch.nn.Linear(40, 30)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            body(layer)
+            optimizer.step()
+
+        return Training(step=step)
+
+    return build
+
+
+def traced(body: Callable[[Any], Any], **options: Any) -> Trace:
+    return trace_training(job(body), recording=Recording(**options))
+
+
+def predicted_and_real(body: Callable[[Any], Any]) -> tuple[int, int]:
+    """The tensor peaks of both, with probes."""
+    signatures = Signatures()
+    trace = traced(body, sign=signatures.sign)
+    results = {number: result_of(probe(text)) for text, number in signatures.texts.items()}
+    predicted_bytes = peak_of(timeline_of(trace.log, trace.root_names, results), "cpu")[0]
+    return predicted_bytes, real_tensor_peak(job(body))
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_whether_unknown_tensors_are_close_is_answered_and_listed(truth: bool):
+    answers: list[bool] = []
+    trace = traced(lambda layer: answers.append(torch.allclose(layer.weight, layer.weight + 1)), truth=truth)
+    assert answers[0] is truth
+    assert [(item.kind, item.line.partition(":")[0]) for item in trace.assumptions] == [
+        ("scalar answer", "test_operators_without_fake_kernel.py")
+    ]
+
+
+def test_whether_known_tensors_are_close_is_no_guess():
+    answers: list[bool] = []
+    known = torch.tensor([1.0, 2.0])
+    trace = traced(lambda layer: answers.extend(torch.allclose(known, known + delta) for delta in (0.0, 1.0)))
+    assert answers[:2] == [True, False]
+    assert trace.assumptions == []
+
+
+def test_what_a_comparison_of_all_elements_allocates_is_predicted_to_the_byte():
+    def body(layer: Any) -> None:
+        large = torch.randn(300, 300)
+        torch.allclose(large, large + 1)
+        layer(torch.randn(2, 40)).sum().backward()
+
+    predicted_bytes, real_bytes = predicted_and_real(body)
+    assert predicted_bytes == real_bytes
+
+
+def test_counts_of_unknown_numbers_have_their_least_length():
+    sizes: list[tuple[int, ...]] = []
+
+    def body(layer: Any) -> None:
+        classes = layer(torch.randn(8, 40)).argmax(1)
+        sizes.append(tuple(torch.bincount(classes, minlength=30).shape))
+
+    trace = traced(body)
+    assert sizes[0] == (30,)
+    assert {item.kind for item in trace.assumptions} == {"upper bound"}
+
+
+def test_unknown_rows_are_all_different():
+    sizes: list[tuple[int, ...]] = []
+    trace = traced(lambda layer: sizes.append(tuple(torch.unique(layer(torch.randn(8, 40)), dim=0).shape)))
+    assert sizes[0] == (8, 30)
+    assert {item.kind for item in trace.assumptions} == {"upper bound"}
+
+
+SIZED = """
+import torch
+layer = torch.nn.Linear(4, 6)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(3):
+    out = layer(torch.randn(5, 4))
+    how_often = out.argmax(1)
+    rows = torch.repeat_interleave(out, how_often, dim=0)
+    assert rows.shape[0] == 7
+    rows.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_size_without_a_bound_is_asked_for_with_the_option_that_gives_it(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(SIZED)
+    with pytest.raises(memfit.MemfitError) as failed:
+        memfit.predict_peak(str(script))
+    assert "--answer train.py:8=SIZE" in str(failed.value)
+    prediction = memfit.predict_peak(str(script), answer=("train.py:8=7",))
+    assert any("taken as 7, as set" in item.text for item in prediction.assumptions)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: torch.distributions.Beta(x.exp(), x.exp()).rsample(),
+        lambda x: torch.distributions.Dirichlet(x.exp()).rsample(),
+        lambda x: torch.histogram(x.detach(), 10).hist + x.sum(),
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+    ],
+    ids=["beta", "dirichlet", "histogram", "fake quantization"],
+)
+def test_an_operator_of_torch_without_a_fake_kernel_is_predicted_to_the_byte(body: Callable[[Any], Any]):
+    def step(layer: Any) -> None:
+        body(layer(torch.randn(200, 40))).sum().backward()
+
+    predicted_bytes, real_bytes = predicted_and_real(step)
+    assert predicted_bytes == real_bytes
+    assert any("has no fake kernel" in item.text for item in traced(step).assumptions)
+
+
+def speech(layer: Any) -> None:
+    """A step of a recogniser: probabilities of letters at 100 places, and targets of 9 letters."""
+    device = layer.weight.device
+    scores = layer(torch.randn(8, 100, 40, device=device)).log_softmax(-1).transpose(0, 1)
+    targets = torch.randint(1, 30, (8, 20), device=device)
+    F.ctc_loss(scores, targets, torch.full((8,), 100), torch.full((8,), 9), zero_infinity=True).backward()
+
+
+def test_a_ctc_loss_is_predicted_to_the_byte():
+    predicted_bytes, real_bytes = predicted_and_real(speech)
+    assert predicted_bytes == real_bytes
+    assert not [item for item in traced(speech).assumptions if item.kind == "upper bound"]
+
+
+def test_unknown_lengths_of_targets_are_the_longest():
+    shapes: list[int] = []
+
+    def body(layer: Any) -> None:
+        scores = layer(torch.randn(8, 100, 40)).log_softmax(-1).transpose(0, 1)
+        lengths = (scores.mean((0, 2)) > 0).long() + 5
+        loss = F.ctc_loss(scores, torch.randint(1, 30, (8, 20)), torch.full((8,), 100), lengths, reduction="none")
+        shapes.append(loss.numel())
+
+    trace = traced(body)
+    assert shapes[0] == 8
+    assert [item.text for item in trace.assumptions if item.kind == "upper bound"] == [
+        "the size of the result of ctc_loss depends on data; the largest possible was taken"
+    ]
+
+
+CUDA = """
+import torch
+layer = torch.nn.Linear(40, 30).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(3):
+    scores = layer(torch.randn(8, 100, 40, device="cuda")).log_softmax(-1).transpose(0, 1)
+    targets, lengths = torch.randint(1, 30, (8, 20), device="cuda"), torch.full((8,), 9)
+    torch.nn.functional.ctc_loss(scores, targets, torch.full((8,), 100), lengths).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(bool(can_fake_cuda()), reason="fake CUDA tensors do not work with this build of torch")
+def test_lengths_on_the_host_do_for_a_loss_on_a_gpu(tmp_path: Path):
+    (tmp_path / "train.py").write_text(CUDA)
+    prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
+    assert prediction.num_steps == 3
+    table_bytes = 8 * 100 * (2 * 9 + 1) * 4
+    spans = [span for span in prediction.timeline.spans if span.device.startswith("cuda")]
+    assert {span.category for span in spans if span.num_bytes == table_bytes} == {"activation", "workspace"}
