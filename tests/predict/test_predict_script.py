@@ -280,3 +280,9 @@ def test_the_old_types_of_cuda_make_and_cast_tensors(tmp_path: Path):
     (tmp_path / "train.py").write_text(CUDA_TYPES)
     prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
     assert prediction.num_steps == 3
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build says otherwise")
+def test_a_script_that_asks_for_a_gpu_is_shown_the_option(tmp_path: Path):
+    failed = failure(tmp_path, "import torch\ntorch.nn.Linear(2, 2).cuda()")
+    assert "--device cuda:a100-40gb" in failed.hint

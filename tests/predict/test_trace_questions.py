@@ -133,3 +133,28 @@ def test_a_library_that_looks_for_fake_tensors_sees_them_again_after_the_trace()
     run(lambda layer: (layer(torch.ones(2, 6)).sum().backward(), within.append(import_utils.is_fake_tensor)))
     assert within[-1] is not sees
     assert import_utils.is_fake_tensor is sees
+
+
+def test_a_few_unknown_numbers_equal_no_given_one():
+    answers: list[bool] = []
+
+    def body(layer: Any) -> None:
+        std = layer(torch.randn(50, 6)).std(0)
+        answers.extend([bool((std == 0).any()), bool((std != 1.0).all()), bool(std[0] == 0.5)])
+
+    trace = run(body)
+    assert answers[:3] == [False, True, False]
+    assert {(item.kind, item.text.partition(": ")[2]) for item in trace.assumptions} == {
+        ("assumed value", "a number that is not known equals no given one")
+    }
+
+
+def test_many_unknown_numbers_are_still_selected_at_their_most():
+    sizes: list[int] = []
+
+    def body(layer: Any) -> None:
+        out = layer(torch.randn(50, 6))
+        sizes.append(out[out == 0].numel())
+
+    assert kinds(run(body)) == {"upper bound"}
+    assert sizes[0] == 300

@@ -77,6 +77,10 @@ def script_failure(error: BaseException) -> Failure | None:
     return None
 
 
+WANTS_A_GPU = ("not compiled with CUDA", "not linked with support for cuda", "compiled without CUDA")
+"""What torch says to a script that moves a tensor to a GPU on a machine, or in a prediction, without one."""
+
+
 def hint_for(error: BaseException) -> str:
     """What to try when a script lacks something that is no value: a rank, a package, a file, a network."""
     text = f"{type(error).__name__} {error}"
@@ -87,6 +91,8 @@ def hint_for(error: BaseException) -> str:
         return f"install {name}, or leave that import out; the script needs it where it is predicted"
     if any(word in text for word in UNREACHABLE):
         return "nothing can be downloaded here: run it once where it can, to fill the cache, or give local files"
+    if any(word in text for word in WANTS_A_GPU):
+        return "the script asks for a GPU: --device cuda:a100-40gb, or another name, predicts it on one"
     if isinstance(error, FileNotFoundError):
         return "give it the file, or arguments behind `--` that name one that exists"
     return ""

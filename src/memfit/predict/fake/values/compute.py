@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.predict.levels.guesses import DRAWN
 from memfit.predict.observe.known_values import (
     FINITE,
+    UNEQUAL,
     assume,
     covers_storage,
     is_known,
@@ -215,12 +216,20 @@ def forget_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def finite_answer(func: Any, args: tuple[Any, ...], result: Any) -> None:
-    """Unknown numbers are neither infinite nor 'not a number': what asks for that is answered so, as an assumption."""
-    answer = _finite_answer(func, args)
+    """Unknown numbers are neither infinite nor 'not a number', and a few of them equal no given one (`std == 0`): what
+    asks for that is answered so, as an assumption."""
+    answer, why = _finite_answer(func, args), FINITE
+    if answer is None and func in (aten.eq.Scalar, aten.ne.Scalar) and _is_measured(args[0]):
+        answer, why = func is aten.ne.Scalar, UNEQUAL
     if answer is not None and isinstance(result, FakeTensor) and result.numel() <= MOST_CHECKED:
         with _disable_current_modes():
             values = torch.full(tuple(result.shape), answer, dtype=torch.bool)
-        keep_shadow(result, values, FINITE)
+        keep_shadow(result, values, why)
+
+
+def _is_measured(tensor: torch.Tensor) -> bool:
+    """Whether these are a few unknown fractions, as losses and statistics are: too few to decide a size by a mask."""
+    return tensor.dtype.is_floating_point and tensor.numel() <= MOST_DRAWN_FLOATS and not is_known(tensor)
 
 
 def _finite_answer(func: Any, args: tuple[Any, ...]) -> bool | None:
