@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
@@ -123,16 +124,18 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         return _nested(_of_type(given, self.dtype), list(self.shape))
 
     def numpy(self: Any, *, force: bool = False) -> Any:
-        import numpy
-
         real = shadow_of(self)
         if real is not None:
             shadow.note_assumed(self)
             with _disable_current_modes():
-                return real.resolve_conj().resolve_neg().numpy()  # the same memory, as torch gives it
-        given = shadow.guess("a numpy array", 0, "zeros")
-        name = str(self.dtype).removeprefix("torch.")
-        return numpy.full(tuple(self.shape), given, dtype="float32" if name == "bfloat16" else name)
+                array = real.resolve_conj().resolve_neg().numpy()  # the same memory, as torch gives it
+        else:
+            given = shadow.guess("a numpy array", 0, "zeros")
+            name = str(self.dtype).removeprefix("torch.")
+            array = np.zeros(tuple(self.shape), dtype="float32" if name == "bfloat16" else name)
+            if given:
+                array[...] = given
+        return np.asarray(ArrayOfTensor(array, self))
 
     def formatted(self: Any, spec: str) -> str:
         return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
@@ -141,6 +144,19 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
             stack.enter_context(patch.object(FakeTensor, name, function, create=True))
         yield
+
+
+class ArrayOfTensor:
+    """What numpy makes a tensor's array of: an array is the tensor's memory, and keeps it alive as long as it lives."""
+
+    def __init__(self, array: Any, tensor: torch.Tensor) -> None:
+        self._array = array
+        self._storage = tensor.untyped_storage() if tensor.device.type == "cpu" else None
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Where the values lie (numpy's own protocol)."""
+        return self._array.__array_interface__
 
 
 @contextlib.contextmanager
