@@ -72,6 +72,14 @@ for epoch in range(2):
             inputs.append(x.detach().cpu().numpy()[:, ::2])
             means.append(model(x).numpy().mean(0))
 """
+EVALUATES_WITH_GRADIENTS = """
+for epoch in range(2):
+    for x, _ in batches(100, 16):
+        train(x)
+results = []
+for x, y in batches(3000, 100):
+    results.append(model(x).detach())
+"""
 EVALUATES_LONG_BEFORE_AND_AFTER = """
 @torch.no_grad()
 def evaluate():
@@ -316,6 +324,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(EVALUATES_AFTER_EACH_EPOCH, id="evaluates after each epoch"),
         pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation", marks=pytest.mark.slow),
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
+        pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
         pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after", marks=pytest.mark.slow),
         pytest.param(ACCUMULATES, id="accumulates gradients", marks=pytest.mark.slow),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),

@@ -228,7 +228,7 @@ class StepCounter:
     def end_early(self, batches: object) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
-        if torch.is_grad_enabled():
+        if self._trains(batches, shown):
             enough = self._until is not None and bool(shown)
         else:
             enough = self._has_shown_enough(batches, shown)
@@ -240,6 +240,19 @@ class StepCounter:
             self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
+
+    def _trains(self, batches: object, shown: list[object]) -> bool:
+        """Whether a loader feeds steps: gradients are on, and steps were made since its first batch.
+
+        After the steps that were asked for, a loader that no step follows feeds an evaluation which does not turn
+        gradients off.
+        """
+        if not torch.is_grad_enabled():
+            return False
+        num_made = self._num_after + sum(self._recording.num_updates.values())
+        is_new = self._until is not None and not shown
+        num_before = batches.__dict__.setdefault("_memfit_steps", num_made if is_new else -1)
+        return num_made != num_before
 
     def _has_shown_enough(self, batches: object, shown: list[object]) -> bool:
         """Whether the batches of an evaluation repeat and leave nothing behind, or it has taken too long."""
