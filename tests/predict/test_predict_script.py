@@ -286,3 +286,27 @@ def test_the_old_types_of_cuda_make_and_cast_tensors(tmp_path: Path):
 def test_a_script_that_asks_for_a_gpu_is_shown_the_option(tmp_path: Path):
     failed = failure(tmp_path, "import torch\ntorch.nn.Linear(2, 2).cuda()")
     assert "--device cuda:a100-40gb" in failed.hint
+
+
+DRAWS_ITS_GRAPH = """
+import torch
+from torch.utils.tensorboard import SummaryWriter
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
+SummaryWriter("runs").add_graph(model, torch.rand(1, 3, 8, 8))
+traced = torch.jit.trace(model, torch.rand(2, 3, 8, 8))
+assert traced(torch.rand(5, 3, 8, 8)).shape == (5, 10)
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.rand(64, 3, 8, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_is_traced_or_drawn_runs_as_it_is(tmp_path: Path):
+    pytest.importorskip("tensorboard")
+    reply = ghost(tmp_path, DRAWS_ITS_GRAPH)
+    assert isinstance(reply, TraceReply)
+    assert reply.num_steps == 3
+    assert not (tmp_path / "runs").exists()
+    assert [item.text for item in reply.assumptions if "jit.trace" in item.text]

@@ -35,6 +35,7 @@ from memfit.predict.fake.values.lists import of_numbers
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
+from memfit.predict.observe.places import is_drawn_by_tensorboard
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
@@ -130,6 +131,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         (torch, "save", checkpoints.save),
         (torch, "load", checkpoints.load),
         (torch, "compile", uncompiled),
+        (torch.jit, "trace", partial(_untraced, torch.jit.trace, shadow.note)),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         (torch, "tensor", partial(of_numbers, torch.tensor)),
@@ -145,6 +147,30 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
+
+
+def _untraced(
+    original: Any,
+    note: Callable[[str, str], None],
+    function: Any,
+    example_inputs: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The model itself: torch's tracer records sizes as tensors, which fake tensors do not take.
+
+    torch runs it once to record it, then both to compare them. TensorBoard, which draws what was recorded, gets a graph
+    of nothing.
+    """
+    note("script", "torch.jit.trace was left out: the model runs as it is")
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    if kwargs.get("example_kwarg_inputs") is None:
+        kept = [function(*inputs) for _ in range(2 if kwargs.get("check_trace", True) else 1)]
+        del kept
+    if not is_drawn_by_tensorboard():
+        return function
+    with _disable_current_modes():
+        return original(torch.nn.Identity(), torch.zeros(1))
 
 
 def _known_to_torchscript(original: object, replacement: object) -> None:

@@ -253,6 +253,16 @@ def is_called_by_study() -> bool:
     return False
 
 
+def is_drawn_by_tensorboard() -> bool:
+    """Whether a writer for TensorBoard wants the graph of a model, to draw it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "add_graph" and "tensorboard" in frame.f_code.co_filename.lower():
+            return True
+        frame = frame.f_back
+    return False
+
+
 def speaks_of_evaluation(script: str, modules_before: set[str]) -> bool:
     """Whether the files of a job, its script and its own modules, speak of running a model without gradients."""
     new = [module for name, module in list(sys.modules.items()) if name not in modules_before]
