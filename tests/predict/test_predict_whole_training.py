@@ -552,3 +552,41 @@ def test_a_loop_of_a_library_may_evaluate_though_no_file_of_the_user_says_so(tmp
     text = f"import sys\nsys.path.insert(0, {str(library.parent)!r})\nimport some_trainer\n"
     reply = predicted(tmp_path, text + "some_trainer.fit(model, optimizer, torch.randn(16, 64))\n")
     assert any(item.kind == UNSEEN and "if there is one" in item.text for item in reply.assumptions)
+
+
+JOINS_MANY_ENTRIES = """
+import torch
+weights = torch.nn.Parameter(torch.randn(300, 4))
+optimizer = torch.optim.Adam([weights])
+for step in range(3):
+    dense = weights @ weights.t()
+    places = (dense > 0).nonzero().t()
+    joined = torch.sparse_coo_tensor(places, torch.ones(places.shape[1]), (300, 300)).coalesce()
+    optimizer.zero_grad()
+    torch.sparse.mm(joined, weights).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_entries_too_many_to_be_made_up_are_taken_to_be_all_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("memfit.predict.fake.kernels.sparse.MOST_MADE_UP", 1000)
+    reply = predicted(tmp_path, JOINS_MANY_ENTRIES)
+    assert reply.num_steps == 3
+    assert any("nonzero" in text for text in said(reply, "upper bound"))
+
+
+READS_A_TABLE = """
+import numpy as np
+table = np.zeros((400, 400), dtype="float32")
+table[::7, ::5] = 1.0
+edges = torch.FloatTensor(table).nonzero()
+for step in range(3):
+    optimizer.zero_grad()
+    (model(torch.randn(len(edges), 64)) * edges.float().mean()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_values_of_an_array_of_any_size_are_known(tmp_path: Path):
+    reply = predicted(tmp_path, READS_A_TABLE)
+    assert said(reply, "upper bound") == []

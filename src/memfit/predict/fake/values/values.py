@@ -195,7 +195,7 @@ class Shadow(LeanMode):
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A real tensor, made of a list or number, becomes a fake one that knows its values."""
         values = small_copy(args[0])
-        if values is not None and lies_in_an_array(args[0]):
+        if lies_in_an_array(args[0]):
             values = args[0]  # whoever changes the array changes the tensor, and the other way round
         result = func(*args, **kwargs)
         if values is not None:
