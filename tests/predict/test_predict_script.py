@@ -310,3 +310,53 @@ def test_a_model_that_is_traced_or_drawn_runs_as_it_is(tmp_path: Path):
     assert reply.num_steps == 3
     assert not (tmp_path / "runs").exists()
     assert [item.text for item in reply.assumptions if "jit.trace" in item.text]
+
+
+OWN_PARAMETERS = """
+import torch
+class Learner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.vars = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(8, 8)), torch.nn.Parameter(torch.randn(8))])
+    def forward(self, x):
+        return torch.nn.functional.linear(x, *self.vars)
+    def parameters(self):
+        return self.vars
+model = Learner()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+with torch.no_grad():
+    model(torch.randn(4, 8))
+"""
+
+
+def test_a_model_with_a_method_parameters_of_its_own_is_followed(tmp_path: Path):
+    reply = ghost(tmp_path, OWN_PARAMETERS)
+    assert isinstance(reply, TraceReply)
+    assert {span.module for span in reply.timeline.spans if span.category == "parameter"} == {"vars"}
+
+
+MADE_ON_THE_GPU = """
+import torch
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+model = torch.nn.Linear(64, 32)
+assert model.weight.is_cuda and torch.rand(3).is_cuda
+torch.set_default_tensor_type(torch.FloatTensor)
+assert not torch.rand(3).is_cuda
+torch.set_default_tensor_type(torch.cuda.HalfTensor)
+assert torch.rand(3).dtype is torch.float16
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    model(torch.rand(4, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(bool(can_fake_cuda()), reason="fake CUDA tensors do not work with this build of torch")
+def test_tensors_are_made_on_the_gpu_by_default(tmp_path: Path):
+    (tmp_path / "train.py").write_text(MADE_ON_THE_GPU)
+    prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
+    assert prediction.num_steps == 3

@@ -580,6 +580,7 @@ import numpy as np
 table = np.zeros((400, 400), dtype="float32")
 table[::7, ::5] = 1.0
 edges = torch.FloatTensor(table).nonzero()
+assert len(torch.FloatTensor(table.astype("float64")).nonzero()) == len(edges)
 for step in range(3):
     optimizer.zero_grad()
     (model(torch.randn(len(edges), 64)) * edges.float().mean()).sum().backward()

@@ -54,7 +54,7 @@ class PassedSteps:
     def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
         """The result of a call with gradients: run, or made again."""
         key = key_of(module, inputs)
-        if key is None or next(module.parameters(), None) is None:
+        if key is None or next(iter(module.parameters()), None) is None:
             return call()
         seen = self._seen.setdefault(module, {})
         known, live_bytes = seen.get(key), self._tracker.log.live_bytes

@@ -198,7 +198,11 @@ class Recording:
 
     def _enter_root(self, module: torch.nn.Module, inputs: object) -> None:
         """An outermost module is called: its parameters, buffers and inputs say what they are."""
-        if self.on_root is not None and self.places.forced != "data" and next(module.parameters(), None) is not None:
+        if (
+            self.on_root is not None
+            and self.places.forced != "data"
+            and next(iter(module.parameters()), None) is not None
+        ):
             self.on_root(inputs)  # neither a transform of the data nor a loss or a metric is an evaluation
         if not self.places.knows_root(module):
             blind_libraries(self._blinded)
@@ -211,8 +215,9 @@ class Recording:
         """Parameters and buffers belong to the module that holds them."""
         root = self.places.root_of(module)
         for path, child in module.named_modules():
-            self.tracker.claim_all(list(child.parameters(recurse=False)), "parameter", place=(root, path))
-            self.tracker.claim_all(list(child.buffers(recurse=False)), "buffer", place=(root, path))
+            # not child.parameters(recurse=False): a script may have a method `parameters` of its own
+            self.tracker.claim_all(list(child._parameters.values()), "parameter", place=(root, path))
+            self.tracker.claim_all(list(child._buffers.values()), "buffer", place=(root, path))
 
 
 def trace_training(

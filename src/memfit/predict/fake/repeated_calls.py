@@ -78,7 +78,7 @@ def key_of(module: Any, inputs: Any) -> Key | None:
     if looks is None:
         return None
     leaves, nest = looks
-    first = next(module.parameters(), None)
+    first = next(iter(module.parameters()), None)
     kind = (None, None) if first is None else (first.dtype, str(first.device))
     autocast = tuple((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in ("cpu", "cuda"))
     return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled()

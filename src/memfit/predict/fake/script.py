@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -142,6 +143,8 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         for owner, name, function in replacements:
             _known_to_torchscript(getattr(owner, name), function)
             stack.enter_context(patch.object(owner, name, function))
+        # Hugging Face loads weights in threads, where no mode of this thread is on
+        stack.enter_context(patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}))
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
         stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
         stack.enter_context(warnings.catch_warnings())

@@ -129,7 +129,7 @@ class Places:
         names: dict[int, list[str]] = {}
         for name, child in module.named_modules(remove_duplicate=False):
             names.setdefault(id(child), []).append(name)
-        has_parameters = next(module.parameters(), None) is not None
+        has_parameters = next(iter(module.parameters()), None) is not None
         self._roots.append((weakref.ref(module), type(module).__name__, has_parameters))
         self._names.append(names)
         return len(self._roots) - 1

@@ -45,7 +45,21 @@ def cuda_types() -> Iterator[None]:
             return tensor.to(device="cuda", dtype=kind.dtype)
         return original(tensor, *(() if dtype is None else (dtype,)), *args, **kwargs)
 
+    set_default: Any = torch.set_default_tensor_type
+
+    def made_by_default(kind: Any, /) -> None:
+        """From here on tensors are made on the GPU, or on the host again."""
+        kind = by_name.get(kind, kind) if isinstance(kind, str) else kind
+        if isinstance(kind, CudaType):
+            torch.set_default_dtype(kind.dtype)
+            torch.set_default_device("cuda")
+            return
+        torch.set_default_device(None)
+        set_default(kind)
+
     with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(torch, "set_default_tensor_type", made_by_default))
+        stack.callback(torch.set_default_device, None)
         for name, kind in kinds.items():
             stack.enter_context(patch.object(torch.cuda, name, kind, create=True))
         stack.enter_context(patch.object(torch.Tensor, "type", cast))

@@ -37,6 +37,8 @@ MOST_DRAWN_FLOATS = 16
 CHOOSE = {"rand": 1 << 17, "rand_like": 1 << 17, "bernoulli": 1 << 17}
 """Uniform numbers choose samples and masks: so many are drawn."""
 MOST_CHECKED = 1 << 26
+MOST_COPIED = 1 << 25
+"""Elements of an array whose values go along when it is cast or moved to a device."""
 BESIDE_INFINITY = {
     aten.eq.Scalar: operator.eq, aten.ne.Scalar: operator.ne, aten.lt.Scalar: operator.lt, aten.le.Scalar: operator.le,
     aten.gt.Scalar: operator.gt, aten.ge.Scalar: operator.ge,
@@ -159,6 +161,8 @@ def compute(func: Any, plan: ComputePlan | None) -> Any:
 def is_small(func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether what the operator makes or changes is worth computing."""
     of = properties_of(func)
+    if func is aten._to_copy.default:
+        return result.numel() <= MOST_COPIED
     most_floats = CHOOSE.get(of.name, MOST_DRAWN_FLOATS) if of.random else MOST_FLOATS
     touched = [*tensors_in(result), *written_by(func, args, kwargs)] if of.is_mutable else list(tensors_in(result))
     if of.random and any(tensor.requires_grad for tensor in touched):

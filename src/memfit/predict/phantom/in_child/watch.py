@@ -181,7 +181,7 @@ class RunWatch:
             return names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
         if self._forced == "setup":
             self._forced = None
-        if self.on_root is not None and self._forced != "data" and next(module.parameters(), None) is not None:
+        if self.on_root is not None and self._forced != "data" and next(iter(module.parameters()), None) is not None:
             self.on_root((args, kwargs))  # neither a transform of the data nor a loss is an evaluation
         if not any(known is module for known in self._roots):
             self._take_up(module)
@@ -198,10 +198,11 @@ class RunWatch:
         self._names.append({id(child): path for path, child in root.named_modules() if path})
         for path, child in root.named_modules():
             name = path or type(root).__name__
-            for parameter in child.parameters(recurse=False):
+            # not child.parameters(recurse=False): a script may have a method `parameters` of its own
+            for parameter in (each for each in child._parameters.values() if each is not None):
                 self._owners.setdefault(id(parameter), name)
                 self.claim(parameter, "parameter", name)
-            for buffer in child.buffers(recurse=False):
+            for buffer in (each for each in child._buffers.values() if each is not None):
                 self.claim(buffer, "buffer", name)
 
     def _hook(self, values: Any, name: str) -> None:
