@@ -80,6 +80,16 @@ results = []
 for x, y in batches(3000, 100):
     results.append(model(x).detach())
 """
+KEEPS_THE_BEST_MODEL = """
+import copy
+for epoch in range(2):
+    for x, _ in batches(100, 16):
+        train(x)
+    best = copy.deepcopy(model)
+    assert all(parameter.grad is None for parameter in best.parameters())
+    with torch.no_grad():
+        model(torch.randn(2000, 64))
+"""
 EVALUATES_LONG_BEFORE_AND_AFTER = """
 @torch.no_grad()
 def evaluate():
@@ -325,6 +335,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation", marks=pytest.mark.slow),
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
         pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
+        pytest.param(KEEPS_THE_BEST_MODEL, id="keeps a copy of a trained model"),
         pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after", marks=pytest.mark.slow),
         pytest.param(ACCUMULATES, id="accumulates gradients", marks=pytest.mark.slow),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),

@@ -34,7 +34,8 @@ def copied_as_fakes(mode: FakeTensorMode, shadow: Any) -> Iterator[None]:
 
 
 def deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
-    """As torch copies: a parameter is cloned; of any other tensor the whole storage is copied."""
+    """As torch copies: a parameter is cloned, without its gradient and what was put on it; of any other tensor the
+    whole storage is copied, and the rest with it."""
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:
@@ -46,6 +47,8 @@ def deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
             made = _whole(tensor, memo).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).detach()
     made = as_it_was(made, is_parameter(tensor), tensor.requires_grad)
     memo[id(tensor)] = made
+    if is_parameter(tensor):
+        return made
     if tensor.grad is not None:
         made.grad = copy.deepcopy(tensor.grad, memo)
     for name, value in own_attributes(tensor).items():
