@@ -194,3 +194,23 @@ def test_lengths_on_the_host_do_for_a_loss_on_a_gpu(tmp_path: Path):
     table_bytes = 8 * 100 * (2 * 9 + 1) * 4
     spans = [span for span in prediction.timeline.spans if span.device.startswith("cuda")]
     assert {span.category for span in spans if span.num_bytes == table_bytes} == {"activation", "workspace"}
+
+
+def test_the_best_boxes_are_at_most_all_of_them():
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    if not hasattr(torch.ops.torchvision, "nms"):  # torchvision's own, where it is not installed
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+        def fake(boxes: Any, scores: Any, threshold: float) -> Any:
+            return boxes.new_empty((torch.library.get_ctx().new_dynamic_size(),), dtype=torch.int64)
+
+        torch.library.register_fake("torchvision::nms", fake, lib=library)
+    sizes: list[int] = []
+
+    def body(layer: Any) -> None:
+        boxes = layer(torch.randn(50, 40))[:, :4].detach()
+        sizes.append(len(torch.ops.torchvision.nms(boxes, boxes[:, 0].contiguous(), 0.5)))
+
+    trace = traced(body)
+    assert sizes[0] == 50
+    assert {item.kind for item in trace.assumptions} == {"upper bound", "not seen"}

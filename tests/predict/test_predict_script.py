@@ -342,9 +342,9 @@ MADE_ON_THE_GPU = """
 import torch
 torch.set_default_tensor_type("torch.cuda.FloatTensor")
 model = torch.nn.Linear(64, 32)
-assert model.weight.is_cuda and torch.rand(3).is_cuda
+assert model.weight.is_cuda and torch.rand(3).is_cuda and torch.Tensor([1.0, 2.0]).is_cuda
 torch.set_default_tensor_type(torch.FloatTensor)
-assert not torch.rand(3).is_cuda
+assert not torch.rand(3).is_cuda and not torch.Tensor([1.0]).is_cuda
 torch.set_default_tensor_type(torch.cuda.HalfTensor)
 assert torch.rand(3).dtype is torch.float16
 torch.set_default_tensor_type("torch.cuda.FloatTensor")

@@ -102,7 +102,7 @@ def answer_by_example(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     given = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     parts = [part for tensor in given for part in parts_of(tensor)]
     if func in AS_THEY_ARE or sum(part.numel() for part in parts) > MOST_MADE_UP:
-        return _none_joined(args[0]) if func is aten._coalesce.default else func(*args, **kwargs)
+        return LARGE[func](args[0], kwargs) if func in LARGE else func(*args, **kwargs)
     examples = [_example(tensor) for tensor in given]
     device = kwargs.get("device") or given[0].device
     with _disable_current_modes(), torch.no_grad():
@@ -114,10 +114,23 @@ def answer_by_example(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return _pytree.tree_map(lambda leaf: _fake_of(leaf, device, is_known), result)
 
 
-def _none_joined(tensor: torch.Tensor) -> Any:
+def _none_joined(tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
     """A copy with as many entries: where there are many, all are taken to stand at places of their own."""
     indices, values = (part.new_empty(part.shape) for part in parts_of(tensor))
     return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=True)
+
+
+def _moved(tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """The same entries on another device or in another type."""
+    device = kwargs.get("device") or tensor.device
+    indices, values = (part.to(device, copy=True) for part in parts_of(tensor))
+    values = values.to(kwargs.get("dtype") or values.dtype)
+    is_coalesced = tensor.is_coalesced()
+    return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=is_coalesced)
+
+
+LARGE = {aten._coalesce.default: _none_joined, aten._to_copy.default: _moved}
+"""What is done with more entries than are made up."""
 
 
 def _example(tensor: torch.Tensor) -> torch.Tensor:

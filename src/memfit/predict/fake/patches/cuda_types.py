@@ -32,6 +32,12 @@ class CudaType:
         return torch.tensor(args[0], dtype=self.dtype).to(device)
 
 
+def _made_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.Tensor(...)`, which no default device reaches."""
+    made = torch._C.TensorBase.__new__(cls, *args, **kwargs)
+    return made.cuda() if cls is torch.Tensor else made
+
+
 @contextlib.contextmanager
 def cuda_types() -> Iterator[None]:
     """Within, these types exist, and `tensor.type(...)` knows them by object and by name."""
@@ -46,20 +52,23 @@ def cuda_types() -> Iterator[None]:
         return original(tensor, *(() if dtype is None else (dtype,)), *args, **kwargs)
 
     set_default: Any = torch.set_default_tensor_type
+    undo = contextlib.ExitStack()
 
     def made_by_default(kind: Any, /) -> None:
         """From here on tensors are made on the GPU, or on the host again."""
         kind = by_name.get(kind, kind) if isinstance(kind, str) else kind
+        undo.close()
         if isinstance(kind, CudaType):
             torch.set_default_dtype(kind.dtype)
             torch.set_default_device("cuda")
+            undo.enter_context(patch.object(torch.Tensor, "__new__", _made_on_gpu))
+            undo.callback(torch.set_default_device, None)
             return
-        torch.set_default_device(None)
         set_default(kind)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(torch, "set_default_tensor_type", made_by_default))
-        stack.callback(torch.set_default_device, None)
+        stack.callback(undo.close)
         for name, kind in kinds.items():
             stack.enter_context(patch.object(torch.cuda, name, kind, create=True))
         stack.enter_context(patch.object(torch.Tensor, "type", cast))

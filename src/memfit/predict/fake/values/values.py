@@ -61,6 +61,8 @@ NO_OPERATION = {
 }
 """Update parameters in place and allocate nothing, but have no fake kernel (torch 2.13)."""
 
+KEEPS_THE_BEST_BOXES = "torchvision::nms"
+"""Of detectors: the best of overlapping boxes, at most all of them."""
 ANSWERED_BY_SIZE = (aten.bincount.default, aten.repeat_interleave.Tensor)
 """Operators whose results have no largest possible size: only the user can give one."""
 
@@ -158,6 +160,11 @@ class Shadow(LeanMode):
             if func.namespace != "aten" or func._schema.is_mutable or properties_of(func).dynamic:
                 raise
             result = sparse.answer_by_example(func, args, kwargs)
+        except DynamicOutputShapeException:
+            if func.name() != KEEPS_THE_BEST_BOXES:
+                raise
+            self.note(UNSEEN, "what torchvision's nms takes inside, to sort boxes and compare them")
+            return args[0].new_empty((self._most(args[1], "nms"),), dtype=torch.int64)
         self.note(
             "kernels", f"{func} has no fake kernel; the shapes of its results are those of a run on made-up values"
         )
