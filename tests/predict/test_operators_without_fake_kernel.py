@@ -191,6 +191,7 @@ def test_lengths_on_the_host_do_for_a_loss_on_a_gpu(tmp_path: Path):
     (tmp_path / "train.py").write_text(CUDA)
     prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
     assert prediction.num_steps == 3
+    assert prediction.timeline is not None
     table_bytes = 8 * 100 * (2 * 9 + 1) * 4
     spans = [span for span in prediction.timeline.spans if span.device.startswith("cuda")]
     assert {span.category for span in spans if span.num_bytes == table_bytes} == {"activation", "workspace"}

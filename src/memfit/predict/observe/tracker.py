@@ -56,6 +56,9 @@ MULTIPLIES = {
     aten.dot.default, aten.addbmm.default, aten._addmm_activation.default, aten._euclidean_dist.default,
 }  # fmt: skip
 
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+"""What an operator is called with."""
 Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
 
 
@@ -225,7 +228,7 @@ class Tracker(LeanMode):
             self.log.free(scalar_uid)
         return result
 
-    def _taken_apart(self, recipe: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    def _taken_apart(self, recipe: Callable[..., object], args: Arguments, kwargs: Keywords) -> object:
         """Run what an operator is made of, and the recipes in it, so that each part is seen."""
         before, self._in_recipe = self._in_recipe, True
         try:

@@ -14,21 +14,23 @@ import torch
 from torch._prims_common import compute_elementwise_output_strides
 
 aten = torch.ops.aten
-Rule = Callable[[Sequence[Any], Any], Any]
+Arguments = Sequence[Any]
+Result = torch.Tensor | tuple[Any, ...]
+Rule = Callable[[Arguments, Any], Result]
 
 
-def laid_out(func: object, args: Sequence[Any], result: Any) -> Any:
+def laid_out(func: object, args: Arguments, result: object) -> object:
     """The result as the real operator lays it."""
     rule = RULES.get(func)
     return result if rule is None else rule(args, result)
 
 
-def _in_order(args: Sequence[Any], result: Any) -> Any:
+def _in_order(args: Arguments, result: Result) -> Result:
     """Every result in the plain order."""
     return _each(result, lambda part: part if part.is_contiguous() else _made(part, part.shape, None))
 
 
-def _in_order_on_cpu(args: Sequence[Any], result: Any) -> Any:
+def _in_order_on_cpu(args: Arguments, result: Result) -> Result:
     """The same where the kernel of the CPU makes it; the order with channels last is kept."""
     first = args[0]
     if first.device.type != "cpu" or (first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)):
@@ -36,14 +38,14 @@ def _in_order_on_cpu(args: Sequence[Any], result: Any) -> Any:
     return _in_order(args, result)
 
 
-def _as_inputs(args: Sequence[Any], result: Any) -> Any:
+def _as_inputs(args: Arguments, result: torch.Tensor) -> Result:
     """Element by element: in the order of the inputs."""
     tensors = [a for a in args if isinstance(a, torch.Tensor) and a.shape == result.shape]
     strides = compute_elementwise_output_strides(*tensors) if tensors else result.stride()
     return result if tuple(strides) == result.stride() else _made(result, result.shape, strides)
 
 
-def _each(result: Any, change: Callable[[Any], Any]) -> Any:
+def _each(result: Result, change: Callable[[torch.Tensor], torch.Tensor]) -> Result:
     if isinstance(result, torch.Tensor):
         return change(result)
     return tuple(change(part) if isinstance(part, torch.Tensor) else part for part in result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -114,13 +114,13 @@ def answer_by_example(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return _pytree.tree_map(lambda leaf: _fake_of(leaf, device, is_known), result)
 
 
-def _none_joined(tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+def _none_joined(tensor: torch.Tensor, kwargs: object) -> torch.Tensor:
     """A copy with as many entries: where there are many, all are taken to stand at places of their own."""
     indices, values = (part.new_empty(part.shape) for part in parts_of(tensor))
     return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=True)
 
 
-def _moved(tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+def _moved(tensor: torch.Tensor, kwargs: Mapping[str, torch.device | torch.dtype | None]) -> torch.Tensor:
     """The same entries on another device or in another type."""
     device = kwargs.get("device") or tensor.device
     indices, values = (part.to(device, copy=True) for part in parts_of(tensor))
@@ -129,7 +129,7 @@ def _moved(tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
     return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=is_coalesced)
 
 
-LARGE = {aten._coalesce.default: _none_joined, aten._to_copy.default: _moved}
+LARGE: dict[Any, Callable[..., torch.Tensor]] = {aten._coalesce.default: _none_joined, aten._to_copy.default: _moved}
 """What is done with more entries than are made up."""
 
 

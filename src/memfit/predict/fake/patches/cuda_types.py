@@ -32,7 +32,7 @@ class CudaType:
         return torch.tensor(args[0], dtype=self.dtype).to(device)
 
 
-def _made_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _made_on_gpu(cls: type, *args: object, **kwargs: object) -> torch.Tensor:
     """`torch.Tensor(...)`, which no default device reaches."""
     made = torch._C.TensorBase.__new__(cls, *args, **kwargs)
     return made.cuda() if cls is torch.Tensor else made
@@ -54,7 +54,7 @@ def cuda_types() -> Iterator[None]:
     set_default: Any = torch.set_default_tensor_type
     undo = contextlib.ExitStack()
 
-    def made_by_default(kind: Any, /) -> None:
+    def made_by_default(kind: object, /) -> None:
         """From here on tensors are made on the GPU, or on the host again."""
         kind = by_name.get(kind, kind) if isinstance(kind, str) else kind
         undo.close()

@@ -149,12 +149,12 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 class ArrayOfTensor:
     """What numpy makes a tensor's array of: an array is the tensor's memory, and keeps it alive as long as it lives."""
 
-    def __init__(self, array: Any, tensor: torch.Tensor) -> None:
+    def __init__(self, array: np.ndarray, tensor: torch.Tensor) -> None:
         self._array = array
         self._storage = tensor.untyped_storage() if tensor.device.type == "cpu" else None
 
     @property
-    def __array_interface__(self) -> dict[str, Any]:
+    def __array_interface__(self) -> dict[str, object]:
         """Where the values lie (numpy's own protocol)."""
         return self._array.__array_interface__
 

@@ -196,7 +196,7 @@ def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def _is_out_of_order(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_out_of_order(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether a tensor lies neither in the plain order nor in that with channels last."""
     return any(
         not a.is_contiguous() and not (a.dim() == 4 and a.is_contiguous(memory_format=torch.channels_last))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -42,6 +43,8 @@ from memfit.predict.observe.places import is_for_order
 from memfit.predict.observe.tracker import (
     LIFTS,
     PRIM_DEVICE,
+    Arguments,
+    Keywords,
     LeanMode,
     device_of,
     is_distributed,
@@ -152,7 +155,7 @@ class Shadow(LeanMode):
         self._follow(func, args, kwargs, result, plan)
         return result
 
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """The fake operator; one of torch's own that has no fake kernel is run on made-up values to see its shapes."""
         try:
             return laid_out(func, args, func(*args, **kwargs))
@@ -268,11 +271,11 @@ class Shadow(LeanMode):
 
     # ---- results whose size depends on values ----------------------------------------------------------------
 
-    def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+    def _nonzero(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
         rows = real.shape[0] if real is not None else self._most(args[0], "nonzero")
         return args[0].new_empty((rows, args[0].dim()), dtype=torch.int64)
 
-    def _masked_select(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+    def _masked_select(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
         mask = shadow_of(args[1])
         if mask is not None:
             with _disable_current_modes():
@@ -286,7 +289,7 @@ class Shadow(LeanMode):
         index = args[0].new_empty(args[0].shape, dtype=torch.int64)
         return args[0].new_empty((rows,)), index, args[0].new_empty((rows,), dtype=torch.int64)
 
-    def _unique_rows(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def _unique_rows(self, func: object, args: Arguments, kwargs: object, real: Arguments | None) -> Arguments:
         if real is not None:
             return tuple(args[0].new_empty(part.shape, dtype=part.dtype) for part in real)
         tensor, dim = args[:2]
@@ -297,25 +300,28 @@ class Shadow(LeanMode):
         index, counts = (tensor.new_empty((count,), dtype=torch.int64) for count in (num_rows, rows))
         return tensor.new_empty(shape), index, counts
 
-    def _counted(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+    def _counted(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: torch.Tensor | None) -> torch.Tensor:
         """Numbers up to the largest are counted, and at least as many as asked for."""
-        weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
-        least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+        numbers, *given = args
+        weights = kwargs.get("weights", given[0] if given else None)
+        least = kwargs.get("minlength", given[1] if len(given) > 1 else 0)
         dtype = torch.int64 if weights is None else torch.float64
         if weights is not None and weights.dtype is torch.float32:
             dtype = torch.float32
         if real is not None:
-            return args[0].new_empty(real.shape, dtype=real.dtype)
-        return args[0].new_empty((self._size(func, "bincount", least or None, "minlength"),), dtype=dtype)
+            return numbers.new_empty(real.shape, dtype=real.dtype)
+        return numbers.new_empty((self._size(func, "bincount", least or None, "minlength"),), dtype=dtype)
 
-    def _repeated(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+    def _repeated(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: torch.Tensor | None) -> torch.Tensor:
         """As many indices as all repeats together."""
         given = kwargs.get("output_size")
-        if real is not None or given is not None:
-            return args[0].new_empty((int(given) if given is not None else real.shape[0],), dtype=torch.int64)
+        if given is None and real is not None:
+            given = real.shape[0]
+        if given is not None:
+            return args[0].new_empty((int(given),), dtype=torch.int64)
         return args[0].new_empty((self._size(func, "repeat_interleave", None, ""),), dtype=torch.int64)
 
-    def _size(self, func: Any, name: str, usual: int | None, origin: str) -> int:
+    def _size(self, func: OpOverload, name: str, usual: int | None, origin: str) -> int:
         """A size without an upper bound: the user's answer for that line, the usual one, or none."""
         line = self._line()
         given = self.guesses.answer(line)
@@ -363,7 +369,7 @@ class Shadow(LeanMode):
             right.new_empty((*batch, min(rows, columns)) if driver in ("gelsd", "gelss") else (0,), dtype=real_type),
         )
 
-    def _pack(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def _pack(self, func: object, args: Arguments, kwargs: object, real: object) -> Any:
         if shadow_of(args[1]) is None:
             self.note("upper bound", "the lengths of a packed batch are not known; all were taken as the longest")
         return packed.pack(*args)
