@@ -602,3 +602,21 @@ for step in range(3):
 def test_the_values_of_an_array_of_any_size_are_known(tmp_path: Path):
     reply = predicted(tmp_path, READS_A_TABLE)
     assert said(reply, "upper bound") == []
+
+
+SUMS_BAGS = """
+bags = torch.nn.EmbeddingBag(2000, 16, mode="sum", sparse=True)
+optimizer = torch.optim.SGD(bags.parameters(), lr=0.1)
+indices, starts = torch.randint(0, 2000, (5000,)), torch.arange(0, 5000, 50)
+for step in range(3):
+    optimizer.zero_grad()
+    bags(indices, starts).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_sparse_gradients_of_bags_have_a_row_for_every_index(tmp_path: Path):
+    reply = predicted(tmp_path, SUMS_BAGS)
+    real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert 0.9 * real_bytes < peak_of(reply.timeline, "cpu")[0] <= real_bytes
+    assert any("EmbeddingBag" in text for text in said(reply, steps.UNSEEN))

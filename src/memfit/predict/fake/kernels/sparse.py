@@ -35,6 +35,8 @@ AS_THEY_ARE = {
 MOST_MADE_UP = 1 << 25
 """Elements up to which an operator is run on made-up entries."""
 INSIDE = "what operators on sparse tensors take inside, to sort and to join entries, is not in the figures"
+BAG_BACKWARD = aten._embedding_bag_backward.default
+BAGS = "what the backward of an EmbeddingBag with sparse gradients takes inside, to number bags, is not in the figures"
 Most = Callable[[torch.Tensor, str], int]
 
 
@@ -70,11 +72,25 @@ def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[
         reference, count = diagonals.get(id(storage), (None, 0))
         return count if reference is not None and reference() is storage else most(tensor, name)
 
+    def bag_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        if not args[9]:
+            return func(*args, **kwargs)
+        note(UNSEEN, BAGS)
+        return _rows_of_bags(args[0], args[1], args[6])
+
     return {
+        BAG_BACKWARD: bag_backward,
         aten.diag_embed.default: diagonal,
         **dict.fromkeys(TO_SPARSE, noted(to_sparse)),
         **dict.fromkeys(PRODUCTS, noted(_product)),
     }
+
+
+def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """A row for every index of every bag; torch's fake kernel takes the bags to be empty (torch 2.13)."""
+    values = gradient.new_empty((indices.numel(), gradient.shape[1]))
+    places, shape = indices.reshape(1, -1), (num_rows, gradient.shape[1])
+    return torch.sparse_coo_tensor(places, values, shape, check_invariants=False, is_coalesced=False)
 
 
 def _num_nonzero(tensor: torch.Tensor, num_sparse: int, most: Most) -> int:
