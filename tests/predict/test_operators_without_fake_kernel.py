@@ -170,7 +170,7 @@ def test_unknown_lengths_of_targets_are_the_longest():
     trace = traced(body)
     assert shapes[0] == 8
     assert [item.text for item in trace.assumptions if item.kind == "upper bound"] == [
-        "the size of the result of ctc_loss depends on data; the largest possible was taken"
+        "the lengths of the targets of a CTC loss are not known; each was taken as 20"
     ]
 
 
