@@ -45,7 +45,7 @@ def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         num_targets = scores.shape[1] if scores.dim() == 3 else 1
         room = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // max(1, num_targets))
         steps = _lengths(shadow, input_lengths, scores.shape[0], "inputs")
-        lengths = _lengths(shadow, target_lengths, room, "targets")
+        lengths = _lengths(shadow, target_lengths, room, "targets", is_most=targets.dim() == 2)
         losses, _ = torch.ops.aten._ctc_loss.default(scores, targets, steps, lengths, blank, zero_infinity)
         if zero_infinity:
             losses = torch.where(losses == float("inf"), torch.zeros((), device=losses.device), losses)
@@ -57,13 +57,14 @@ def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         yield
 
 
-def _lengths(shadow: Shadow, lengths: Any, room: int, name: str) -> list[int]:
-    """What a tensor of lengths holds; where it is not known, all there is room for."""
+def _lengths(shadow: Shadow, lengths: Any, room: int, name: str, *, is_most: bool = True) -> list[int]:
+    """What a tensor of lengths holds; where it is not known, `room`, which may be the most that is possible."""
     if not isinstance(lengths, torch.Tensor):
         return [int(length) for length in lengths]
     known = shadow_of(lengths)
     if known is None:
-        shadow.note("upper bound", f"the lengths of the {name} of a CTC loss are not known; each was taken as {room}")
+        kind = "upper bound" if is_most else "assumed value"
+        shadow.note(kind, f"the lengths of the {name} of a CTC loss are not known; each was taken as {room}")
         return [room] * lengths.numel()
     with _disable_current_modes():
         return [int(length) for length in known.flatten()]
