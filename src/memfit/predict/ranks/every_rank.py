@@ -116,7 +116,7 @@ def digest_of(timeline: Timeline) -> str:
     """A short name of all allocations and frees in their order."""
     total = hashlib.sha256()
     for span in timeline.spans:
-        total.update(f"{span.start} {span.end} {span.num_bytes} {span.device};".encode())
+        total.update(f"{span.start} {span.end} {span.num_bytes} {span.device} {span.stream};".encode())
     return total.hexdigest()
 
 
