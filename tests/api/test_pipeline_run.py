@@ -112,3 +112,32 @@ def test_what_cannot_be_run_is_refused_before_anything_is_started(job: str):
         run_pipeline(job, starts=["blocks.2"], num_ranks=3, num_micro_batches=4)
     with pytest.raises(UsageError, match="a row for each rank"):
         run_pipeline(job, starts=["blocks.2"], num_ranks=2, num_micro_batches=4, orders=[["0F0"]])
+
+
+WIDE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(128, 128) for _ in range(8)])
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x).relu()
+        return x
+
+def make():
+    model = Net()
+    batch = torch.randn(4, 128), torch.randn(4, 128)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.l1_loss, batch
+"""
+
+
+@pytest.mark.slow
+def test_the_whole_model_of_the_set_up_is_not_in_the_prediction_of_a_rank(tmp_path: Path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    starts = ["blocks.2", "blocks.4", "blocks.6"]
+    run = run_pipeline(f"{tmp_path / 'wide.py'}:make", starts=starts, num_ranks=4, num_micro_batches=4)
+    for rank in run.ranks:
+        assert rank.predicted.value == pytest.approx(rank.measured.value, abs=64)

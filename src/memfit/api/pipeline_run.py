@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
     from memfit.records.prediction import Prediction
 
+STAGE = "StageModule"
+"""The class of a stage in the timeline of a prediction (`apply/pipeline/cut.py`)."""
 WORKER = Path(__file__).with_name("torch_pipeline_worker.py")
 LOOK_SECONDS = 0.1
 LEAVE_SECONDS = 3.0
@@ -156,12 +158,23 @@ def _predicted_bytes(folder: Path, order: PipelineOrder) -> dict[int, int]:
         str(WORKER), arguments=[str(folder)], ranks=order.num_ranks, num_steps=order.num_steps, device=order.device,
         probes=False,
     )  # fmt: skip
-    return {rank: _peak_of_steps(found.of_rank(rank)) for rank in range(order.num_ranks)}
+    peaks = {rank: peak_of_steps(found.of_rank(rank)) for rank in range(order.num_ranks)}
+    return {rank: peak for rank, peak in peaks.items() if peak is not None}
 
 
-def _peak_of_steps(prediction: Prediction) -> int:
-    """Without the building of the whole model, of which a rank then keeps its part."""
-    return max(share.num_bytes for share in prediction.phases if share.name != "setup")
+def peak_of_steps(prediction: Prediction) -> int | None:
+    """The tensor peak from the first stage's first call on; None where the timeline does not show that call.
+
+    Before it, the process holds the whole model, which it runs once on the meta device and of which it keeps its part.
+    """
+    from memfit.predict.levels.liveness import live_bytes
+
+    timeline, device = prediction.timeline, "cuda:0" if prediction.device.startswith("cuda") else "cpu"
+    made = () if timeline is None else (s for s in timeline.spans if s.phase == "forward" and s.device == device)
+    calls = [span.start for span in made if span.module.split(".")[0] == STAGE]
+    if timeline is None or not calls:
+        return None
+    return int(live_bytes(timeline, device)[min(calls) :].max())
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
@@ -259,7 +272,7 @@ def _outcome(
     return RankOutcome(
         rank=each.rank,
         stages=order.stages_of(each.rank),
-        predicted=_figure(expected.get(each.rank), "bytes", "predicted", "it was not asked for"),
+        predicted=_figure(expected.get(each.rank), "bytes", "predicted", "it was not asked for, or the steps were not seen"),
         measured=_figure(result.peak_bytes if result else None, "bytes", "measured", "the rank did not end"),
         step_seconds=_median(result),
         ended=_ending(each, result),
