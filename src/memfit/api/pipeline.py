@@ -140,6 +140,8 @@ def pipeline_chain(
 
     >>> len(pipeline_chain("graph.txt").layers)  # doctest: +SKIP
     """
+    import msgspec
+
     from memfit.profile.pipedream_graph import is_graph, read_graph
 
     if is_graph(target):
@@ -149,9 +151,11 @@ def pipeline_chain(
     from memfit.profile.pipeline_chain import measured_chain, predicted_layers
 
     if device is None or device == "cpu":
-        return measured_chain(training_of(target, settings), target, num_micro_batches)
-    chain, _, notes = predicted_chain(target, settings, device)
-    return predicted_layers(lambda: training_of(target, settings), target, chain, num_micro_batches, notes)
+        found = measured_chain(training_of(target, settings), target, num_micro_batches)
+    else:
+        chain, _, notes = predicted_chain(target, settings, device)
+        found = predicted_layers(lambda: training_of(target, settings), target, chain, num_micro_batches, notes)
+    return msgspec.structs.replace(found, settings=tuple(settings))
 
 
 def _refuse_for_a_profile(settings: tuple[str, ...], device: str | None) -> None:
@@ -179,15 +183,19 @@ def read_pipeline(path: str | Path) -> PipelinePlan:
 def write_pipeline(plan: PipelinePlan, folder: str | Path) -> tuple[Path, ...]:
     """Write a plan into a folder: the record, the layouts that others read, and a picture of the schedule.
 
-    Without matplotlib there is no picture.
+    A plan that can be run leaves order.json as well, from which `torchrun` starts it. Without matplotlib there is no
+    picture.
 
     >>> write_pipeline(plan, "pipeline")  # doctest: +SKIP
     """
     from importlib.util import find_spec
 
-    from memfit.show.export.pipeline_files import write_layouts
+    from memfit.api.pipeline_run import order_of, why_not_run
+    from memfit.show.export.pipeline_files import write_layouts, write_order
 
     written = write_layouts(plan, Path(folder))
+    if not why_not_run(plan):
+        written = (*written, write_order(order_of(plan), Path(folder)))
     if find_spec("matplotlib") is None:
         return written
     from memfit.show.figures.pipeline import draw_pipeline

@@ -50,7 +50,7 @@ class TrainingParts(Protocol):
 
 def measured_chain(training: TrainingParts, name: str, num_micro_batches: int) -> PipelineChain:
     """Measure the stages of a training on one micro-batch."""
-    _refuse_other_steps(training)
+    refuse_other_steps(training)
     micro_batch, size = micro_batch_of(training.batch, num_micro_batches)
     job = job_of(training.model, micro_batch, training.loss, training.optimizer, name)
     profile = profile_job(job)
@@ -65,7 +65,7 @@ def predicted_layers(
     """Layers of a predicted chain; the training is built on fake tensors to see which stage reads which parameters."""
     with replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
         training = build()
-        _refuse_other_steps(training)
+        refuse_other_steps(training)
         _, size = micro_batch_of(training.batch, num_micro_batches)
         job = job_of(training.model, training.batch, training.loss, training.optimizer, name)
         reads = read_parameters(job, chain.stages)
@@ -75,7 +75,8 @@ def predicted_layers(
     )
 
 
-def _refuse_other_steps(training: TrainingParts) -> None:
+def refuse_other_steps(training: TrainingParts) -> None:
+    """Refuse a training whose step is more than forward, loss, backward and update: a schedule runs those alone."""
     options = training.options
     if training.step is None:
         return

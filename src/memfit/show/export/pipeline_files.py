@@ -11,8 +11,11 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
+
 from memfit.errors import StorageError
 from memfit.records.pipeline import PipelinePlan, PipelineStage, encode_pipeline
+from memfit.records.pipeline_run import PipelineOrder
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.pipeline import pipeline_text
 
@@ -38,6 +41,11 @@ def write_layouts(plan: PipelinePlan, folder: Path) -> tuple[Path, ...]:
     if modules is not None:
         contents["torchtitan_modules.json"] = json.dumps(modules, indent=1).encode()
     return tuple(write_bytes(folder / name, content) for name, content in contents.items())
+
+
+def write_order(order: PipelineOrder, folder: Path) -> Path:
+    """What every rank is to do, as `torchrun -m memfit.api.torch_pipeline_worker FOLDER` reads it."""
+    return write_bytes(folder / "order.json", msgspec.json.format(msgspec.json.encode(order), indent=1))
 
 
 def torch_csv(plan: PipelinePlan) -> str:
