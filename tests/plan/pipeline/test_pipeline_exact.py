@@ -11,10 +11,18 @@ import pytest
 from memfit.errors import DoesNotFit, InvalidSchedule, UsageError
 from memfit.plan.pipeline.case import PipelineCase
 from memfit.plan.pipeline.partition import ContiguousProgram, exact_contiguous, fewest_bytes
-from memfit.plan.pipeline.planners import BASELINES, PLANNERS, candidate_of, judge, plan_pipeline, plan_schedule
+from memfit.plan.pipeline.planners import (
+    BASELINES,
+    PLANNERS,
+    candidate_of,
+    explain_cut,
+    judge,
+    plan_pipeline,
+    plan_schedule,
+)
 from memfit.plan.pipeline.schedules import STAGES_PER_RANK, most_in_flight
 from memfit.plan.pipeline.simulate import replay_periodic
-from memfit.records.pipeline import PipelineChain, PipelinePlan, RankLink, decode_pipeline, encode_pipeline
+from memfit.records.pipeline import Layer, PipelineChain, PipelinePlan, RankLink, decode_pipeline, encode_pipeline
 from memfit.testing.pipeline_oracle import best_contiguous, made_pipeline_chain
 
 
@@ -219,3 +227,33 @@ def test_a_layer_with_a_negative_size_is_named():
     broken = msgspec.structs.replace(chain, layers=(*chain.layers[:3], bad, *chain.layers[4:]))
     with pytest.raises(UsageError, match="layer3 has a saved bytes"):
         PipelineCase(broken, (10**6,) * 2, RankLink(bytes_per_second=1.0))
+
+
+def timed_case(seconds: list[float], num_ranks: int = 2, speed: float = 1e12) -> PipelineCase:
+    layers = tuple(
+        Layer(
+            name=f"layer {index}", forward_seconds=each, backward_seconds=each, parameter_bytes=10, gradient_bytes=10,
+            output_bytes=100, saved_bytes=300,
+        )
+        for index, each in enumerate(seconds)
+    )  # fmt: skip
+    link = RankLink(bytes_per_second=speed)
+    return PipelineCase(PipelineChain(layers=layers), (10**6,) * num_ranks, link, num_micro_batches=4)
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv-zero-bubble"])
+def test_a_stage_that_takes_no_time_still_holds_its_bytes(seconds: list[float], schedule):
+    case = timed_case(seconds)
+    plan = explain_cut(case, [1, 3] if schedule != "zbv-zero-bubble" else [0, 1, 2, 3], schedule)
+    for rank in plan.ranks:
+        assert max(plan.step.curves[rank.rank].num_bytes) == rank.total_bytes
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("seconds", "speed"), [([0.0, 0.0, 0.0, 1.0], 1e12), ([1.0] * 4, 1.0)])
+def test_a_named_schedule_has_a_stage_on_every_rank_however_little_that_helps(schedule, seconds, speed: float):
+    plan = plan_schedule(timed_case(seconds, speed=speed), schedule)
+    assert [stage.rank for stage in plan.cut.stages] == [0, 1]
+    best = min(explain_cut(timed_case(seconds, speed=speed), [end, 3], schedule).period_seconds for end in (0, 1, 2))
+    assert plan.period_seconds == pytest.approx(best)

@@ -108,7 +108,7 @@ class ContiguousProgram:
             else:
                 end = math.ceil(delay / period - ROUNDING) * period
                 found.append(delay + load if delay + load <= end * (1 + ROUNDING) else end + load)
-        return [*found, 0.0]
+        return [*found, least[-1]]  # behind the last layer: no rank, or with work for all of them only the last one
 
     def _extend(
         self, ways: list[list[_Way]], behind: list[float], period: float, new: list[float], chosen: list[_Way | None]
@@ -140,19 +140,19 @@ class ContiguousProgram:
             first = way.last + 1
         return stages
 
-    def shortest(self) -> tuple[float, list[ProposedStage]] | None:
-        """The shortest period, and stages that have it."""
+    def shortest(self, *, all_ranks: bool = False) -> tuple[float, list[ProposedStage]] | None:
+        """The shortest period, and stages that have it; on request among those with work for every rank."""
         low, high = self._bounds()
-        best = self.solve(high)
+        best = self.solve(high, all_ranks=all_ranks)
         if best is None:
             return None
         high = self._pulled(best, high)
         while high - low > CLOSE * high:
-            lower = self.solve(high * (1 - 4 * ROUNDING))
+            lower = self.solve(high * (1 - 4 * ROUNDING), all_ranks=all_ranks)
             if lower is None:
                 break
             middle = (low + high) / 2
-            found = self.solve(middle)
+            found = self.solve(middle, all_ranks=all_ranks)
             if found is None:
                 low = middle
             else:
@@ -180,10 +180,15 @@ def exact_contiguous(case: PipelineCase) -> PipelineProposal | None:
     return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 
-def exact_with_counts(case: PipelineCase, counts: tuple[int, ...]) -> PipelineProposal | None:
-    """The contiguous plan with the least largest load when a schedule fixes the copies of every rank."""
+def exact_with_counts(
+    case: PipelineCase, counts: tuple[int, ...], *, all_ranks: bool = False
+) -> PipelineProposal | None:
+    """The contiguous plan with the least largest load when a schedule fixes the copies of every rank.
+
+    `all_ranks`: each of them holds a stage, however slow the links are.
+    """
     program = ContiguousProgram(case, counts)
-    found = program.shortest()
+    found = program.shortest(all_ranks=all_ranks)
     return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 

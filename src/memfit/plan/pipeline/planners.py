@@ -242,8 +242,7 @@ def _cut_for(case: PipelineCase, schedule: ScheduleName) -> PipelineProposal | N
     check_schedule(schedule, case.num_ranks, case.num_micro_batches)
     if STAGES_PER_RANK[schedule] > 1:
         return _balanced_chunks(case, schedule)
-    proposal = partition.exact_with_counts(case, _counts(case, schedule))
-    return proposal if proposal is not None and len(proposal.stages) == case.num_ranks else None
+    return partition.exact_with_counts(case, _counts(case, schedule), all_ranks=True)
 
 
 def _counts(case: PipelineCase, schedule: ScheduleName) -> tuple[int, ...]:
