@@ -45,13 +45,13 @@ class _StageSums:
         return max(layer.transient_bytes for layer in self.layers)
 
 
-def curve_of(chain: PipelineChain, host_bytes_per_second: float | None = None) -> Curve:
+def curve_of(chain: PipelineChain, host_bytes_per_second: float | None = None, *, recompute: bool = True) -> Curve:
     """The further ways of every stage of a chain; moving only where the speed of the host's link is known."""
 
     def ways(first: int, last: int) -> tuple[StageChoice, ...]:
         received = chain.layers[first - 1].output_bytes if first else chain.input_bytes
         stage = _StageSums(chain.layers[first : last + 1], received)
-        found = [*_recomputing(stage)]
+        found = [*_recomputing(stage)] if recompute else []
         if host_bytes_per_second is not None:
             found += _moving(stage, host_bytes_per_second)
         return _worth_it(found, stage)
