@@ -115,6 +115,10 @@ class ParameterReads:
     """Parameters that each stage of a chain reads in its forward."""
 
     num_bytes: list[int]
+    trained_bytes: list[int]
+    """Of those that get a gradient: frozen ones have none, nor state of the optimizer, nor have those nothing reads."""
+    whole_trained_bytes: int
+    """Of all that get a gradient, each counted once."""
     modules: list[tuple[str, ...]]
     """Paths of the modules that own them, in the order of reading."""
     notes: tuple[str, ...] = ()
@@ -151,11 +155,13 @@ def read_parameters(job: Job, stages: Sequence[Stage]) -> ParameterReads:
     with leaving_no_trace(job), watching(places), reads:
         job.run()
     seen = {key for found in reads.found for key in found}
+    trained = {key: parameters[key].nbytes for key in seen if parameters[key].requires_grad}
+    trained_bytes = [sum(trained.get(key, 0) for key in found) for found in reads.found]
     for key in parameters.keys() - seen:
         reads.found[0][key] = reads.names[key]
     sizes = [sum(parameters[key].nbytes for key in found) for found in reads.found]
     modules = [_modules_of(stage) or _owners(found.values()) for stage, found in zip(stages, reads.found, strict=True)]
-    return ParameterReads(sizes, modules, _notes_on_tied(reads, stages))
+    return ParameterReads(sizes, trained_bytes, sum(trained.values()), modules, _notes_on_tied(reads, stages))
 
 
 def _entering(reads: _Reads, stage: int) -> Before:
@@ -202,18 +208,17 @@ def pipeline_chain(
     notes: tuple[str, ...] = (),
 ) -> PipelineChain:
     """Layers of a chain of stages; bytes and seconds of each are divided by `num_shares`, weights are not."""
-    whole = sum(reads.num_bytes)
-    gradients = chain.fixed.gradient_bytes + sum(stage.gradient_bytes for stage in chain.stages)
     layers: list[Layer] = []
     pending: list[Layer] = []
-    for stage, own, modules in zip(chain.stages, reads.num_bytes, reads.modules, strict=True):
-        share = own / whole if whole else 0.0
+    of_stages = zip(chain.stages, reads.num_bytes, reads.trained_bytes, reads.modules, strict=True)
+    for stage, own, trained, modules in of_stages:
+        share = trained / reads.whole_trained_bytes if reads.whole_trained_bytes else 0.0
         layer = Layer(
             name=stage.name,
             forward_seconds=stage.forward_seconds / num_shares,
             backward_seconds=stage.backward_seconds / num_shares,
             parameter_bytes=own,
-            gradient_bytes=round(min(gradients, whole) * share) if gradients else own,
+            gradient_bytes=trained,
             optimizer_bytes=round(chain.fixed.optimizer_state_bytes * share),
             output_bytes=stage.output_bytes // num_shares,
             saved_bytes=stage.saved_bytes // num_shares,
