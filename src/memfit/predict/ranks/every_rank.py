@@ -71,7 +71,8 @@ def predict_every_rank(question: Question, run: RunRank) -> RankPredictions:
     started, num_ranks = time.perf_counter(), question.options.ranks
     runs = RankRuns(question, run)
     evidence = runs.of(0).evidence
-    found = [part for ranks in classes_of(num_ranks, evidence) for part in _agreeing(ranks, runs)]
+    asks = bool(evidence.asked_at)
+    found = [part for ranks in classes_of(num_ranks, evidence) for part in _agreeing(ranks, runs, asks=asks)]
     classes = [
         RankClass(
             ranks=ranks,
@@ -91,13 +92,16 @@ def predict_every_rank(question: Question, run: RunRank) -> RankPredictions:
     )
 
 
-def _agreeing(ranks: tuple[int, ...], runs: RankRuns) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """A class with the ranks of it that were run; halved where the first and the last one differ."""
-    first, last = ranks[0], ranks[-1]
-    if runs.of(first).digest == runs.of(last).digest:
-        return [(ranks, (first,) if first == last else (first, last))]
+def _agreeing(ranks: tuple[int, ...], runs: RankRuns, *, asks: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """A class with the ranks of it that were run; halved where the first and the last one differ.
+
+    Where the job itself asks for its rank, the one in the middle is run too.
+    """
     middle = len(ranks) // 2
-    return _agreeing(ranks[:middle], runs) + _agreeing(ranks[middle:], runs)
+    tried = sorted({ranks[0], ranks[middle] if asks else ranks[0], ranks[-1]})
+    if len({runs.of(rank).digest for rank in tried}) == 1:
+        return [(ranks, tuple(tried))]
+    return _agreeing(ranks[:middle], runs, asks=asks) + _agreeing(ranks[middle:], runs, asks=asks)
 
 
 def _joined(
