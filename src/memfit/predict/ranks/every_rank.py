@@ -50,13 +50,26 @@ class RankRuns:
         return self.found[rank]
 
     def _run(self, question: Question, rank: int, waiting: tuple[int, ...]) -> RankRun:
-        try:
-            return self.run(question, self.mail)
-        except PredictionFailed as error:
-            if error.needs_rank is None or error.needs_rank in (*waiting, rank):
-                raise
-            self.of(error.needs_rank, (*waiting, rank))
-        return self._run(question, rank, (*waiting, rank))
+        """Run a rank again and again, each time with the shapes that others have sent meanwhile.
+
+        Ranks with several stages wait for each other in turn (rank 0 has stages 0 and 2, rank 1 has 1 and 3): what a
+        rank sent before it had to wait is handed on. Where nothing new was sent, waiting has no end and is refused.
+        """
+        while True:
+            try:
+                return self.run(question, self.mail)
+            except PredictionFailed as error:
+                self.mail.update(error.mail)
+                if error.needs_rank in (None, rank, *waiting):
+                    raise
+                failed, needed, known = error, error.needs_rank, len(self.mail)
+            try:
+                self.of(needed, (*waiting, rank))
+            except PredictionFailed as error:
+                if error.needs_rank is None:
+                    raise
+            if len(self.mail) == known:
+                raise failed
 
 
 def predict_one(question: Question, run: RunRank) -> Prediction:

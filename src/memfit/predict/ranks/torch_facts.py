@@ -29,8 +29,10 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 class NeedsRank(Exception):
     """This rank cannot go on before another one was predicted, whose shapes it is sent."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, mail: Mapping[str, str] | None = None) -> None:
         self.rank = rank
+        self.mail = dict(mail or {})
+        """What this rank's earlier stages have sent, for those that wait for it in turn."""
         super().__init__(f"the shapes that rank {rank} sends are needed")
 
 
