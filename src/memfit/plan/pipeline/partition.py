@@ -205,12 +205,38 @@ def fewest_bytes(case: PipelineCase, counts: tuple[int, ...] | None = None) -> i
     """
     least = [math.inf] * case.num_layers + [0.0]
     for copies in reversed(counts or (1,) * case.num_ranks):
-        new = list(least) if counts is None else [math.inf] * (case.num_layers + 1)
-        for first in range(case.num_layers):
-            for last in range(first, case.num_layers):
-                if least[last + 1] == math.inf or not (case.can_cut(last) or last + 1 == case.num_layers):
-                    continue
-                own = min(case.stage_bytes(first, last, choice, copies) for choice in case.choices(first, last))
-                new[first] = min(new[first], max(own, least[last + 1]))
-        least = new
+        least = _one_rank_more(least, _least_of_stages(case, copies), may_idle=counts is None)
     return int(least[0])
+
+
+def enough_ranks(case: PipelineCase, limit_bytes: int, most: int) -> int | None:
+    """The least number of ranks of one memory with which some contiguous plan fits; None up to `most`."""
+    least, stages = [math.inf] * case.num_layers + [0.0], _least_of_stages(case, 1)
+    for num_ranks in range(1, most + 1):
+        least = _one_rank_more(least, stages, may_idle=True)
+        if least[0] <= limit_bytes:
+            return num_ranks
+    return None
+
+
+Stages = list[list[tuple[int, int]]]
+"""For each first layer: the layer behind the last, and the least bytes, of every stage that begins there."""
+
+
+def _least_of_stages(case: PipelineCase, copies: int) -> Stages:
+    return [
+        [
+            (last + 1, min(case.stage_bytes(first, last, choice, copies) for choice in case.choices(first, last)))
+            for last in range(first, case.num_layers)
+            if case.can_cut(last) or last + 1 == case.num_layers
+        ]
+        for first in range(case.num_layers)
+    ]
+
+
+def _one_rank_more(least: list[float], stages: Stages, *, may_idle: bool) -> list[float]:
+    """The least largest memory of the layers from each one on, with one more rank in front."""
+    new = list(least) if may_idle else [math.inf] * len(least)
+    for first, own in enumerate(stages):
+        new[first] = min(new[first], min((max(size, least[end]) for end, size in own), default=math.inf))
+    return new

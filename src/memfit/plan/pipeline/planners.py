@@ -392,11 +392,8 @@ def _limits_text(case: PipelineCase) -> str:
 def enough_ranks(case: PipelineCase) -> int | None:
     """The least larger number of ranks of this memory that would do; None when no number does."""
     pieces = 1 + sum(case.can_cut(last) for last in range(case.num_layers - 1))
-    limit = max(case.limits_bytes)
-    for num_ranks in range(case.num_ranks + 1, pieces + 1):
-        if partition.fewest_bytes(case.with_limits((limit,) * num_ranks)) <= limit:
-            return num_ranks
-    return None
+    found = partition.enough_ranks(case, max(case.limits_bytes), pieces)
+    return found if found is not None and found > case.num_ranks else None
 
 
 def least_bound(case: PipelineCase, stages: Sequence[ProposedStage]) -> float:
