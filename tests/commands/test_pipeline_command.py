@@ -139,6 +139,30 @@ def test_the_folder_holds_every_layout_and_the_picture(tmp_path: Path):
     assert (tmp_path / "plan" / "schedule.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["--schedule", "1f1b"], []),
+        (["--schedule", "interleaved-1f1b"], ["DeepSpeed"]),
+        (["--schedule", "zbv-zero-bubble"], ["Megatron", "DeepSpeed"]),
+        (["--planner", "PipeDream"], ["Megatron", "DeepSpeed", "torchtitan", "torch.distributed"]),
+    ],
+)
+def test_a_layout_that_cannot_say_the_plan_is_not_written_and_the_text_says_why(
+    words: list[str], missing: list[str], tmp_path: Path
+):
+    base = ["pipeline", GRAPH, "--ranks", "4", "--link", "1GB/s", "--memory", "64GiB"]
+    done = run(*base, *words, "-o", str(tmp_path / "plan"))
+    assert done.exit_code == 0, done.output
+    lines = (tmp_path / "plan" / "layouts.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines if "cannot say" in line] == [
+        line.split()[0] for line in lines if line.startswith(tuple(missing))
+    ]
+    written = {path.name for path in (tmp_path / "plan").iterdir()}
+    assert ("deepspeed_parts.json" in written) == ("DeepSpeed" not in missing)
+    assert ("torch_schedule.csv" in written) == ("torch.distributed" not in missing)
+
+
 def test_ranks_of_different_memory_are_planned_in_their_order():
     sizes = [word for size in ("3GiB", "1GiB", "1GiB", "1GiB") for word in ("--memory", size)]
     plan = json.loads(run(*BASE, *sizes, "--json").output)
