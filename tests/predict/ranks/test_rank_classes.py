@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,3 +156,14 @@ def test_a_rank_has_the_variables_of_torchrun():
         variables = environment_of(Ranks(rank=11, count=16), own_node=own_node)
         assert (variables["RANK"], variables["LOCAL_RANK"], variables["WORLD_SIZE"]) == ("11", local, "16")
     assert named_ranks((0, 2, 3, 4, 7)) == "0, 2-4, 7"
+
+
+@pytest.mark.parametrize(("rows", "num_ranks"), [(10, 4), (3, 4), (8, 4), (0, 2)])
+def test_parts_made_one_by_one_are_those_of_torch_and_come_to_an_end(rows: int, num_ranks: int):
+    torch = pytest.importorskip("torch")
+    from memfit.predict.fake.patches.fully_sharded import OneByOne
+
+    whole = torch.arange(rows * 2).reshape(rows, 2)
+    found = [part.flatten().tolist() for part in itertools.islice(OneByOne(whole, num_ranks, 0), 2 * num_ranks)]
+    chunks = [part.flatten().tolist() for part in torch.chunk(whole, num_ranks)]
+    assert found == [*chunks, *[[]] * (num_ranks - len(chunks))]
