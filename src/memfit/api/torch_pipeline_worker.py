@@ -9,7 +9,6 @@ that a run needs of torchrun are its variables (RANK, WORLD_SIZE, MASTER_ADDR, M
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -20,7 +19,6 @@ from memfit.apply.pipeline.rank import PipelineRank
 from memfit.errors import UsageError
 from memfit.profile.pipeline_chain import refuse_other_steps
 from memfit.records.pipeline_run import PipelineOrder, RankResult
-from memfit.units import format_bytes, format_seconds
 
 
 def main() -> None:
@@ -51,8 +49,6 @@ def run_rank(order: PipelineOrder, rank: int, folder: Path) -> None:
         return
     result = _measured(worker, order, rank, folder)
     (folder / f"rank-{rank}.json").write_bytes(msgspec.json.encode(result))
-    seconds = format_seconds(statistics.median(result.step_seconds[1:] or result.step_seconds))
-    print(f"rank {rank}: {format_bytes(result.peak_bytes)} of tensors at most, {seconds} for a step", flush=True)
     distributed.destroy_process_group()
 
 
