@@ -100,3 +100,10 @@ def test_the_installed_torch_is_asked_for_its_buffers():
     from memfit.profile.torch_pipeline_buffers import receives_all_micro_batches
 
     assert receives_all_micro_batches() in (True, False)
+
+
+def test_the_input_is_that_of_one_micro_batch_without_its_targets():
+    training = training_of(Tied(tied=False), batch_size=16)
+    for num_micro_batches in (2, 8):
+        chain = measured_chain(training, "made", num_micro_batches)
+        assert chain.input_bytes == training.batch[0].nbytes // num_micro_batches

@@ -56,7 +56,14 @@ def measured_chain(training: TrainingParts, name: str, num_micro_batches: int) -
     profile = profile_job(job)
     reads = read_parameters(job, profile.chain.stages)
     notes = (f"measured on one micro-batch of {size} examples on this machine", *profile.notes, *reads.notes)
-    return pipeline_chain(profile.chain, reads, micro_batch_size=size, notes=notes)
+    input_bytes = _input_bytes(micro_batch)
+    return pipeline_chain(profile.chain, reads, input_bytes=input_bytes, micro_batch_size=size, notes=notes)
+
+
+def _input_bytes(batch: object) -> int:
+    """What the first layer gets: targets, the second of two parts, go to the last one."""
+    given = batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else batch
+    return sum(tensor.nbytes for tensor in tensors_of(given))
 
 
 def predicted_layers(
@@ -69,10 +76,12 @@ def predicted_layers(
         _, size = micro_batch_of(training.batch, num_micro_batches)
         job = job_of(training.model, training.batch, training.loss, training.optimizer, name)
         reads = read_parameters(job, chain.stages)
+        input_bytes = _input_bytes(training.batch) // num_micro_batches
     said = f"sizes and seconds of a micro-batch are those of the predicted batch divided by {num_micro_batches}"
     return pipeline_chain(
-        chain, reads, micro_batch_size=size, num_shares=num_micro_batches, notes=(said, *notes, *reads.notes)
-    )
+        chain, reads, input_bytes=input_bytes, micro_batch_size=size, num_shares=num_micro_batches,
+        notes=(said, *notes, *reads.notes),
+    )  # fmt: skip
 
 
 def refuse_other_steps(training: TrainingParts) -> None:
@@ -88,7 +97,10 @@ def refuse_other_steps(training: TrainingParts) -> None:
 
 
 def micro_batch_of(batch: object, num_micro_batches: int) -> tuple[object, int]:
-    """The first of equal parts of a batch along its first dimension, and how many examples it has."""
+    """The first of equal parts of a batch along its first dimension, and how many examples it has.
+
+    In storages of its own: a view would count with the whole batch.
+    """
     sizes = {tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim()}
     if len(sizes) != 1:
         raise UsageError(
@@ -103,7 +115,7 @@ def micro_batch_of(batch: object, num_micro_batches: int) -> tuple[object, int]:
             found=f"{whole} examples, {num_micro_batches} micro-batches", hint=f"--micro-batches {near}",
         )  # fmt: skip
     size = whole // num_micro_batches
-    cut = tree_map(lambda leaf: leaf[:size] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
+    cut = tree_map(lambda leaf: leaf[:size].clone() if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
     return cut, size
 
 
@@ -203,6 +215,7 @@ def pipeline_chain(
     chain: Chain,
     reads: ParameterReads,
     *,
+    input_bytes: int,
     micro_batch_size: int | None = None,
     num_shares: int = 1,
     notes: tuple[str, ...] = (),
@@ -234,7 +247,7 @@ def pipeline_chain(
     if pending:
         layers[-1:] = [_together([*layers[-1:], *pending])]
     return PipelineChain(
-        layers=tuple(layers), input_bytes=chain.input_bytes // num_shares, target=chain.target,
+        layers=tuple(layers), input_bytes=input_bytes, target=chain.target,
         micro_batch_size=micro_batch_size, source=chain.source, time_source=chain.time_source, notes=notes,
     )  # fmt: skip
 
