@@ -247,7 +247,7 @@ def pipeline_chain(
     if pending:
         layers[-1:] = [_together([*layers[-1:], *pending])]
     return PipelineChain(
-        layers=tuple(layers), input_bytes=input_bytes, target=chain.target,
+        layers=tuple(layers), input_bytes=input_bytes, target=chain.target, update_bytes=chain.update_transient_bytes,
         micro_batch_size=micro_batch_size, source=chain.source, time_source=chain.time_source, notes=notes,
     )  # fmt: skip
 

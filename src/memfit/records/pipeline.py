@@ -62,6 +62,8 @@ class PipelineChain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     layers: tuple[Layer, ...]
     input_bytes: int = 0
     """The micro-batch as the first layer gets it."""
+    update_bytes: int = 0
+    """Alive at the worst moment of the optimizer's step, beside weights, gradients and state, for the whole chain."""
     target: str = ""
     settings: tuple[str, ...] = ()
     """Of the training, as `--set` has them: 'width=512'."""

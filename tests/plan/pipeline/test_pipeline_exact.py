@@ -257,3 +257,24 @@ def test_a_named_schedule_has_a_stage_on_every_rank_however_little_that_helps(sc
     assert [stage.rank for stage in plan.cut.stages] == [0, 1]
     best = min(explain_cut(timed_case(seconds, speed=speed), [end, 3], schedule).period_seconds for end in (0, 1, 2))
     assert plan.period_seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("update_bytes", "counted"), [(0, 0), (5, 5), (900, 30), (10**9, 30)])
+def test_a_rank_has_room_for_the_update_of_its_own_parameters(update_bytes: int, counted: int):
+    light = timed_case([1.0], num_ranks=1)
+    layer = msgspec.structs.replace(light.chain.layers[0], saved_bytes=2, output_bytes=1, optimizer_bytes=20)
+    chain = PipelineChain(layers=(layer,), update_bytes=update_bytes)
+    case = PipelineCase(chain, (10**6,), light.link)
+    held = layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes
+    assert fewest_bytes(case) == held + max(layer.saved_bytes, counted)
+    assert plan_pipeline(case.with_limits((fewest_bytes(case),))).fits
+
+
+def test_under_torch_the_first_rank_holds_the_whole_batch_and_no_part_of_it_twice():
+    chain = msgspec.structs.replace(timed_case([1.0, 1.0]).chain, input_bytes=1000)
+    case = PipelineCase(chain, (10**6,) * 2, RankLink(bytes_per_second=1e9), num_micro_batches=4, receives_all=True)
+    for schedule in ("gpipe", "1f1b"):
+        first, second = plan_schedule(case, schedule).ranks
+        in_flight = first.in_flight[0]
+        assert first.total_bytes == 20 + 4 * 1000 + 4 * 100 + in_flight * 300
+        assert second.total_bytes == 20 + 4 * 100 + second.in_flight[0] * 300

@@ -244,13 +244,15 @@ class _Joint:
         own, case = self.case.chain.layers[layer], self.case
         same, alone = self.same(layer, at), layer == at
         weights = (own.parameter_bytes + own.gradient_bytes + own.optimizer_bytes) / self.limit
+        if layer == 0 and case.receives_all:
+            weights += case.num_micro_batches * case.input_bytes(0) / self.limit
         working = own.transient_bytes / self.limit
         constant = weights if alone else 0.0
         for key in same:
             row[key] = row.get(key, 0.0) + weights
         self.model.at_most({**dict.fromkeys(same, working), ("working", at): -1.0}, -working if alone else 0.0)
         received = case.input_bytes(layer)
-        kept = own.saved_bytes + (received if layer == 0 else 0)
+        kept = own.saved_bytes + (received if layer == 0 and not case.receives_all else 0)
         self._held(row, ("kept", layer, at), layer, at, kept / self.limit, same)
         num_buffers = case.num_micro_batches if case.receives_all else 2
         if layer:

@@ -74,7 +74,8 @@ def joint_plan(case: PipelineCase, *, baselines: bool = True) -> PipelinePlan:
     if stages is None or placed is None:
         why = "joint: the solver found no allocation in its time; this is the best with one stage on each rank"
         return _contiguous(case, why, baselines)
-    among = "all allocations of layers to ranks, under any periodic schedule" if is_proved and placed.is_proved else ""
+    is_best = is_proved and placed.is_proved and not case.chain.update_bytes  # which the program does not know of
+    among = "all allocations of layers to ranks, under any periodic schedule" if is_best else ""
     return _placed_plan(case, PipelineRule("joint", lambda _: None, among), placed, stages, baselines)
 
 
