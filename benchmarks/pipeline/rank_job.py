@@ -58,15 +58,19 @@ def data_parallel_views(model: nn.Module) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=4)
 
 
-def fully_sharded(model: nn.Module) -> nn.Module:
+def fully_sharded(model: nn.Module, *, gather_again: bool = True) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in model.layers:  # pyright: ignore[reportGeneralTypeIssues]
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=gather_again)
+    fully_shard(model, mesh=mesh, reshard_after_forward=gather_again)
     return model
+
+
+def gathered_once(model: nn.Module) -> nn.Module:
+    return fully_sharded(model, gather_again=False)
 
 
 def tensor_parallel(model: nn.Module) -> nn.Module:
@@ -105,8 +109,8 @@ def sequence_parallel(model: nn.Module) -> nn.Module:
 
 
 WAYS = {
-    "ddp": data_parallel, "ddp-views": data_parallel_views, "fsdp": fully_sharded, "tp": tensor_parallel,
-    "sp": sequence_parallel,
+    "ddp": data_parallel, "ddp-views": data_parallel_views, "zero1": data_parallel, "zero2": gathered_once,
+    "fsdp": fully_sharded, "tp": tensor_parallel, "sp": sequence_parallel,
 }  # fmt: skip
 SCHEDULES = {
     "gpipe": ("ScheduleGPipe", 1), "1f1b": ("Schedule1F1B", 1), "interleaved-1f1b": ("ScheduleInterleaved1F1B", 2),
@@ -152,7 +156,11 @@ def train_pipeline(way: str, num_steps: int, static: bool) -> None:
 def train(way: str, num_steps: int) -> None:
     """A model under one kind of data or tensor parallelism."""
     model = WAYS[way](Net().to(DEVICE))
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters())
+    if way == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
     for _ in range(num_steps):
         x, target = torch.randn(BATCH, WIDTH, device=DEVICE), torch.randn(BATCH, WIDTH, device=DEVICE)
         loss = loss_of(model(x), target)

@@ -114,6 +114,7 @@ def gradients(arguments: argparse.Namespace) -> int:
 
     from benchmarks.pipeline.pipeline_job import make
 
+    torch.set_num_threads(1)  # as in the processes of the ranks: products of a few rows round by their threads
     torch.manual_seed(0)
     model, _, loss, (x, y) = make()
     differ = 0

@@ -126,12 +126,14 @@ class PredictionFailed(MemfitError):
 
     def __init__(
         self, what: str, *, kind: str, found: str = "", hint: str = "", traceback: str = "", signal: str = "",
-        needs_rank: int | None = None,
+        needs_rank: int | None = None, mail: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(what, found=found, hint=hint)
         self.kind = kind
         self.needs_rank = needs_rank
         """The rank that is to be predicted before, since this one needs the shapes that it sends."""
+        self.mail = mail or {}
+        """Shapes that stages of this rank have sent before it had to wait."""
         self.traceback = traceback
         self.signal = signal
 

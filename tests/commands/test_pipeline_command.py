@@ -87,10 +87,30 @@ def test_a_layout_that_drops_layers_is_refused(layout: str, words: str):
         (["--memory", "2GiB", "--schedule", "1f1b", "--micro-batches", "3"], "as many micro-batches as ranks"),
         (["--memory", "2GiB", "--set", "a=1"], "was measured already"),
         (["--memory", "2GiB", "--planner", "nobody"], "no such planner"),
+        (["--memory", "2GiB", "--explain", "10x10x10x10", "--planner", "special"], "explained, not planned"),
+        (["--memory", "2GiB", "--explain", "10x10x10x10", "--recompute"], "only where the exact planner"),
+        (["--memory", "2GiB", "--planner", "special", "--host-link", "1GB/s"], "only where the exact planner"),
+        (["--memory", "2GiB", "--planner", "equal layers", "--recompute"], "only where the exact planner"),
+        (["--memory", "2GiB", "--schedule", "dualpipev", "--recompute"], "only where the exact planner"),
+        (["--memory", "2GiB", "--planner", "joint", "--weights", "stash"], "one version of the weights"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(words: list[str], said: str):
     assert said in str(error_of(*BASE, *words))
+
+
+@pytest.mark.parametrize("words", [["--optimizer-copies", "2"], ["--cuts", "all"], ["--count-in-place"]])
+def test_options_of_a_profile_are_refused_for_a_training(words: list[str]):
+    said = str(error_of("pipeline", "gpt", "--ranks", "2", "--link", "1GB/s", "--memory", "2GiB", *words))
+    assert "these options are for a profile" in said
+    assert words[0] in said
+
+
+def test_stages_that_may_move_do_not_recompute_unless_they_may():
+    plan = json.loads(run(*BASE, "--memory", "700MiB", "--host-link", "12GB/s", "--json").output)
+    names = {stage["choice"].get("name", "keep") for stage in plan["cut"]["stages"]}
+    assert any(name.startswith("move") for name in names)
+    assert not any(name.startswith("recompute") for name in names)
 
 
 def test_a_link_without_a_speed_is_refused():
@@ -117,6 +137,30 @@ def test_the_folder_holds_every_layout_and_the_picture(tmp_path: Path):
     assert again.exit_code in (0, 1), again.output
     pytest.importorskip("matplotlib")
     assert (tmp_path / "plan" / "schedule.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["--schedule", "1f1b"], []),
+        (["--schedule", "interleaved-1f1b"], ["DeepSpeed"]),
+        (["--schedule", "zbv-zero-bubble"], ["Megatron", "DeepSpeed"]),
+        (["--planner", "PipeDream"], ["Megatron", "DeepSpeed", "torchtitan", "torch.distributed"]),
+    ],
+)
+def test_a_layout_that_cannot_say_the_plan_is_not_written_and_the_text_says_why(
+    words: list[str], missing: list[str], tmp_path: Path
+):
+    base = ["pipeline", GRAPH, "--ranks", "4", "--link", "1GB/s", "--memory", "64GiB"]
+    done = run(*base, *words, "-o", str(tmp_path / "plan"))
+    assert done.exit_code == 0, done.output
+    lines = (tmp_path / "plan" / "layouts.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines if "cannot say" in line] == [
+        line.split()[0] for line in lines if line.startswith(tuple(missing))
+    ]
+    written = {path.name for path in (tmp_path / "plan").iterdir()}
+    assert ("deepspeed_parts.json" in written) == ("DeepSpeed" not in missing)
+    assert ("torch_schedule.csv" in written) == ("torch.distributed" not in missing)
 
 
 def test_ranks_of_different_memory_are_planned_in_their_order():

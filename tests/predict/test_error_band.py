@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memfit.predict.levels.error_band import earned, scratch_share
+from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, TraceReply
+from memfit.predict.devices.parse import DeviceSpec
+from memfit.predict.levels.error_band import earned, error_band, scratch_share
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, Timeline
 
@@ -107,6 +109,34 @@ def test_scratch_below_the_peak_has_no_share_in_it():
     spans = span(0, 3, 60), span(1, 2, 10, INSIDE_A_KERNEL), span(4, 5, 80)
     assert scratch_share(Timeline(spans=spans, num_events=6)) == 0.0
     assert scratch_share(Timeline(spans=(), num_events=0)) == 0.0
+
+
+def reply_of(**known: object) -> TraceReply:
+    """A traced job without anything in it."""
+    empty = {
+        "timeline": Timeline(spans=(), num_events=0), "route": "fake cpu", "torch_version": "2.13.0", "num_steps": 2,
+        "num_operators": 1, "trace_seconds": 1.0, "probe_seconds": 0.0, "host_peak_bytes": 0, "assumptions": (),
+    }  # fmt: skip
+    return TraceReply(**(empty | known))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("device", "known", "words"),
+    [
+        ("cpu", {"num_unprobed": 3, "num_probed": 1}, "not known, since 3 of 4 distinct operator calls"),
+        ("cpu", {"assumptions": (Assumption(kind="not seen", text=COMPILER_LEFT_OUT),)}, "without torch.compile"),
+        ("cuda", {"route": TRANSLATED}, "not known, since this route"),
+    ],
+)
+def test_several_ranks_do_not_earn_a_band_that_one_does_not(device: str, known: dict[str, object], words: str):
+    spec = DeviceSpec(kind="cuda" if device == "cuda" else "cpu", name=device)
+    for num_ranks in (1, 4):
+        said = error_band(spec, reply_of(**known), with_probes=True, num_ranks=num_ranks)
+        assert words in said
+        assert "equal to the byte" not in said
+    assert "equal to the byte" in error_band(
+        DeviceSpec(kind="cpu", name="cpu"), reply_of(), with_probes=True, num_ranks=4
+    )
 
 
 @pytest.mark.slow

@@ -64,6 +64,19 @@ def test_a_weight_that_two_layers_read_is_counted_in_both_and_named():
     assert any(note.startswith("words.weight is read by") for note in chain.notes)
 
 
+def test_a_frozen_layer_has_no_gradients_and_no_state_of_the_optimizer():
+    model = Tied(tied=False)
+    model.words.requires_grad_(False)
+    model.blocks[:2].requires_grad_(False)
+    chain = measured_chain(training_of(model), "made", 2)
+    frozen = [layer for layer in chain.layers if all(name.startswith(("words", "blocks.0")) for name in layer.modules)]
+    assert frozen
+    assert [(layer.gradient_bytes, layer.optimizer_bytes) for layer in frozen] == [(0, 0)] * len(frozen)
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    assert sum(layer.gradient_bytes for layer in chain.layers) == trained
+    assert sum(layer.optimizer_bytes for layer in chain.layers) == pytest.approx(2 * trained, rel=0.01)
+
+
 def test_a_batch_that_is_no_multiple_is_refused_with_one_that_is():
     with pytest.raises(UsageError, match="no multiple of the micro-batches") as refused:
         micro_batch_of((torch.zeros(18, 3), torch.zeros(18)), 4)
@@ -87,3 +100,10 @@ def test_the_installed_torch_is_asked_for_its_buffers():
     from memfit.profile.torch_pipeline_buffers import receives_all_micro_batches
 
     assert receives_all_micro_batches() in (True, False)
+
+
+def test_the_input_is_that_of_one_micro_batch_without_its_targets():
+    training = training_of(Tied(tied=False), batch_size=16)
+    for num_micro_batches in (2, 8):
+        chain = measured_chain(training, "made", num_micro_batches)
+        assert chain.input_bytes == training.batch[0].nbytes // num_micro_batches

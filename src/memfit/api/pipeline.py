@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from memfit.api.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.plan.pipeline.case import Curve, PipelineCase
-    from memfit.records.pipeline import PipelineChain, PipelinePlan, WeightRule
+    from memfit.records.pipeline import PipelineChain, PipelinePlan, ScheduleName, WeightRule
 
 NamedSchedule = Literal[
     "best", "gpipe", "1f1b", "interleaved-1f1b", "interleaved-zero-bubble", "zbv-zero-bubble", "dualpipev"
@@ -54,6 +54,8 @@ def plan_pipeline(
     from memfit.plan.pipeline.case import PipelineCase
     from memfit.records.pipeline import RankLink
 
+    is_smaller = recompute or host_bytes_per_second is not None
+    _refuse_unused(schedule, planner, explain, is_smaller=is_smaller, weight_rule=weight_rule)
     micro_batches = num_micro_batches or max(8, 2 * num_ranks)
     chain = pipeline_chain(
         target, num_micro_batches=micro_batches, settings=settings, device=device, optimizer_copies=optimizer_copies,
@@ -69,6 +71,31 @@ def plan_pipeline(
         curve=_curve(chain, recompute, host_bytes_per_second),
     )
     return _planned(case, schedule, planner, explain)
+
+
+def _refuse_unused(
+    schedule: NamedSchedule, planner: str, explain: str | None, *, is_smaller: bool, weight_rule: WeightRule
+) -> None:
+    """Refuse options that the chosen planner would not obey, before anything is measured."""
+    from memfit.errors import UsageError
+    from memfit.plan.pipeline.schedules import STAGES_PER_RANK
+
+    if explain is not None and planner != "best":
+        found = f"--explain {explain} --planner {planner}"
+        raise UsageError("a layout of your own is explained, not planned", found=found, hint="leave one of them out")
+    if is_smaller:
+        found = "--explain" if explain is not None else f"--planner {planner}" if planner != "best" else ""
+        if not found and STAGES_PER_RANK.get(cast("ScheduleName", schedule), 1) > 1:
+            found = f"--schedule {schedule}"
+        if found not in ("", "--planner exact", "--planner ranks-behind rule"):
+            raise UsageError(
+                "stages recompute or move only where the exact planner chooses them", found=found,
+                hint="leave out --recompute and --host-link, or plan with exact, gpipe or 1f1b",
+            )  # fmt: skip
+    if planner == "joint" and weight_rule != "flush":
+        raise UsageError(
+            "the joint program has one version of the weights", found=f"--weights {weight_rule}", hint="--planner exact"
+        )
 
 
 def _planned(case: PipelineCase, schedule: NamedSchedule, planner: str, explain: str | None) -> PipelinePlan:
@@ -122,7 +149,7 @@ def _curve(chain: PipelineChain, recompute: bool, host_bytes_per_second: float |
         return None
     from memfit.plan.pipeline.stage_curve import curve_of
 
-    return curve_of(chain, host_bytes_per_second)
+    return curve_of(chain, host_bytes_per_second, recompute=recompute)
 
 
 @checked_options
@@ -140,18 +167,23 @@ def pipeline_chain(
 
     >>> len(pipeline_chain("graph.txt").layers)  # doctest: +SKIP
     """
+    import msgspec
+
     from memfit.profile.pipedream_graph import is_graph, read_graph
 
     if is_graph(target):
         _refuse_for_a_profile(settings, device)
         return read_graph(target, cuts=cuts, optimizer_copies=optimizer_copies, count_in_place=count_in_place)
+    _refuse_for_a_training(optimizer_copies, cuts, count_in_place)
     from memfit.api.fit import predicted_chain, training_of
     from memfit.profile.pipeline_chain import measured_chain, predicted_layers
 
     if device is None or device == "cpu":
-        return measured_chain(training_of(target, settings), target, num_micro_batches)
-    chain, _, notes = predicted_chain(target, settings, device)
-    return predicted_layers(lambda: training_of(target, settings), target, chain, num_micro_batches, notes)
+        found = measured_chain(training_of(target, settings), target, num_micro_batches)
+    else:
+        chain, _, notes = predicted_chain(target, settings, device)
+        found = predicted_layers(lambda: training_of(target, settings), target, chain, num_micro_batches, notes)
+    return msgspec.structs.replace(found, settings=tuple(settings))
 
 
 def _refuse_for_a_profile(settings: tuple[str, ...], device: str | None) -> None:
@@ -161,6 +193,18 @@ def _refuse_for_a_profile(settings: tuple[str, ...], device: str | None) -> None
         raise UsageError(
             "a profile was measured already: it has no settings and no device", found=" ".join(settings) or str(device),
             hint="leave out --set and --device",
+        )  # fmt: skip
+
+
+def _refuse_for_a_training(optimizer_copies: int, cuts: str, count_in_place: bool) -> None:
+    from memfit.errors import UsageError
+
+    given = {"--optimizer-copies": optimizer_copies, "--cuts": cuts != "auto", "--count-in-place": count_in_place}
+    found = [name for name, value in given.items() if value]
+    if found:
+        raise UsageError(
+            "these options are for a profile: a training has its own optimizer and layers", found=" ".join(found),
+            hint="leave them out",
         )  # fmt: skip
 
 
@@ -179,15 +223,19 @@ def read_pipeline(path: str | Path) -> PipelinePlan:
 def write_pipeline(plan: PipelinePlan, folder: str | Path) -> tuple[Path, ...]:
     """Write a plan into a folder: the record, the layouts that others read, and a picture of the schedule.
 
-    Without matplotlib there is no picture.
+    A plan that can be run leaves order.json as well, from which `torchrun` starts it. Without matplotlib there is no
+    picture.
 
     >>> write_pipeline(plan, "pipeline")  # doctest: +SKIP
     """
     from importlib.util import find_spec
 
-    from memfit.show.export.pipeline_files import write_layouts
+    from memfit.api.pipeline_run import order_of, why_not_run
+    from memfit.show.export.pipeline_files import write_layouts, write_order
 
     written = write_layouts(plan, Path(folder))
+    if not why_not_run(plan):
+        written = (*written, write_order(order_of(plan), Path(folder)))
     if find_spec("matplotlib") is None:
         return written
     from memfit.show.figures.pipeline import draw_pipeline

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
     from memfit.records.prediction import Prediction
 
+STAGE = "StageModule"
+"""The class of a stage in the timeline of a prediction (`apply/pipeline/cut.py`)."""
 WORKER = Path(__file__).with_name("torch_pipeline_worker.py")
 LOOK_SECONDS = 0.1
 LEAVE_SECONDS = 3.0
@@ -61,6 +63,7 @@ def run_pipeline(
     from memfit.job.description import parse_settings
     from memfit.records.pipeline_run import PipelineOrder
 
+    refuse_torchrun()
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
     order = PipelineOrder(
         target=target, settings=given, starts=tuple(starts), num_ranks=num_ranks, schedule=schedule,
@@ -78,28 +81,73 @@ def run_pipeline(
 
 @checked_options
 def run_plan(
-    plan: PipelinePlan, *, settings: Mapping[str, Any] | Sequence[str] = (), num_steps: int = 3, device: str = "cpu"
+    plan: PipelinePlan,
+    *,
+    settings: Mapping[str, Any] | Sequence[str] | None = None,
+    num_steps: int = 3,
+    device: str = "cpu",
+    folder: str | Path | None = None,
 ) -> PipelineRun:
     """Run the cut of a plan here, with its schedule or its own order of every rank, and predict each rank first.
+
+    The settings of the training are those that it was planned with, unless others are given.
 
     >>> plan = plan_pipeline("jobs.py:make", num_ranks=2, memory_bytes=2**30)  # doctest: +SKIP
     >>> run = run_plan(plan)  # doctest: +SKIP
     """
     from memfit.errors import UsageError
 
-    cut, layers = plan.cut, plan.chain.layers
-    starts = [layers[stage.first_layer].modules[:1] for stage in cut.stages[1:]]
-    if not plan.chain.target or not all(starts):
-        raise UsageError("only a plan for a workload or FILE:function can be run", hint="a profile has no model")
-    if any(stage.num_replicas > 1 for stage in cut.stages):
-        raise UsageError("replicated stages cannot be run", hint="another --planner")
-    if any(stage.choice.name != "keep" for stage in cut.stages):
-        raise UsageError("stages that recompute or move cannot be run", hint="leave --recompute and --host-link out")
+    reason = why_not_run(plan)
+    if reason:
+        raise UsageError(f"this plan cannot be run: {reason[0]}", hint=reason[1])
+    order = order_of(plan, num_steps=num_steps, device=device)
     return run_pipeline(
-        plan.chain.target, starts=[names[0] for names in starts], ranks=[stage.rank for stage in cut.stages],
-        num_ranks=cut.num_ranks, schedule=cut.schedule, num_micro_batches=cut.num_micro_batches, orders=cut.orders,
-        settings=settings, num_steps=num_steps, device=device,
+        order.target, starts=order.starts, ranks=order.ranks, num_ranks=order.num_ranks, schedule=order.schedule,
+        num_micro_batches=order.num_micro_batches, orders=order.orders, num_steps=num_steps, device=device,
+        settings=order.settings if settings is None else settings, folder=folder,
     )  # fmt: skip
+
+
+def why_not_run(plan: PipelinePlan) -> tuple[str, str] | None:
+    """Why torch.distributed.pipelining cannot run a plan, and what to do instead; None where it can."""
+    cut, layers = plan.cut, plan.chain.layers
+    if not plan.chain.target or not all(layers[stage.first_layer].modules for stage in cut.stages):
+        return "it is not of a workload or FILE:function", "a profile has no model"
+    if any(stage.num_replicas > 1 for stage in cut.stages):
+        return "stages are replicated", "another --planner"
+    if any(stage.choice.name != "keep" for stage in cut.stages):
+        return "stages recompute or move", "leave --recompute and --host-link out"
+    if len({stage.rank for stage in cut.stages}) < cut.num_ranks:
+        return "ranks stay idle", "fewer --ranks"
+    return None
+
+
+def order_of(plan: PipelinePlan, *, num_steps: int = 3, device: str = "cpu") -> PipelineOrder:
+    """What each rank of a plan that can be run does: by torch's own schedule of that name, or in the plan's order."""
+    from memfit.job.description import parse_settings
+    from memfit.records.pipeline_run import PipelineOrder
+
+    cut, layers = plan.cut, plan.chain.layers
+    return PipelineOrder(
+        target=plan.chain.target, settings=parse_settings(plan.chain.settings),
+        starts=tuple(layers[stage.first_layer].modules[0] for stage in cut.stages[1:]),
+        ranks=tuple(stage.rank for stage in cut.stages), num_ranks=cut.num_ranks, schedule=cut.schedule,
+        num_micro_batches=cut.num_micro_batches, orders=cut.orders if cut.schedule == "custom" else (),
+        num_steps=num_steps, device=device,
+    )  # fmt: skip
+
+
+def refuse_torchrun() -> None:
+    """Refuse to start processes in one that torchrun has started: each of its N would start N more."""
+    from memfit.errors import UsageError
+
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            "the ranks of a pipeline are started here, and torchrun has started this process already",
+            found=f"rank {os.environ.get('RANK')} of {os.environ['WORLD_SIZE']}",
+            hint="memfit pipeline ... --run without torchrun; or memfit pipeline ... -o FOLDER, then "
+            "torchrun --nproc-per-node N -m memfit.api.torch_pipeline_worker FOLDER",
+        )  # fmt: skip
 
 
 def _usual_ranks(schedule: str, num_stages: int, num_ranks: int) -> tuple[int, ...]:
@@ -128,6 +176,9 @@ def _run_in(folder: Path, order: PipelineOrder, predicted: bool, most_seconds: f
 
     from memfit.records.pipeline_run import PipelineRun
 
+    for rank in range(order.num_ranks):  # of another run in this folder
+        for name in (f"rank-{rank}.json", f"rank-{rank}.step", f"gradients-{rank}.pt"):
+            (folder / name).unlink(missing_ok=True)
     (folder / "order.json").write_bytes(msgspec.json.encode(order))
     expected = _predicted_bytes(folder, order) if predicted else {}
     started = time.monotonic()
@@ -156,12 +207,23 @@ def _predicted_bytes(folder: Path, order: PipelineOrder) -> dict[int, int]:
         str(WORKER), arguments=[str(folder)], ranks=order.num_ranks, num_steps=order.num_steps, device=order.device,
         probes=False,
     )  # fmt: skip
-    return {rank: _peak_of_steps(found.of_rank(rank)) for rank in range(order.num_ranks)}
+    peaks = {rank: peak_of_steps(found.of_rank(rank)) for rank in range(order.num_ranks)}
+    return {rank: peak for rank, peak in peaks.items() if peak is not None}
 
 
-def _peak_of_steps(prediction: Prediction) -> int:
-    """Without the building of the whole model, of which a rank then keeps its part."""
-    return max(share.num_bytes for share in prediction.phases if share.name != "setup")
+def peak_of_steps(prediction: Prediction) -> int | None:
+    """The tensor peak from the first stage's first call on; None where the timeline does not show that call.
+
+    Before it, the process holds the whole model, which it runs once on the meta device and of which it keeps its part.
+    """
+    from memfit.predict.levels.liveness import live_bytes
+
+    timeline, device = prediction.timeline, "cuda:0" if prediction.device.startswith("cuda") else "cpu"
+    made = () if timeline is None else (s for s in timeline.spans if s.phase == "forward" and s.device == device)
+    calls = [span.start for span in made if span.module.split(".")[0] == STAGE]
+    if timeline is None or not calls:
+        return None
+    return int(live_bytes(timeline, device)[min(calls) :].max())
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
@@ -188,7 +250,7 @@ def _start(folder: Path, order: PipelineOrder) -> list[_RankProcess]:
         variables = {
             "OMP_NUM_THREADS": "1", **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(order.num_ranks), "LOCAL_WORLD_SIZE": str(order.num_ranks), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "MEMFIT_PIPELINE_MEASURED": "1",
+            "MASTER_PORT": str(port),
         }  # fmt: skip
         log = folder / f"rank-{rank}.log"
         with open(log, "wb") as output:
@@ -221,7 +283,9 @@ def _watch(processes: list[_RankProcess], most_seconds: float) -> None:
         if leave_at is not None and now > leave_at:
             return
         if now > until:
-            raise MemfitError("the pipeline did not come to its end in time", found=f"{most_seconds:.0f} s")
+            left = ", ".join(str(each.rank) for each in processes if each.process.poll() is None)
+            found = f"after {most_seconds:.0f} s these ranks still run: {left}"
+            raise MemfitError("the pipeline did not come to its end in time", found=found, hint="most_seconds")
         time.sleep(LOOK_SECONDS)
     for each in processes:
         if each.died_after_seconds is None and each.process.poll() != 0:
@@ -259,7 +323,9 @@ def _outcome(
     return RankOutcome(
         rank=each.rank,
         stages=order.stages_of(each.rank),
-        predicted=_figure(expected.get(each.rank), "bytes", "predicted", "it was not asked for"),
+        predicted=_figure(
+            expected.get(each.rank), "bytes", "predicted", "it was not asked for, or the steps were not seen"
+        ),
         measured=_figure(result.peak_bytes if result else None, "bytes", "measured", "the rank did not end"),
         step_seconds=_median(result),
         ended=_ending(each, result),

@@ -17,10 +17,8 @@ import msgspec
 
 from memfit.apply.pipeline.rank import PipelineRank
 from memfit.errors import UsageError
+from memfit.profile.pipeline_chain import refuse_other_steps
 from memfit.records.pipeline_run import PipelineOrder, RankResult
-
-MEASURED = "MEMFIT_PIPELINE_MEASURED"
-"""Set where tensors are to be counted; a prediction counts them itself."""
 
 
 def main() -> None:
@@ -28,24 +26,30 @@ def main() -> None:
     folder = Path(sys.argv[1])
     order = msgspec.json.decode((folder / "order.json").read_bytes(), type=PipelineOrder)
     rank = int(os.environ["RANK"])
-    result = run_rank(order, rank, folder)
-    if MEASURED in os.environ:
-        (folder / f"rank-{rank}.json").write_bytes(msgspec.json.encode(result))
+    if int(os.environ["WORLD_SIZE"]) != order.num_ranks:
+        found = f"{os.environ['WORLD_SIZE']} processes, {order.num_ranks} ranks in {folder / 'order.json'}"
+        raise UsageError("a pipeline has one process for each rank", found=found, hint="torchrun --nproc-per-node")
+    run_rank(order, rank, folder)
 
 
-def run_rank(order: PipelineOrder, rank: int, folder: Path) -> RankResult:
-    """Build the job, keep this rank's stages, make the steps."""
+def run_rank(order: PipelineOrder, rank: int, folder: Path) -> None:
+    """Build the job, keep this rank's stages, make the steps; a prediction counts tensors itself."""
+    import torch
     import torch.distributed as distributed
 
+    if order.device.startswith("cuda"):
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_device(number)
+        order = msgspec.structs.replace(order, device=f"cuda:{number}")
     distributed.init_process_group("nccl" if order.device.startswith("cuda") else "gloo")
     worker = make_rank(order, rank)
-    if MEASURED not in os.environ:
+    if distributed.get_backend() == "fake":
         for _ in range(order.num_steps):
             worker.step()
-        return RankResult(rank=rank, peak_bytes=0, step_seconds=())
+        return
     result = _measured(worker, order, rank, folder)
+    (folder / f"rank-{rank}.json").write_bytes(msgspec.json.encode(result))
     distributed.destroy_process_group()
-    return result
 
 
 def make_rank(order: PipelineOrder, rank: int) -> PipelineRank:
@@ -61,6 +65,7 @@ def make_rank(order: PipelineOrder, rank: int) -> PipelineRank:
     training = as_training(build_job(job, order.device), order.target)
     if training.model is None or training.optimizer is None or training.loss is None:
         raise UsageError("a pipeline needs a model, an optimizer and a loss", hint="return all four with the batch")
+    refuse_other_steps(training)
     return PipelineRank(training.model, training.optimizer, training.loss, training.batch, order, rank)
 
 
@@ -84,7 +89,7 @@ def _measured(worker: PipelineRank, order: PipelineOrder, rank: int, folder: Pat
             found = worker.step(keep_gradients if order.keep_gradients and step == 1 else None)
             seconds.append(time.perf_counter() - started)
             losses.append(sum(found) / len(found) if found else float("nan"))
-    peak = watch.peak(order.device if order.device != "cpu" else "cpu")
+    peak = watch.peak(order.device)
     has_losses = order.num_stages - 1 in order.stages_of(rank)
     return RankResult(
         rank=rank, peak_bytes=peak.peak_bytes, step_seconds=tuple(seconds), losses=tuple(losses) if has_losses else ()

@@ -117,6 +117,10 @@ def command(
     from memfit.show.new_file import check_new
     from memfit.show.terminal.pipeline import pipeline_text
 
+    if is_run:
+        from memfit.api.pipeline_run import refuse_torchrun
+
+        refuse_torchrun()
     if output is not None:
         check_new(output, overwrite=force)
     mine = {"output", "force", "quiet", "as_json", "is_run"}
@@ -128,11 +132,11 @@ def command(
         if not (as_json or quiet):
             click.echo("\nWritten: " + ", ".join(str(path) for path in written))
     if is_run:
-        _run(plan, context.params["settings"], quiet=quiet, as_json=as_json)
+        _run(plan, quiet=quiet, as_json=as_json)
     _end(plan)
 
 
-def _run(plan: PipelinePlan, settings: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
+def _run(plan: PipelinePlan, *, quiet: bool, as_json: bool) -> None:
     """Run the plan and show each rank, predicted beside measured; a rank that died is an error."""
     from memfit import api
     from memfit.show.terminal.pipeline import pipeline_text
@@ -140,7 +144,7 @@ def _run(plan: PipelinePlan, settings: tuple[str, ...], *, quiet: bool, as_json:
 
     if not (as_json or quiet):
         write_record(plan, partial(pipeline_text, plan))
-    run = api.run_plan(plan, settings=settings)
+    run = api.run_plan(plan)
     if as_json or not quiet:
         write_record(run, partial(pipeline_run_text, run), as_json=as_json)
     dead = run.dead

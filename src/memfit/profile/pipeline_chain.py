@@ -50,13 +50,20 @@ class TrainingParts(Protocol):
 
 def measured_chain(training: TrainingParts, name: str, num_micro_batches: int) -> PipelineChain:
     """Measure the stages of a training on one micro-batch."""
-    _refuse_other_steps(training)
+    refuse_other_steps(training)
     micro_batch, size = micro_batch_of(training.batch, num_micro_batches)
     job = job_of(training.model, micro_batch, training.loss, training.optimizer, name)
     profile = profile_job(job)
     reads = read_parameters(job, profile.chain.stages)
     notes = (f"measured on one micro-batch of {size} examples on this machine", *profile.notes, *reads.notes)
-    return pipeline_chain(profile.chain, reads, micro_batch_size=size, notes=notes)
+    input_bytes = _input_bytes(micro_batch)
+    return pipeline_chain(profile.chain, reads, input_bytes=input_bytes, micro_batch_size=size, notes=notes)
+
+
+def _input_bytes(batch: object) -> int:
+    """What the first layer gets: targets, the second of two parts, go to the last one."""
+    given = batch[0] if isinstance(batch, (tuple, list)) and len(batch) == 2 else batch
+    return sum(tensor.nbytes for tensor in tensors_of(given))
 
 
 def predicted_layers(
@@ -65,17 +72,20 @@ def predicted_layers(
     """Layers of a predicted chain; the training is built on fake tensors to see which stage reads which parameters."""
     with replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
         training = build()
-        _refuse_other_steps(training)
+        refuse_other_steps(training)
         _, size = micro_batch_of(training.batch, num_micro_batches)
         job = job_of(training.model, training.batch, training.loss, training.optimizer, name)
         reads = read_parameters(job, chain.stages)
+        input_bytes = _input_bytes(training.batch) // num_micro_batches
     said = f"sizes and seconds of a micro-batch are those of the predicted batch divided by {num_micro_batches}"
     return pipeline_chain(
-        chain, reads, micro_batch_size=size, num_shares=num_micro_batches, notes=(said, *notes, *reads.notes)
-    )
+        chain, reads, input_bytes=input_bytes, micro_batch_size=size, num_shares=num_micro_batches,
+        notes=(said, *notes, *reads.notes),
+    )  # fmt: skip
 
 
-def _refuse_other_steps(training: TrainingParts) -> None:
+def refuse_other_steps(training: TrainingParts) -> None:
+    """Refuse a training whose step is more than forward, loss, backward and update: a schedule runs those alone."""
     options = training.options
     if training.step is None:
         return
@@ -87,7 +97,10 @@ def _refuse_other_steps(training: TrainingParts) -> None:
 
 
 def micro_batch_of(batch: object, num_micro_batches: int) -> tuple[object, int]:
-    """The first of equal parts of a batch along its first dimension, and how many examples it has."""
+    """The first of equal parts of a batch along its first dimension, and how many examples it has.
+
+    In storages of its own: a view would count with the whole batch.
+    """
     sizes = {tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim()}
     if len(sizes) != 1:
         raise UsageError(
@@ -102,7 +115,7 @@ def micro_batch_of(batch: object, num_micro_batches: int) -> tuple[object, int]:
             found=f"{whole} examples, {num_micro_batches} micro-batches", hint=f"--micro-batches {near}",
         )  # fmt: skip
     size = whole // num_micro_batches
-    cut = tree_map(lambda leaf: leaf[:size] if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
+    cut = tree_map(lambda leaf: leaf[:size].clone() if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf, batch)
     return cut, size
 
 
@@ -114,6 +127,10 @@ class ParameterReads:
     """Parameters that each stage of a chain reads in its forward."""
 
     num_bytes: list[int]
+    trained_bytes: list[int]
+    """Of those that get a gradient: frozen ones have none, nor state of the optimizer, nor have those nothing reads."""
+    whole_trained_bytes: int
+    """Of all that get a gradient, each counted once."""
     modules: list[tuple[str, ...]]
     """Paths of the modules that own them, in the order of reading."""
     notes: tuple[str, ...] = ()
@@ -150,11 +167,13 @@ def read_parameters(job: Job, stages: Sequence[Stage]) -> ParameterReads:
     with leaving_no_trace(job), watching(places), reads:
         job.run()
     seen = {key for found in reads.found for key in found}
+    trained = {key: parameters[key].nbytes for key in seen if parameters[key].requires_grad}
+    trained_bytes = [sum(trained.get(key, 0) for key in found) for found in reads.found]
     for key in parameters.keys() - seen:
         reads.found[0][key] = reads.names[key]
     sizes = [sum(parameters[key].nbytes for key in found) for found in reads.found]
     modules = [_modules_of(stage) or _owners(found.values()) for stage, found in zip(stages, reads.found, strict=True)]
-    return ParameterReads(sizes, modules, _notes_on_tied(reads, stages))
+    return ParameterReads(sizes, trained_bytes, sum(trained.values()), modules, _notes_on_tied(reads, stages))
 
 
 def _entering(reads: _Reads, stage: int) -> Before:
@@ -196,23 +215,23 @@ def pipeline_chain(
     chain: Chain,
     reads: ParameterReads,
     *,
+    input_bytes: int,
     micro_batch_size: int | None = None,
     num_shares: int = 1,
     notes: tuple[str, ...] = (),
 ) -> PipelineChain:
     """Layers of a chain of stages; bytes and seconds of each are divided by `num_shares`, weights are not."""
-    whole = sum(reads.num_bytes)
-    gradients = chain.fixed.gradient_bytes + sum(stage.gradient_bytes for stage in chain.stages)
     layers: list[Layer] = []
     pending: list[Layer] = []
-    for stage, own, modules in zip(chain.stages, reads.num_bytes, reads.modules, strict=True):
-        share = own / whole if whole else 0.0
+    of_stages = zip(chain.stages, reads.num_bytes, reads.trained_bytes, reads.modules, strict=True)
+    for stage, own, trained, modules in of_stages:
+        share = trained / reads.whole_trained_bytes if reads.whole_trained_bytes else 0.0
         layer = Layer(
             name=stage.name,
             forward_seconds=stage.forward_seconds / num_shares,
             backward_seconds=stage.backward_seconds / num_shares,
             parameter_bytes=own,
-            gradient_bytes=round(min(gradients, whole) * share) if gradients else own,
+            gradient_bytes=trained,
             optimizer_bytes=round(chain.fixed.optimizer_state_bytes * share),
             output_bytes=stage.output_bytes // num_shares,
             saved_bytes=stage.saved_bytes // num_shares,
@@ -228,7 +247,7 @@ def pipeline_chain(
     if pending:
         layers[-1:] = [_together([*layers[-1:], *pending])]
     return PipelineChain(
-        layers=tuple(layers), input_bytes=chain.input_bytes // num_shares, target=chain.target,
+        layers=tuple(layers), input_bytes=input_bytes, target=chain.target, update_bytes=chain.update_transient_bytes,
         micro_batch_size=micro_batch_size, source=chain.source, time_source=chain.time_source, notes=notes,
     )  # fmt: skip
 

@@ -62,7 +62,11 @@ class PipelineChain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     layers: tuple[Layer, ...]
     input_bytes: int = 0
     """The micro-batch as the first layer gets it."""
+    update_bytes: int = 0
+    """Alive at the worst moment of the optimizer's step, beside weights, gradients and state, for the whole chain."""
     target: str = ""
+    settings: tuple[str, ...] = ()
+    """Of the training, as `--set` has them: 'width=512'."""
     micro_batch_size: int | None = None
     """Examples in one micro-batch; None where the profile does not say."""
     source: Source = "assumed"

@@ -43,6 +43,8 @@ class LiveSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """'file.py:12' of the user's code, where it is known."""
     dtype: str = ""
     """'float32', 'bfloat16' of the tensor that was seen first; empty where it is not known."""
+    stream: int = 0
+    """The CUDA stream it was made on, whose pool of the allocator it came from; 0 is the default one."""
 
 
 class PhaseMark(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,28 @@ def test_a_cut_in_another_order_or_at_no_module_is_refused():
         find_stages(Net(), ["blocks.9"], batch())
 
 
+class Asking(nn.Module):
+    """Reads a value in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x) * x.sum().item())
+
+
+def test_a_forward_that_asks_for_values_is_refused_with_its_line():
+    with pytest.raises(UsageError, match=r"asks for values at test_pipeline_cut.py:\d+"):
+        find_stages(Asking(), ["second"], torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(7, 2), torch.zeros(())])
+def test_targets_that_do_not_divide_are_refused(targets: Any):
+    with pytest.raises(UsageError, match="cannot be divided among 4 micro-batches"):
+        checked_batch((torch.zeros(8, 2), targets), 4)
+
+
 def test_a_batch_is_cut_into_whole_micro_batches_and_optimizers_keep_their_settings():
     with pytest.raises(UsageError, match="18 is no multiple of 4"):
         checked_batch((torch.zeros(18, 1), torch.zeros(18)), 4)

@@ -11,10 +11,18 @@ import pytest
 from memfit.errors import DoesNotFit, InvalidSchedule, UsageError
 from memfit.plan.pipeline.case import PipelineCase
 from memfit.plan.pipeline.partition import ContiguousProgram, exact_contiguous, fewest_bytes
-from memfit.plan.pipeline.planners import BASELINES, PLANNERS, candidate_of, judge, plan_pipeline, plan_schedule
+from memfit.plan.pipeline.planners import (
+    BASELINES,
+    PLANNERS,
+    candidate_of,
+    explain_cut,
+    judge,
+    plan_pipeline,
+    plan_schedule,
+)
 from memfit.plan.pipeline.schedules import STAGES_PER_RANK, most_in_flight
 from memfit.plan.pipeline.simulate import replay_periodic
-from memfit.records.pipeline import PipelineChain, PipelinePlan, RankLink, decode_pipeline, encode_pipeline
+from memfit.records.pipeline import Layer, PipelineChain, PipelinePlan, RankLink, decode_pipeline, encode_pipeline
 from memfit.testing.pipeline_oracle import best_contiguous, made_pipeline_chain
 
 
@@ -219,3 +227,54 @@ def test_a_layer_with_a_negative_size_is_named():
     broken = msgspec.structs.replace(chain, layers=(*chain.layers[:3], bad, *chain.layers[4:]))
     with pytest.raises(UsageError, match="layer3 has a saved bytes"):
         PipelineCase(broken, (10**6,) * 2, RankLink(bytes_per_second=1.0))
+
+
+def timed_case(seconds: list[float], num_ranks: int = 2, speed: float = 1e12) -> PipelineCase:
+    layers = tuple(
+        Layer(
+            name=f"layer {index}", forward_seconds=each, backward_seconds=each, parameter_bytes=10, gradient_bytes=10,
+            output_bytes=100, saved_bytes=300,
+        )
+        for index, each in enumerate(seconds)
+    )  # fmt: skip
+    link = RankLink(bytes_per_second=speed)
+    return PipelineCase(PipelineChain(layers=layers), (10**6,) * num_ranks, link, num_micro_batches=4)
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv-zero-bubble"])
+def test_a_stage_that_takes_no_time_still_holds_its_bytes(seconds: list[float], schedule):
+    case = timed_case(seconds)
+    plan = explain_cut(case, [1, 3] if schedule != "zbv-zero-bubble" else [0, 1, 2, 3], schedule)
+    for rank in plan.ranks:
+        assert max(plan.step.curves[rank.rank].num_bytes) == rank.total_bytes
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("seconds", "speed"), [([0.0, 0.0, 0.0, 1.0], 1e12), ([1.0] * 4, 1.0)])
+def test_a_named_schedule_has_a_stage_on_every_rank_however_little_that_helps(schedule, seconds, speed: float):
+    plan = plan_schedule(timed_case(seconds, speed=speed), schedule)
+    assert [stage.rank for stage in plan.cut.stages] == [0, 1]
+    best = min(explain_cut(timed_case(seconds, speed=speed), [end, 3], schedule).period_seconds for end in (0, 1, 2))
+    assert plan.period_seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("update_bytes", "counted"), [(0, 0), (5, 5), (900, 30), (10**9, 30)])
+def test_a_rank_has_room_for_the_update_of_its_own_parameters(update_bytes: int, counted: int):
+    light = timed_case([1.0], num_ranks=1)
+    layer = msgspec.structs.replace(light.chain.layers[0], saved_bytes=2, output_bytes=1, optimizer_bytes=20)
+    chain = PipelineChain(layers=(layer,), update_bytes=update_bytes)
+    case = PipelineCase(chain, (10**6,), light.link)
+    held = layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes
+    assert fewest_bytes(case) == held + max(layer.saved_bytes, counted)
+    assert plan_pipeline(case.with_limits((fewest_bytes(case),))).fits
+
+
+def test_under_torch_the_first_rank_holds_the_whole_batch_and_no_part_of_it_twice():
+    chain = msgspec.structs.replace(timed_case([1.0, 1.0]).chain, input_bytes=1000)
+    case = PipelineCase(chain, (10**6,) * 2, RankLink(bytes_per_second=1e9), num_micro_batches=4, receives_all=True)
+    for schedule in ("gpipe", "1f1b"):
+        first, second = plan_schedule(case, schedule).ranks
+        in_flight = first.in_flight[0]
+        assert first.total_bytes == 20 + 4 * 1000 + 4 * 100 + in_flight * 300
+        assert second.total_bytes == 20 + 4 * 100 + second.in_flight[0] * 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -72,9 +73,9 @@ def every_allocation(case: PipelineCase) -> float:
     return best
 
 
-@pytest.mark.parametrize("seed", [2, 3, 10])
-def test_allocation_and_schedule_together_find_the_best_of_all_allocations(seed: int):
-    case = made_case(seed, 4, 2)
+@pytest.mark.parametrize(("seed", "receives_all"), [(2, False), (3, False), (10, False), (2, True), (4, True)])
+def test_allocation_and_schedule_together_find_the_best_of_all_allocations(seed: int, receives_all: bool):
+    case = replace(made_case(seed, 4, 2), receives_all=receives_all, num_micro_batches=5)
     stages, _ = joint_allocation(case)
     placed = None if stages is None else best_schedule(case, stages)
     found = math.inf if placed is None else placed.period_seconds

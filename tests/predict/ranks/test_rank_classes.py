@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,29 @@ def test_a_stage_waits_for_the_shapes_of_the_stages_before():
     assert job.run_ranks == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "num_stages", "shape"), [(2, 4, "loop"), (3, 6, "loop"), (2, 4, "v"), (3, 6, "v")]
+)
+def test_ranks_with_several_stages_hand_on_what_they_sent_before_they_waited(
+    num_ranks: int, num_stages: int, shape: str
+):
+    holder = [
+        stage % num_ranks if shape == "loop" else min(stage, num_stages - 1 - stage) for stage in range(num_stages)
+    ]
+
+    def run(question: Any, mail: dict[str, str]) -> RankRun:
+        rank, sent = question.options.rank, {}
+        for stage in (stage for stage in range(num_stages) if holder[stage] == rank):
+            if stage and f"{stage - 1}>{stage}" not in {**mail, **sent}:
+                raise PredictionFailed("shapes", kind="rank", needs_rank=holder[stage - 1], mail=sent)
+            sent[f"{stage}>{stage + 1}"] = "shape"
+        return RankRun(prediction=MADE, evidence=RankEvidence(mail=sent), digest=str(rank))
+
+    for rank in range(num_ranks):
+        runs = RankRuns(ask("mlp", PredictOptions(ranks=num_ranks, rank=rank)), run)
+        assert runs.of(rank).digest == str(rank)
+
+
 def test_ranks_that_wait_for_each_other_are_no_endless_loop():
     job = Job({rank: str(rank) for rank in range(2)}, needs={0: 1, 1: 0})
     with pytest.raises(PredictionFailed):
@@ -132,3 +156,14 @@ def test_a_rank_has_the_variables_of_torchrun():
         variables = environment_of(Ranks(rank=11, count=16), own_node=own_node)
         assert (variables["RANK"], variables["LOCAL_RANK"], variables["WORLD_SIZE"]) == ("11", local, "16")
     assert named_ranks((0, 2, 3, 4, 7)) == "0, 2-4, 7"
+
+
+@pytest.mark.parametrize(("rows", "num_ranks"), [(10, 4), (3, 4), (8, 4), (0, 2)])
+def test_parts_made_one_by_one_are_those_of_torch_and_come_to_an_end(rows: int, num_ranks: int):
+    torch = pytest.importorskip("torch")
+    from memfit.predict.fake.patches.fully_sharded import OneByOne
+
+    whole = torch.arange(rows * 2).reshape(rows, 2)
+    found = [part.flatten().tolist() for part in itertools.islice(OneByOne(whole, num_ranks, 0), 2 * num_ranks)]
+    chunks = [part.flatten().tolist() for part in torch.chunk(whole, num_ranks)]
+    assert found == [*chunks, *[[]] * (num_ranks - len(chunks))]

@@ -107,3 +107,34 @@ def test_tokens_arrive_as_the_routing_sends_them(tmp_path: Path):
         arrived[routing] = max(made) // (16 * 4)
         assert "for this routing alone" in found.error_band
     assert arrived == {"even": 64 * 2, "worst": 4 * 64 * 2}
+
+
+MESH = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (5,), mesh_dim_names=("pp",))
+place = mesh.get_local_rank("pp")
+model = nn.Linear(64, 512 if place == 3 else 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.randn(4, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_place_in_a_mesh_that_the_job_asks_for_is_a_reason_to_look_at_the_middle(tmp_path: Path):
+    path = tmp_path / "train.py"
+    path.write_text(MESH)
+    found = predict_ranks(str(path), ranks=5, probes=False, num_steps=2)
+    assert found.asked_at == ("train.py:9",)
+    wide = next(each for each in found.classes if 3 in each.ranks)
+    assert wide.ranks == (3,)
+    assert found.fullest == wide
+    others = next(each for each in found.classes if 1 in each.ranks)
+    assert len(others.traced) == len(others.ranks) or "would not be seen" in others.why

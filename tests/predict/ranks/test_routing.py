@@ -46,3 +46,8 @@ def test_shares_are_read_from_a_file_and_nonsense_is_refused(tmp_path: Path):
         path.write_text(text)
         with pytest.raises(UsageError):
             read_routing(str(path), Ranks())
+
+
+def test_more_experts_for_a_token_than_there_are_is_refused_at_once():
+    with pytest.raises(UsageError, match="cannot go to 3 of 2 experts"):
+        Routing(name="f", shares=(1, 1), ranks=Ranks()).experts_of(8, 3, 2)

@@ -11,6 +11,7 @@ which a later stage reads.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def _own_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not any(part in name for part in ("/torch/", "/memfit/", "<")):
+        if not _is_library(name):
             return f" at {name.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -136,7 +137,7 @@ def find_stages(model: nn.Module, starts: Sequence[str], micro_batch: torch.Tens
             stack.callback(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave).remove)
         stack.enter_context(reads)
-        output = functional_call(model, named, (inputs[0],), tie_weights=False)
+        output = _without_values(model, named, inputs[0])
     if reads.stage != len(starts):
         raise UsageError(
             "the model never came to this stage", found=starts[reads.stage], hint="cut at modules it calls"
@@ -147,6 +148,24 @@ def find_stages(model: nn.Module, starts: Sequence[str], micro_batch: torch.Tens
         starts=tuple(starts), parameters=_owned(reads.readers, len(starts) + 1), inputs=tuple(map(detached, inputs)),
         output=detached(_one_tensor(output, "the model")),
     )  # fmt: skip
+
+
+def _without_values(model: nn.Module, named: dict[str, torch.Tensor], given: torch.Tensor) -> object:
+    """The model on the meta device; one whose forward asks for values is refused, with the line."""
+    try:
+        return functional_call(model, named, (given,), tie_weights=False)
+    except (RuntimeError, NotImplementedError) as error:
+        if "meta" not in str(error):
+            raise
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
+        line = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "unknown"
+        what = f"the forward of the model asks for values at {line}, and a stage runs what comes before it without any"
+        hint = "no .item(), tolist() or branch on a tensor in front of the last cut"
+        raise UsageError(what, found=str(error).splitlines()[0], hint=hint) from None
+
+
+def _is_library(name: str) -> bool:
+    return any(part in name for part in ("/torch/", "/memfit/", "<"))
 
 
 def _owned(readers: dict[str, set[int]], num_stages: int) -> tuple[tuple[str, ...], ...]:

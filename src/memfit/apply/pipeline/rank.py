@@ -66,6 +66,10 @@ def checked_batch(batch: object, num_micro_batches: int) -> tuple[torch.Tensor, 
     if inputs.shape[0] % num_micro_batches:
         what = f"a batch of {inputs.shape[0]} is no multiple of {num_micro_batches} micro-batches"
         raise UsageError(what, hint="another --micro-batches, or another batch size")
+    if not targets.dim() or targets.shape[0] % num_micro_batches:
+        shape = " x ".join(map(str, targets.shape)) or "a number"
+        what = f"targets ({shape}) cannot be divided among {num_micro_batches} micro-batches"
+        raise UsageError(what, found=f"{inputs.shape[0]} inputs", hint="targets with the examples in front, as inputs")
     return inputs, targets
 
 

@@ -17,9 +17,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+import msgspec
+
 from memfit.errors import UsageError
 from memfit.records.pipeline import PipelineChain, RankLink, StageChoice, WeightRule
 
+UPDATE_COPIES = 3
+"""Of what is updated: no optimizer of torch is known to hold more in passing."""
 UNBOUNDED = 10**9
 """Copies of a stage that leaves nothing: more than any schedule has in flight."""
 Curve = Callable[[int, int], Sequence[StageChoice]]
@@ -93,19 +97,31 @@ class PipelineCase:
 
     def plain_choice(self, first: int, last: int) -> StageChoice:
         """A stage with everything kept."""
-        return StageChoice(
+        choice = StageChoice(
             forward_seconds=self.over("forward", first, last),
             backward_seconds=self.over("backward", first, last),
             held_bytes=int(self.over("saved", first, last)) + self.input_bytes(first),
             working_bytes=max(layer.transient_bytes for layer in self.chain.layers[first : last + 1]),
         )
+        return self._with_update(first, last, choice)
+
+    def _with_update(self, first: int, last: int, choice: StageChoice) -> StageChoice:
+        """With the working memory of the optimizer's step, where that is more than one micro-batch and its work.
+
+        Nothing is in flight then. What the whole optimizer takes bounds what it takes for a part, and so do some
+        copies of the part.
+        """
+        update = min(self.chain.update_bytes, UPDATE_COPIES * int(self.over("gradient", first, last)))
+        beyond = update - self.copy_bytes(first, last, choice)
+        return choice if beyond <= choice.working_bytes else msgspec.structs.replace(choice, working_bytes=beyond)
 
     def choices(self, first: int, last: int) -> tuple[StageChoice, ...]:
         """Every way to run a stage, the plain one first."""
         found = self._known_choices.get((first, last))
         if found is None:
             further = self.curve(first, last) if self.curve is not None else ()
-            found = self._known_choices[first, last] = (self.plain_choice(first, last), *further)
+            smaller = (self._with_update(first, last, choice) for choice in further)
+            found = self._known_choices[first, last] = (self.plain_choice(first, last), *smaller)
         return found
 
     # ---- bytes of a stage ----------------------------------------------------------------------------------------
@@ -123,14 +139,13 @@ class PipelineCase:
 
     def buffer_bytes(self, first: int, last: int) -> int:
         """Buffers of transfers, beside the inputs that are counted as held."""
-        received = self.input_bytes(first) if first else 0
-        if self.receives_all:
-            return self.num_micro_batches * (received + self.sent_bytes(last))
-        return 2 * (received + self.sent_bytes(last))
+        if self.receives_all:  # on the first rank the whole batch
+            return self.num_micro_batches * (self.input_bytes(first) + self.sent_bytes(last))
+        return 2 * ((self.input_bytes(first) if first else 0) + self.sent_bytes(last))
 
     def copy_bytes(self, first: int, last: int, choice: StageChoice) -> int:
         """What each micro-batch in flight takes."""
-        received = self.input_bytes(first) if first and self.receives_all else 0  # it lies in the buffer
+        received = self.input_bytes(first) if self.receives_all else 0  # it lies in the buffer, or in the batch
         stashed = int(self.over("parameter", first, last)) if self.weight_rule == "stash" else 0
         return choice.held_bytes - received + stashed
 

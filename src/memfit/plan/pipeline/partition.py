@@ -108,7 +108,7 @@ class ContiguousProgram:
             else:
                 end = math.ceil(delay / period - ROUNDING) * period
                 found.append(delay + load if delay + load <= end * (1 + ROUNDING) else end + load)
-        return [*found, 0.0]
+        return [*found, least[-1]]  # behind the last layer: no rank, or with work for all of them only the last one
 
     def _extend(
         self, ways: list[list[_Way]], behind: list[float], period: float, new: list[float], chosen: list[_Way | None]
@@ -140,19 +140,19 @@ class ContiguousProgram:
             first = way.last + 1
         return stages
 
-    def shortest(self) -> tuple[float, list[ProposedStage]] | None:
-        """The shortest period, and stages that have it."""
+    def shortest(self, *, all_ranks: bool = False) -> tuple[float, list[ProposedStage]] | None:
+        """The shortest period, and stages that have it; on request among those with work for every rank."""
         low, high = self._bounds()
-        best = self.solve(high)
+        best = self.solve(high, all_ranks=all_ranks)
         if best is None:
             return None
         high = self._pulled(best, high)
         while high - low > CLOSE * high:
-            lower = self.solve(high * (1 - 4 * ROUNDING))
+            lower = self.solve(high * (1 - 4 * ROUNDING), all_ranks=all_ranks)
             if lower is None:
                 break
             middle = (low + high) / 2
-            found = self.solve(middle)
+            found = self.solve(middle, all_ranks=all_ranks)
             if found is None:
                 low = middle
             else:
@@ -180,10 +180,15 @@ def exact_contiguous(case: PipelineCase) -> PipelineProposal | None:
     return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 
-def exact_with_counts(case: PipelineCase, counts: tuple[int, ...]) -> PipelineProposal | None:
-    """The contiguous plan with the least largest load when a schedule fixes the copies of every rank."""
+def exact_with_counts(
+    case: PipelineCase, counts: tuple[int, ...], *, all_ranks: bool = False
+) -> PipelineProposal | None:
+    """The contiguous plan with the least largest load when a schedule fixes the copies of every rank.
+
+    `all_ranks`: each of them holds a stage, however slow the links are.
+    """
     program = ContiguousProgram(case, counts)
-    found = program.shortest()
+    found = program.shortest(all_ranks=all_ranks)
     return None if found is None else PipelineProposal(tuple(program.with_all_ranks(*found)))
 
 
@@ -200,12 +205,38 @@ def fewest_bytes(case: PipelineCase, counts: tuple[int, ...] | None = None) -> i
     """
     least = [math.inf] * case.num_layers + [0.0]
     for copies in reversed(counts or (1,) * case.num_ranks):
-        new = list(least) if counts is None else [math.inf] * (case.num_layers + 1)
-        for first in range(case.num_layers):
-            for last in range(first, case.num_layers):
-                if least[last + 1] == math.inf or not (case.can_cut(last) or last + 1 == case.num_layers):
-                    continue
-                own = min(case.stage_bytes(first, last, choice, copies) for choice in case.choices(first, last))
-                new[first] = min(new[first], max(own, least[last + 1]))
-        least = new
+        least = _one_rank_more(least, _least_of_stages(case, copies), may_idle=counts is None)
     return int(least[0])
+
+
+def enough_ranks(case: PipelineCase, limit_bytes: int, most: int) -> int | None:
+    """The least number of ranks of one memory with which some contiguous plan fits; None up to `most`."""
+    least, stages = [math.inf] * case.num_layers + [0.0], _least_of_stages(case, 1)
+    for num_ranks in range(1, most + 1):
+        least = _one_rank_more(least, stages, may_idle=True)
+        if least[0] <= limit_bytes:
+            return num_ranks
+    return None
+
+
+Stages = list[list[tuple[int, int]]]
+"""For each first layer: the layer behind the last, and the least bytes, of every stage that begins there."""
+
+
+def _least_of_stages(case: PipelineCase, copies: int) -> Stages:
+    return [
+        [
+            (last + 1, min(case.stage_bytes(first, last, choice, copies) for choice in case.choices(first, last)))
+            for last in range(first, case.num_layers)
+            if case.can_cut(last) or last + 1 == case.num_layers
+        ]
+        for first in range(case.num_layers)
+    ]
+
+
+def _one_rank_more(least: list[float], stages: Stages, *, may_idle: bool) -> list[float]:
+    """The least largest memory of the layers from each one on, with one more rank in front."""
+    new = list(least) if may_idle else [math.inf] * len(least)
+    for first, own in enumerate(stages):
+        new[first] = min(new[first], min((max(size, least[end]) for end, size in own), default=math.inf))
+    return new

@@ -242,8 +242,7 @@ def _cut_for(case: PipelineCase, schedule: ScheduleName) -> PipelineProposal | N
     check_schedule(schedule, case.num_ranks, case.num_micro_batches)
     if STAGES_PER_RANK[schedule] > 1:
         return _balanced_chunks(case, schedule)
-    proposal = partition.exact_with_counts(case, _counts(case, schedule))
-    return proposal if proposal is not None and len(proposal.stages) == case.num_ranks else None
+    return partition.exact_with_counts(case, _counts(case, schedule), all_ranks=True)
 
 
 def _counts(case: PipelineCase, schedule: ScheduleName) -> tuple[int, ...]:
@@ -393,11 +392,8 @@ def _limits_text(case: PipelineCase) -> str:
 def enough_ranks(case: PipelineCase) -> int | None:
     """The least larger number of ranks of this memory that would do; None when no number does."""
     pieces = 1 + sum(case.can_cut(last) for last in range(case.num_layers - 1))
-    limit = max(case.limits_bytes)
-    for num_ranks in range(case.num_ranks + 1, pieces + 1):
-        if partition.fewest_bytes(case.with_limits((limit,) * num_ranks)) <= limit:
-            return num_ranks
-    return None
+    found = partition.enough_ranks(case, max(case.limits_bytes), pieces)
+    return found if found is not None and found > case.num_ranks else None
 
 
 def least_bound(case: PipelineCase, stages: Sequence[ProposedStage]) -> float:

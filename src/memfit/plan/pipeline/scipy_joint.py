@@ -4,7 +4,7 @@ Every layer has a forward and a backward, every boundary a transfer in each dire
 rank p, and cut[l] that a transfer follows layer l. The constraints of `scipy_ilp` hold between operations that share a
 rank (same[l, m]) or a pair of ranks, switched on by big numbers; products of a switch with the throughput or with a
 count of copies are linearised. Layers that follow each other on one rank run back to back, as one stage. Memory is that
-of the other planners: copies of kept bytes and received inputs, weights, two buffers for each cut, working memory.
+of the other planners: copies of kept bytes and received inputs, weights, buffers of each cut, working memory.
 
 Exact up to the solver's tolerance when it ends in time, strongly NP-hard; the answer is scheduled and replayed again
 by others. Ranks are alike, weights are flushed, stages keep everything.
@@ -244,21 +244,25 @@ class _Joint:
         own, case = self.case.chain.layers[layer], self.case
         same, alone = self.same(layer, at), layer == at
         weights = (own.parameter_bytes + own.gradient_bytes + own.optimizer_bytes) / self.limit
+        if layer == 0 and case.receives_all:
+            weights += case.num_micro_batches * case.input_bytes(0) / self.limit
         working = own.transient_bytes / self.limit
         constant = weights if alone else 0.0
         for key in same:
             row[key] = row.get(key, 0.0) + weights
         self.model.at_most({**dict.fromkeys(same, working), ("working", at): -1.0}, -working if alone else 0.0)
         received = case.input_bytes(layer)
-        kept = own.saved_bytes + (received if layer == 0 else 0)
+        kept = own.saved_bytes + (received if layer == 0 and not case.receives_all else 0)
         self._held(row, ("kept", layer, at), layer, at, kept / self.limit, same)
+        num_buffers = case.num_micro_batches if case.receives_all else 2
         if layer:
-            self._held(
-                row, ("received", layer, at), layer, at, received / self.limit, {**same, ("cut", layer - 1): 1.0}
-            )
-            self._buffers(row, ("in", layer, at), 2 * received / self.limit, {**same, ("cut", layer - 1): 1.0})
+            behind = {**same, ("cut", layer - 1): 1.0}
+            if not case.receives_all:  # else it lies in the buffer
+                self._held(row, ("received", layer, at), layer, at, received / self.limit, behind)
+            self._buffers(row, ("in", layer, at), num_buffers * received / self.limit, behind)
         if layer + 1 < case.num_layers:
-            self._buffers(row, ("out", layer, at), 2 * own.output_bytes / self.limit, {**same, ("cut", layer): 1.0})
+            size = num_buffers * own.output_bytes / self.limit
+            self._buffers(row, ("out", layer, at), size, {**same, ("cut", layer): 1.0})
         return constant
 
     def _held(self, row: Row, name: Hashable, layer: int, at: int, size: float, switches: Row) -> None:

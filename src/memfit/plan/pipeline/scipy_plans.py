@@ -58,7 +58,7 @@ def special_plan(case: PipelineCase, *, baselines: bool = True) -> PipelinePlan:
         if placed is not None and placed.period_seconds < limit * (1 - 1e-6):
             best = placed, stages
     if best is None:
-        return _contiguous(case, "special: no shared rank is faster", baselines)
+        return _contiguous(case, "special: no shared rank is faster than one stage on each rank", baselines)
     return _placed_plan(case, PipelineRule("special", lambda _: None), *best, baselines)
 
 
@@ -72,8 +72,10 @@ def joint_plan(case: PipelineCase, *, baselines: bool = True) -> PipelinePlan:
     stages, is_proved = joint_allocation(case)
     placed = None if stages is None else best_schedule(case, stages)
     if stages is None or placed is None:
-        return _contiguous(case, "joint: the solver found no allocation in its time", baselines)
-    among = "all allocations of layers to ranks, under any periodic schedule" if is_proved and placed.is_proved else ""
+        why = "joint: the solver found no allocation in its time; this is the best with one stage on each rank"
+        return _contiguous(case, why, baselines)
+    is_best = is_proved and placed.is_proved and not case.chain.update_bytes  # which the program does not know of
+    among = "all allocations of layers to ranks, under any periodic schedule" if is_best else ""
     return _placed_plan(case, PipelineRule("joint", lambda _: None, among), placed, stages, baselines)
 
 
@@ -81,7 +83,7 @@ def _contiguous(case: PipelineCase, why: str, baselines: bool) -> PipelinePlan:
     import msgspec
 
     plan = plan_pipeline(case, "exact", baselines=baselines)
-    return msgspec.structs.replace(plan, notes=(*plan.notes, f"{why} than one stage on each rank"))
+    return msgspec.structs.replace(plan, notes=(*plan.notes, why))
 
 
 def _placed_plan(

@@ -288,23 +288,20 @@ def _curve(
     rank: int, cut: PipelineCut, played: _Player, copy_bytes: Sequence[int], fixed_bytes: int, seconds: float
 ) -> RankCurve:
     """Bytes of one rank over time: a micro-batch is held from the start of its forward to the end of its last backward;
-    working memory is there while something runs."""
-    changes: list[tuple[float, int, int]] = []
-    for event in played.events:
-        if event.resource != f"rank {rank}":
-            continue
-        choice, end = cut.stages[event.stage].choice, event.start_seconds + event.seconds
-        changes += [(event.start_seconds, 1, choice.working_bytes), (end, 0, -choice.working_bytes)]
-        if event.kind == "forward":
-            changes.append((event.start_seconds, 1, copy_bytes[event.stage]))
-        elif event.kind == "weight" or (event.stage, event.micro_batch) not in played.has_weights:
-            changes.append((end, 0, -copy_bytes[event.stage]))
+    working memory is there while something runs. In the order of its work, for what takes no time holds bytes too."""
     times, values, held = [0.0], [fixed_bytes], fixed_bytes
-    for moment, _, change in sorted(changes):
-        held += change
-        if moment == times[-1]:
-            values[-1] = max(values[-1], held) if change > 0 else held
+    for event in (event for event in played.events if event.resource == f"rank {rank}"):
+        held += copy_bytes[event.stage] if event.kind == "forward" else 0
+        running = held + cut.stages[event.stage].choice.working_bytes
+        if event.start_seconds == times[-1] and running >= values[-1]:
+            values[-1] = running
         else:
-            times.append(moment)
-            values.append(held)
+            times.append(event.start_seconds)
+            values.append(running)
+        if event.kind == "weight" or (
+            event.kind == "backward" and (event.stage, event.micro_batch) not in played.has_weights
+        ):
+            held -= copy_bytes[event.stage]
+        times.append(event.start_seconds + event.seconds)
+        values.append(held)
     return RankCurve(rank=rank, seconds=(*times, seconds), num_bytes=(*values, values[-1]))

@@ -1,23 +1,27 @@
 """Ways to run a stage with less held for each micro-batch: recomputing runs of its layers, or moving them to the host.
 
-The runs are those of the published checkpointing rules (`plan/recompute/rules.py`): equally many layers in each, from
-one run for the whole stage to one for every layer, with the last run recomputed or kept. A run that is recomputed
-keeps its last output alone; its other bytes come back for its backward, one run at a time. What is moved to the host
-leaves after the forward and returns before the backward; a stage cannot take less than both ways take. Each way is one
-more choice of the exact planner, which is then optimal among these ways; a way that is slower and holds no less than
-another is left out.
+Runs come from two sources: the published checkpointing rules (`plan/recompute/rules.py`), equally many layers in
+each, with the last run recomputed or kept, and the curve of nested checkpointing (`nested_runs.py`), where runs
+differ, single layers are kept, and a run is brought back in pieces. A run that is recomputed keeps its last output
+alone; its other bytes come back for its backward, one run at a time. What is moved to the host leaves after the
+forward and returns before the backward; a stage cannot take less than both ways take. Each way is one more choice of
+the exact planner, which is then optimal among these ways; a way that is slower and holds no less than another is left
+out, and of many that remain those that lie closest to another.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memfit.plan.pipeline.case import Curve
+from memfit.plan.pipeline.nested_runs import NestedRuns
 from memfit.records.pipeline import Layer, PipelineChain, StageChoice
 
 MOST_RUNS = 6
+MOST_WAYS = 16
 MOVED_SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
@@ -45,13 +49,15 @@ class _StageSums:
         return max(layer.transient_bytes for layer in self.layers)
 
 
-def curve_of(chain: PipelineChain, host_bytes_per_second: float | None = None) -> Curve:
+def curve_of(chain: PipelineChain, host_bytes_per_second: float | None = None, *, recompute: bool = True) -> Curve:
     """The further ways of every stage of a chain; moving only where the speed of the host's link is known."""
+
+    nested = NestedRuns(chain.layers)
 
     def ways(first: int, last: int) -> tuple[StageChoice, ...]:
         received = chain.layers[first - 1].output_bytes if first else chain.input_bytes
         stage = _StageSums(chain.layers[first : last + 1], received)
-        found = [*_recomputing(stage)]
+        found = [*_recomputing(stage), *nested.choices(first, last, received)] if recompute else []
         if host_bytes_per_second is not None:
             found += _moving(stage, host_bytes_per_second)
         return _worth_it(found, stage)
@@ -112,4 +118,30 @@ def _worth_it(found: Sequence[StageChoice], stage: _StageSums) -> tuple[StageCho
             continue
         if not any(b.held_bytes <= way.held_bytes and b.working_bytes <= way.working_bytes for b in kept):
             kept.append(way)
-    return tuple(kept)
+    return _spread(kept)
+
+
+def _spread(ways: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
+    """At most so many ways: of two that hold nearly the same in nearly the same memory, the slower one goes.
+
+    The ways with the least bytes held, and with the least bytes for one micro-batch, stay.
+    """
+    left = list(ways)
+    if len(left) <= MOST_WAYS:
+        return tuple(left)
+    smallest = [
+        min(left, key=lambda way: way.held_bytes),
+        min(left, key=lambda way: way.held_bytes + way.working_bytes),
+    ]
+    while len(left) > MOST_WAYS:
+        pairs = [
+            (
+                abs(math.log((a.held_bytes + 1) / (b.held_bytes + 1)))
+                + abs(math.log((a.working_bytes + 1) / (b.working_bytes + 1))),
+                n + 1,
+            )
+            for n, (a, b) in enumerate(itertools.pairwise(left))
+            if b not in smallest
+        ]
+        left.pop(min(pairs)[1])
+    return tuple(left)

@@ -57,6 +57,13 @@ def placed_events_of(timeline: Timeline, device: str) -> list[tuple[int, int]]:
     return [(place, request) for place, _, request in sorted(order)]
 
 
+def streams_of(timeline: Timeline, device: str) -> list[int] | None:
+    """The stream of each of these allocations; None where all are on the default one."""
+    spans = [span for span in timeline.spans if span.device == device and span.num_bytes > 0]
+    spans.sort(key=lambda span: span.start)
+    return [span.stream for span in spans] if any(span.stream for span in spans) else None
+
+
 def play(
     events: Sequence[int], allocator: CachingAllocator, streams: Sequence[int] | None = None, stop_at: int | None = None
 ) -> Played:

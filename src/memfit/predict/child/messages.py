@@ -73,6 +73,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     signal: str = ""
     needs_rank: int | None = None
     """The rank that is to be predicted before, since this one needs the shapes that it sends."""
+    mail: dict[str, str] = {}
+    """Shapes that stages of this rank have sent before it had to wait."""
 
 
 class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -217,6 +217,6 @@ def error_of(failure: Failure, tail: str) -> MemfitError:
     )
     return PredictionFailed(
         failure.what, kind=failure.kind, found=failure.found, hint=failure.hint, signal=failure.signal,
-        needs_rank=failure.needs_rank,
+        needs_rank=failure.needs_rank, mail=failure.mail,
         traceback=printed + failure.traceback,
     )  # fmt: skip

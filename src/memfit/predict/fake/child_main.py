@@ -156,7 +156,7 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         kind = "missing" if isinstance(error, MissingExtra) else "usage"
         return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
     except NeedsRank as error:
-        return Failure(kind="rank", what=str(error), needs_rank=error.rank)
+        return Failure(kind="rank", what=str(error), needs_rank=error.rank, mail=error.mail)
     except CannotPatch as error:
         return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
     except Exception as error:

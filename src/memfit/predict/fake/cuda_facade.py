@@ -16,45 +16,12 @@ import torch.cuda.profiler
 import torch.cuda.random
 
 from memfit.predict.child.messages import TraceRequest
+from memfit.predict.fake.cuda_streams import pretending_streams
 from memfit.predict.fake.patches.cuda_types import cuda_types
 from memfit.predict.fake.recording import Recording
 from memfit.predict.observe.log import TraceLog
 
 ROOMY_BYTES = 80 * 1024**3
-
-
-class GhostStream:
-    """A stream or event on which nothing waits."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.cuda_stream = 0
-
-    def __enter__(self) -> GhostStream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def elapsed_time(self, other: object) -> float:
-        """Some milliseconds."""
-        return 1.0
-
-    def query(self) -> bool:
-        """Everything is done."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """No graph is recorded."""
-        return False
-
-    def _nothing(self, *args: object, **kwargs: object) -> None:
-        return None
-
-    synchronize = record = wait = wait_stream = wait_event = _nothing
-
-    def record_event(self, *args: object) -> GhostStream:
-        """An event."""
-        return GhostStream()
 
 
 @contextlib.contextmanager
@@ -81,14 +48,11 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
         # where FSDP2 makes its default mesh
         stack.enter_context(patch.object(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")))
         stack.enter_context(patch.object(torch._C, "_scatter", _scattered, create=True))  # DataParallel, on one GPU
-        for name in ("Stream", "Event", "current_stream", "default_stream", "stream"):
-            stack.enter_context(patch.object(torch.cuda, name, GhostStream))
-        for name in ("current_stream", "device_index"):
-            stack.enter_context(patch.object(torch.accelerator, name, GhostStream))
-        for name in ("synchronize", "set_stream", "set_device_index", "set_device_idx"):
+        stack.enter_context(pretending_streams(recording.tracker.log))
+        stack.enter_context(patch.object(torch.accelerator, "device_index", contextlib.nullcontext))
+        for name in ("synchronize", "set_device_index", "set_device_idx"):
             stack.enter_context(patch.object(torch.accelerator, name, _always(None)))
         stack.enter_context(patch.object(torch.accelerator, "current_device_index", _always(0)))
-        stack.enter_context(patch.object(torch, "Stream", GhostStream))
         stack.enter_context(patch.object(torch.cuda.amp.common, "amp_definitely_not_available", _always(False)))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
@@ -115,7 +79,7 @@ def _functions(
     nothing = (
         "synchronize", "empty_cache", "set_device", "init", "_lazy_init", "ipc_collect", "manual_seed", "seed",
         "seed_all", "manual_seed_all", "set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction",
-        "set_sync_debug_mode", "_record_memory_history", "_dump_snapshot", "cudart", "set_stream",
+        "set_sync_debug_mode", "_record_memory_history", "_dump_snapshot", "cudart",
         "reset_accumulated_memory_stats", "reset_peak_host_memory_stats",
     )  # fmt: skip
     allocated = ("memory_allocated", "memory_reserved", "memory_cached")

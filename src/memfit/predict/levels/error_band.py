@@ -56,13 +56,16 @@ TRANSLATED_BAND = (
 )
 RANKS_BAND = (
     "tensors: equal to the byte with real runs of 2 and 4 processes under DDP, FSDP2, tensor parallelism and the "
-    "schedules of torch's pipelines (docs/accuracy.md); on GPUs not compared"
+    "schedules of torch's pipelines (docs/accuracy.md)"
 )
+OF_RANKS = "of several ranks only the tensors of CPU processes were compared with real runs"
 
 
 def error_band(device: DeviceSpec, reply: TraceReply, *, with_probes: bool, num_ranks: int) -> str:
     """How far off predictions of this kind were, as far as this one is of that kind."""
-    base = RANKS_BAND if num_ranks > 1 else _of_one_rank(device, reply, with_probes)
+    base = _of_one_rank(device, reply, with_probes)
+    if num_ranks > 1:
+        base = RANKS_BAND if base == CPU_BAND else f"{base}; {OF_RANKS}"
     return earned(base, reply.assumptions)
 
 

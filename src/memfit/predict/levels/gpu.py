@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from memfit.predict.allocator.caching import CachingAllocator, OutOfDeviceMemory
-from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, simulate
+from memfit.predict.allocator.play import events_of, make_allocator, placed_events_of, simulate, streams_of
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
@@ -26,8 +26,8 @@ def run_allocator(
     timeline: Timeline, settings: AllocatorSettings, device_bytes: int | None = None, *, smallest: bool = False
 ) -> AllocatorRun:
     """Replay the timeline's requests."""
-    events = events_of(timeline, CUDA)
-    return simulate(events, settings, device_bytes, smallest=smallest, max_points=1)
+    events, streams = events_of(timeline, CUDA), streams_of(timeline, CUDA)
+    return simulate(events, settings, device_bytes, streams=streams, smallest=smallest, max_points=1)
 
 
 def reserved_with_cudnn(
@@ -38,11 +38,11 @@ def reserved_with_cudnn(
     device: DeviceSpec,
 ) -> ReservedWithCudnn:
     """Reserved bytes over all decisions of what cuDNN takes; one that does not run on the card does not count."""
-    events = placed_events_of(timeline, CUDA)
+    events, streams = placed_events_of(timeline, CUDA), streams_of(timeline, CUDA)
     device_bytes = usable_bytes(device) if device.total_bytes else None
     peaks: list[int] = []
     for decided in decisions_of(scratches):
-        peak = _peak_with(events, taken_by(scratches, decided), make_allocator(settings, device_bytes))
+        peak = _peak_with(events, streams, taken_by(scratches, decided), make_allocator(settings, device_bytes))
         peaks += [] if peak is None else [peak]
     allocated = free_run.peak_allocated_bytes
     if not peaks:
@@ -51,7 +51,10 @@ def reserved_with_cudnn(
 
 
 def _peak_with(
-    events: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]], allocator: CachingAllocator
+    events: Sequence[tuple[int, int]],
+    streams: Sequence[int] | None,
+    taken: Sequence[tuple[int, int]],
+    allocator: CachingAllocator,
 ) -> int | None:
     """The peak of reserved bytes with workspaces that come and go; None where the job itself does not fit."""
     handles: list[int] = []
@@ -62,7 +65,7 @@ def _peak_with(
                 _try_workspace(allocator, taken[coming][1])
                 coming += 1
             if request > 0:
-                handles.append(allocator.allocate(request))
+                handles.append(allocator.allocate(request, streams[len(handles)] if streams else 0))
             else:
                 allocator.free(handles[-1 - request])
     except OutOfDeviceMemory:

@@ -35,6 +35,8 @@ class Birth:
     category: Category = "temporary"
     dtype: str = ""
     """Of the tensor that was seen first, 'float32'; empty where there is none."""
+    stream: int = 0
+    """The CUDA stream it was made on; 0 is the default one."""
 
 
 @dataclass(slots=True)
@@ -91,6 +93,8 @@ class TraceLog:
     live_bytes: int = 0
     highest_bytes: int = 0
     """Of all devices, about: while the log is written."""
+    stream: int = 0
+    """The CUDA stream on which the program works now."""
 
     def alloc(self, birth: Birth) -> int:
         """A storage came to life; its number is returned."""
@@ -102,6 +106,8 @@ class TraceLog:
 
     def born(self, birth: Birth) -> int:
         """Number a storage whose place among the entries is given by someone else."""
+        if self.stream and birth.device.startswith("cuda"):
+            birth.stream = self.stream
         self.births.append(birth)
         return len(self.births) - 1
 
@@ -222,6 +228,7 @@ def _span(birth: Birth, num_bytes: int, start: int, end: int | None, root_names:
         device=birth.device,
         line=birth.line,
         dtype=birth.dtype,
+        stream=birth.stream,
     )
 
 

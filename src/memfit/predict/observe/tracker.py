@@ -166,7 +166,7 @@ class Tracker(LeanMode):
     def __init__(self, places: Places, sign: Signer | None = None, gemm_workspace_bytes: int = 0) -> None:
         super().__init__()
         self._gemm_workspace_bytes = gemm_workspace_bytes
-        self._gemm_threads: set[int | str] = set()
+        self._gemm_threads: set[tuple[int | str, int]] = set()
         self._gemm_stays: bool | None = None
         """Whether cuBLAS workspaces are kept; unknown until the first product, before which a script may set it."""
         self.log = TraceLog()
@@ -408,14 +408,15 @@ class Tracker(LeanMode):
         self.log.entries.insert(position, ("call", len(self.log.calls) - 1))
 
     def _note_gemm(self, device: torch.device) -> None:
-        """A product takes a workspace of cuBLAS after its result: every one, or, where it stays, a thread's first.
+        """A product takes a workspace of cuBLAS after its result: every one, or, where it stays, a thread's first on
+        a stream.
 
         A backward on a GPU runs in a thread of its own; here it is kept in the one that asked for it.
         """
         if self._gemm_stays is None:
             self._gemm_stays = workspace_stays(str(torch.__version__), os.environ)
             self._gemm_workspace_bytes = workspace_bytes(self._gemm_workspace_bytes, os.environ)
-        thread = "backward" if self.places.in_backward else threading.get_ident()
+        thread = ("backward" if self.places.in_backward else threading.get_ident()), self.log.stream
         if not self._gemm_stays:
             self.log.free(self._note_workspace(device))
         elif thread not in self._gemm_threads:

@@ -3,8 +3,8 @@
 A rank's number decides its memory through the parts of sharded tensors that it holds and through its place in a
 pipeline. Both follow from its coordinates in the meshes that the job made, for every rank without running it: ranks
 with equal parts and equal places form a class. Where lines of the job itself ask for the rank, rank 0 is taken out of
-its class, since that is what such lines usually single out. The first and the last rank of a class are then run, and
-a class whose events differ is halved until those of each half agree (`every_rank.py`).
+its class, since that is what such lines usually single out. The first and the last rank of a class are then run, where
+lines ask also the one in the middle, and a class whose events differ is halved until they agree (`every_rank.py`).
 """
 
 from __future__ import annotations
@@ -84,5 +84,8 @@ def why_alike(ranks: tuple[int, ...], traced: tuple[int, ...], evidence: RankEvi
         what.append("they hold the same stages of their pipelines")
     if not what:
         what.append("nothing in the job is sharded by rank")
-    equal = " and ".join(str(rank) for rank in traced)
-    return f"{', '.join(what)}; ranks {equal} were run and made the same allocations, event by event"
+    equal = ", ".join(str(rank) for rank in traced)
+    said = f"{', '.join(what)}; ranks {equal} were run and made the same allocations, event by event"
+    if evidence.asked_at and len(traced) < len(ranks):
+        said += f"; the job asks for its rank ({evidence.asked_at[0]}), and one singled out there would not be seen"
+    return said

@@ -50,13 +50,26 @@ class RankRuns:
         return self.found[rank]
 
     def _run(self, question: Question, rank: int, waiting: tuple[int, ...]) -> RankRun:
-        try:
-            return self.run(question, self.mail)
-        except PredictionFailed as error:
-            if error.needs_rank is None or error.needs_rank in (*waiting, rank):
-                raise
-            self.of(error.needs_rank, (*waiting, rank))
-        return self._run(question, rank, (*waiting, rank))
+        """Run a rank again and again, each time with the shapes that others have sent meanwhile.
+
+        Ranks with several stages wait for each other in turn (rank 0 has stages 0 and 2, rank 1 has 1 and 3): what a
+        rank sent before it had to wait is handed on. Where nothing new was sent, waiting has no end and is refused.
+        """
+        while True:
+            try:
+                return self.run(question, self.mail)
+            except PredictionFailed as error:
+                self.mail.update(error.mail)
+                if error.needs_rank in (None, rank, *waiting):
+                    raise
+                failed, needed, known = error, error.needs_rank, len(self.mail)
+            try:
+                self.of(needed, (*waiting, rank))
+            except PredictionFailed as error:
+                if error.needs_rank is None:
+                    raise
+            if len(self.mail) == known:
+                raise failed
 
 
 def predict_one(question: Question, run: RunRank) -> Prediction:
@@ -71,7 +84,8 @@ def predict_every_rank(question: Question, run: RunRank) -> RankPredictions:
     started, num_ranks = time.perf_counter(), question.options.ranks
     runs = RankRuns(question, run)
     evidence = runs.of(0).evidence
-    found = [part for ranks in classes_of(num_ranks, evidence) for part in _agreeing(ranks, runs)]
+    asks = bool(evidence.asked_at)
+    found = [part for ranks in classes_of(num_ranks, evidence) for part in _agreeing(ranks, runs, asks=asks)]
     classes = [
         RankClass(
             ranks=ranks,
@@ -91,13 +105,16 @@ def predict_every_rank(question: Question, run: RunRank) -> RankPredictions:
     )
 
 
-def _agreeing(ranks: tuple[int, ...], runs: RankRuns) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """A class with the ranks of it that were run; halved where the first and the last one differ."""
-    first, last = ranks[0], ranks[-1]
-    if runs.of(first).digest == runs.of(last).digest:
-        return [(ranks, (first,) if first == last else (first, last))]
+def _agreeing(ranks: tuple[int, ...], runs: RankRuns, *, asks: bool) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """A class with the ranks of it that were run; halved where the first and the last one differ.
+
+    Where the job itself asks for its rank, the one in the middle is run too.
+    """
     middle = len(ranks) // 2
-    return _agreeing(ranks[:middle], runs) + _agreeing(ranks[middle:], runs)
+    tried = sorted({ranks[0], ranks[middle] if asks else ranks[0], ranks[-1]})
+    if len({runs.of(rank).digest for rank in tried}) == 1:
+        return [(ranks, tuple(tried))]
+    return _agreeing(ranks[:middle], runs, asks=asks) + _agreeing(ranks[middle:], runs, asks=asks)
 
 
 def _joined(
@@ -116,7 +133,7 @@ def digest_of(timeline: Timeline) -> str:
     """A short name of all allocations and frees in their order."""
     total = hashlib.sha256()
     for span in timeline.spans:
-        total.update(f"{span.start} {span.end} {span.num_bytes} {span.device};".encode())
+        total.update(f"{span.start} {span.end} {span.num_bytes} {span.device} {span.stream};".encode())
     return total.hexdigest()
 
 

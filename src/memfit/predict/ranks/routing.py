@@ -45,6 +45,10 @@ class Routing:
         return ranks.rank * num_experts // ranks.count if num_experts >= ranks.count else ranks.rank % num_experts
 
     def _by_shares(self, num_tokens: int, num_chosen: int, num_experts: int) -> list[list[int]]:
+        if num_chosen > num_experts:
+            raise UsageError(
+                f"a token cannot go to {num_chosen} of {num_experts} experts", hint="fewer experts a token"
+            )
         if len(self.shares) != num_experts:
             what = f"{self.name} has {len(self.shares)} shares, and the job {num_experts} experts"
             raise UsageError(what, hint="one share for each expert")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 LOOKING_UP = ("os.py", "_collections_abc.py", "<frozen os>", "<frozen _collections_abc>")
 """Files between a line that reads a variable and the variable."""
+MESH_QUESTIONS = ("get_rank", "get_local_rank", "get_coordinate")
+GROUP_QUESTIONS = ("get_group_rank", "get_node_local_rank")
+"""Other ways to ask for a rank's place: of a mesh, and of a group or node."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 
 
 class NeedsRank(Exception):
     """This rank cannot go on before another one was predicted, whose shapes it is sent."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, mail: Mapping[str, str] | None = None) -> None:
         self.rank = rank
+        self.mail = dict(mail or {})
+        """What this rank's earlier stages have sent, for those that wait for it in turn."""
         super().__init__(f"the shapes that rank {rank} sends are needed")
 
 
@@ -85,12 +90,24 @@ class RankFacts:
                 self._note_question()
             return read(environ, key)
 
-        with (
-            patch.object(DTensorSpec, "__post_init__", specified),
-            patch.object(distributed, "get_rank", asked),
-            patch.object(type(os.environ), "__getitem__", looked_up),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patch.object(DTensorSpec, "__post_init__", specified))
+            stack.enter_context(patch.object(distributed, "get_rank", asked))
+            stack.enter_context(patch.object(type(os.environ), "__getitem__", looked_up))
+            for name in MESH_QUESTIONS:
+                stack.enter_context(patch.object(DeviceMesh, name, self._asking(getattr(DeviceMesh, name))))
+            for name in GROUP_QUESTIONS:
+                stack.enter_context(patch.object(distributed, name, self._asking(getattr(distributed, name))))
             yield
+
+    def _asking(self, original: Callable[..., object]) -> Callable[..., object]:
+        """A function that answers with a place among the ranks; who asks is noted."""
+
+        def ask(*args: object, **kwargs: object) -> object:
+            self._note_question()
+            return original(*args, **kwargs)
+
+        return ask
 
     def _note_question(self) -> None:
         """List the line that asks, where it is the job's own."""

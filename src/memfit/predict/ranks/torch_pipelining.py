@@ -98,7 +98,7 @@ def _receiving(facts: RankFacts) -> Callable[[TorchStage, int], object]:
         sender = self._resolve_peer_global_rank(src_stage)
         sent = facts.received_mail.get(f"{src_stage}>{self.stage_index}")
         if sent is None:
-            raise NeedsRank(sender)
+            raise NeedsRank(sender, facts.mail)
         return pickle.loads(base64.b64decode(sent))
 
     return receive

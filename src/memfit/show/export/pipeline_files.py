@@ -11,8 +11,11 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
+
 from memfit.errors import StorageError
 from memfit.records.pipeline import PipelinePlan, PipelineStage, encode_pipeline
+from memfit.records.pipeline_run import PipelineOrder
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.pipeline import pipeline_text
 
@@ -30,14 +33,21 @@ def write_layouts(plan: PipelinePlan, folder: Path) -> tuple[Path, ...]:
     contents = {
         "plan.json": encode_pipeline(plan),
         "plan.txt": pipeline_text(plan, width=TEXT_WIDTH).encode(),
-        "torch_schedule.csv": torch_csv(plan).encode(),
-        "deepspeed_parts.json": json.dumps(deepspeed_parts(plan)).encode(),
         "layouts.txt": layouts_text(plan).encode(),
     }
     modules = torchtitan_modules(plan)
-    if modules is not None:
-        contents["torchtitan_modules.json"] = json.dumps(modules, indent=1).encode()
+    if not why_not_torch(plan):
+        contents["torch_schedule.csv"] = torch_csv(plan).encode()
+        if modules is not None:
+            contents["torchtitan_modules.json"] = json.dumps(modules, indent=1).encode()
+    if not why_not_deepspeed(plan):
+        contents["deepspeed_parts.json"] = json.dumps(deepspeed_parts(plan)).encode()
     return tuple(write_bytes(folder / name, content) for name, content in contents.items())
+
+
+def write_order(order: PipelineOrder, folder: Path) -> Path:
+    """What every rank is to do, as `torchrun -m memfit.api.torch_pipeline_worker FOLDER` reads it."""
+    return write_bytes(folder / "order.json", msgspec.json.format(msgspec.json.encode(order), indent=1))
 
 
 def torch_csv(plan: PipelinePlan) -> str:
@@ -77,21 +87,40 @@ def _letter(plan: PipelinePlan, index: int) -> str:
     return "L" if index == len(plan.chain.layers) - 1 and HEAD.search(name) else "t"
 
 
+# ---- what a format cannot say ----------------------------------------------------------------------------------
+
+
+def why_not_torch(plan: PipelinePlan) -> str:
+    """Why torch's schedules and torchtitan's lists cannot say a plan; empty where they can."""
+    if any(stage.num_replicas > 1 for stage in plan.cut.stages):
+        return "stages are replicated"
+    return "ranks stay idle" if len({stage.rank for stage in plan.cut.stages}) < plan.cut.num_ranks else ""
+
+
+def why_not_megatron(plan: PipelinePlan) -> str:
+    """Why Megatron's string cannot: its stages lie on the ranks in a loop, equally many on each."""
+    ranks = [stage.rank for stage in plan.cut.stages]
+    is_loop = not len(ranks) % plan.cut.num_ranks and ranks == [n % plan.cut.num_ranks for n in range(len(ranks))]
+    return why_not_torch(plan) or ("" if is_loop else f"the stages lie on ranks {ranks}, not in a loop")
+
+
+def why_not_deepspeed(plan: PipelinePlan) -> str:
+    """Why DeepSpeed's parts cannot: they are one stage for each rank."""
+    ranks = [stage.rank for stage in plan.cut.stages]
+    return why_not_torch(plan) or ("" if ranks == list(range(len(ranks))) else f"the stages lie on ranks {ranks}")
+
+
 def layouts_text(plan: PipelinePlan) -> str:
     """All layouts in one file, with what a format cannot say."""
     modules = torchtitan_modules(plan)
     titan = "this chain has no module names" if modules is None else json.dumps(modules)
-    lines = [
-        f"Megatron  --pipeline-model-parallel-layout {megatron_layout(plan)}",
-        f"DeepSpeed parts {deepspeed_parts(plan)}",
-        f"torchtitan module_fqns_per_model_part {titan}",
-        "torch.distributed.pipelining: torch_schedule.csv, one row per rank",
-    ]
-    if len({stage.rank for stage in plan.cut.stages}) < len(plan.cut.stages):
-        ranks = [stage.rank for stage in plan.cut.stages]
-        lines.append(f"ranks of the stages {ranks}: DeepSpeed has one stage per rank and cannot say this")
-    if any(stage.num_replicas > 1 for stage in plan.cut.stages):
-        lines.append("replicated stages: none of these layouts can say them; each replica is a rank of its own")
+    said = {
+        "Megatron  --pipeline-model-parallel-layout": (megatron_layout(plan), why_not_megatron(plan)),
+        "DeepSpeed parts": (str(deepspeed_parts(plan)), why_not_deepspeed(plan)),
+        "torchtitan module_fqns_per_model_part": (titan, why_not_torch(plan)),
+        "torch.distributed.pipelining:": ("torch_schedule.csv, one row per rank", why_not_torch(plan)),
+    }
+    lines = [f"{name} {f'cannot say this plan: {why}' if why else text}" for name, (text, why) in said.items()]
     if any(stage.choice.name != "keep" for stage in plan.cut.stages):
         lines.append("recomputation inside stages is not part of these layouts: see plan.json")
     return "\n".join(lines) + "\n"

@@ -27,7 +27,12 @@ class OneByOne:
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[index] for index in range(self._count))
+
     def __getitem__(self, index: int) -> torch.Tensor:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         rows = self._tensor.size(self._dim)
         part = -(-rows // self._count)
         if not part or index * part >= rows:

@@ -248,7 +248,7 @@ def _with_message(failed: FailedAllocation, message: str) -> FailedAllocation:
 def failure_of(error: Exception, run: PhantomRun) -> Failure:
     """Say what a run that did not come to its end means to the user."""
     if isinstance(error, NeedsRank):
-        return Failure(kind="rank", what=str(error), needs_rank=error.rank)
+        return Failure(kind="rank", what=str(error), needs_rank=error.rank, mail=error.mail)
     if isinstance(error, MemfitError):
         kind = "missing" if isinstance(error, MissingExtra) else "usage"
         return Failure(kind=kind, what=error.what, found=error.found, hint=error.hint)
