@@ -71,7 +71,7 @@ def test_more_memory_is_never_slower_however_coarse_the_slots(random: Random, nu
         proposal = best_recompute(case.with_budget(budget_bytes))
         assert proposal is not None
         taken.append(case.nested.found(proposal.nodes).seconds)
-    assert all(more <= less for less, more in pairwise(taken))
+    assert all(more <= less * NEAR for less, more in pairwise(taken))
 
 
 def test_rules_are_asked_only_where_the_table_leaves_a_gap(monkeypatch: pytest.MonkeyPatch):

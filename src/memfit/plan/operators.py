@@ -15,6 +15,7 @@ optimality; the replay itself is exact but for what frees itself within one mome
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,6 +24,8 @@ from memfit.records.operators import DroppedTensor, OperatorChoice, OperatorTrac
 from memfit.records.plan import Binding, Decision, Part, Plan
 
 NAME = "operators"
+Price = Literal["seconds", "operators", "nothing"]
+"""What a descent weighs bytes against; seconds are measured, and so another number each time."""
 
 MOST_REPLAYS = 400
 """For one search."""
@@ -224,13 +227,14 @@ class OperatorPlanner:
     def least(self) -> ReplayedOperators:
         """The set of the lowest peak that is found; seconds do not count, so that it is always the same one."""
         if self._least is None:
-            found = [self._lower(start) for start in self._starts(0)]
+            ways: tuple[Price, ...] = ("operators", "nothing")
+            found = [self._lower(start, price) for start in self._starts(0) for price in ways]
             self._least = min(found, key=lambda each: each.peak_bytes)
         return self._least
 
-    def _lower(self, best: ReplayedOperators) -> ReplayedOperators:
+    def _lower(self, best: ReplayedOperators, price: Price) -> ReplayedOperators:
         for step in (0.9, 0.97, 0.99):
-            while (found := self._descend(best, int(step * best.peak_bytes), by_seconds=False)) is not None:
+            while (found := self._descend(best, int(step * best.peak_bytes), price)) is not None:
                 best = found
         return best
 
@@ -243,20 +247,20 @@ class OperatorPlanner:
         return sorted(found, key=lambda each: _excess(each, budget_bytes))[:NUM_STARTS]
 
     def _descend(
-        self, start: ReplayedOperators, budget_bytes: int, *, by_seconds: bool = True
+        self, start: ReplayedOperators, budget_bytes: int, price: Price = "seconds"
     ) -> ReplayedOperators | None:
         """Drop, keep or pass one tensor after the other until the step fits; None when nothing helps any more."""
         now, until = start, self.replayer.num_replays + MOST_REPLAYS
         while now.peak_bytes > budget_bytes:
             excess = _excess(now, budget_bytes)
             better: list[tuple[float, ReplayedOperators]] = []
-            for dropped, passing in self._neighbours(now, by_seconds):
+            for dropped, passing in self._neighbours(now, price):
                 if self.replayer.num_replays >= until:
                     return None
                 other = self.replayer.replay(dropped, passing)
                 gain = excess - _excess(other, budget_bytes)
                 if gain > 0:
-                    better.append((gain / max(other.seconds - now.seconds, 1e-9) if by_seconds else gain, other))
+                    better.append((gain / max(_paid(other, price) - _paid(now, price), 1e-9), other))
                 if len(better) >= ENOUGH:
                     break
             if not better:
@@ -264,7 +268,7 @@ class OperatorPlanner:
             now = max(better, key=lambda pair: pair[0])[1]
         return now
 
-    def _neighbours(self, now: ReplayedOperators, by_seconds: bool) -> list[tuple[frozenset[int], frozenset[int]]]:
+    def _neighbours(self, now: ReplayedOperators, price: Price) -> list[tuple[frozenset[int], frozenset[int]]]:
         """Sets in which one tensor is gone at the highest moment, or is not made again there, or does not stay."""
         tensors, moment = self.trace.tensors, now.moment
         could_go = [
@@ -273,7 +277,7 @@ class OperatorPlanner:
         ]  # fmt: skip
         here = [(n, at) for at, n in now.made_again if at <= moment <= max(at, tensors[n].ends)]
         here = sorted(here, key=lambda pair: (-tensors[pair[0]].num_bytes, pair[0]))[:MOST_TRIED]
-        worth = {n: tensors[n].num_bytes / (self._price(n) + REPLAY_SECONDS if by_seconds else 1.0) for n in could_go}
+        worth = {n: tensors[n].num_bytes / self._weight(n, price) for n in could_go}
         largest = sorted(could_go, key=lambda n: (-worth[n], n))[:MOST_TRIED]
         found = [(now.dropped | {n}, now.passing) for n in largest]
         found += [(now.dropped - {n}, now.passing - {n}) for n, _ in here]
@@ -291,6 +295,11 @@ class OperatorPlanner:
                     now = other
                     break
         return now
+
+    def _weight(self, number: int, price: Price) -> float:
+        if price == "seconds":
+            return self._price(number) + REPLAY_SECONDS
+        return 1.0 + len(self.trace.tensors[number].writers) if price == "operators" else 1.0
 
     def _price(self, number: int) -> float:
         tensor = self.trace.tensors[number]
@@ -385,6 +394,12 @@ class OperatorPlanner:
             sources=tuple(sorted({tensors[n].operator for n in found.sources} - found.repeated)),
             input_bytes=input_bytes,
         )  # fmt: skip
+
+
+def _paid(found: ReplayedOperators, price: Price) -> float:
+    if price == "nothing":
+        return 0.0
+    return found.seconds if price == "seconds" else float(len(found.repeated))
 
 
 def _excess(found: ReplayedOperators, budget_bytes: int) -> int:

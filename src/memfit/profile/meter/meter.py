@@ -97,10 +97,10 @@ class Meter:
 
 def _read(roots: Any, device: torch.device) -> Record:
     found: list[tuple[int, Any]] = []
-    waiting = list(roots)
+    waiting = list(reversed(roots))
     while waiting:
         event = waiting.pop()
-        waiting.extend(event.children)
+        waiting.extend(reversed(event.children))  # in order, which decides where two have the same nanosecond
         fields = event.extra_fields
         if hasattr(fields, "alloc_size"):
             if fields.device.type == device.type:

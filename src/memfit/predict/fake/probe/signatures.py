@@ -131,7 +131,6 @@ RISKY = {
     "aten::linalg_lu",
     "aten::_linalg_det",
     "aten::_linalg_slogdet",
-    "aten::linalg_lstsq",
     "aten::scatter_reduce",
     "aten::_unsafe_masked_index",
     "aten::_unsafe_masked_index_put_accumulate",
