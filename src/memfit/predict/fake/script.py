@@ -116,6 +116,20 @@ def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_step
 
 
 @contextlib.contextmanager
+def _weights_loaded_here() -> Iterator[None]:
+    """Hugging Face loads weights in threads, where no mode of this thread is on; what a script sets itself is left."""
+    name = "HF_DEACTIVATE_ASYNC_LOAD"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
 def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
     shadow = recording.shadow
 
@@ -143,8 +157,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         for owner, name, function in replacements:
             _known_to_torchscript(getattr(owner, name), function)
             stack.enter_context(patch.object(owner, name, function))
-        # Hugging Face loads weights in threads, where no mode of this thread is on
-        stack.enter_context(patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}))
+        stack.enter_context(_weights_loaded_here())
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
         stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
         stack.enter_context(warnings.catch_warnings())
