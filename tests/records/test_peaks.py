@@ -123,3 +123,12 @@ def test_two_processes_near_the_end_value_leave_open_which_of_them_it_was(tmp_pa
     twin = MadeProcess(pid=101, parent_pid=100, samples=((0, HIGHEST - 100 * KIB),), command="other")
     record = run_of(tmp_path, job(100), twin, reported_bytes=HIGHEST + 10 * KIB)
     assert [bounds_text(process.peak)[:8] for process in record.processes] == ["at least"] * 2
+
+
+@pytest.mark.parametrize("num_unread", [1, 3])
+def test_beside_processes_that_were_never_read_a_tree_has_no_upper_bound(tmp_path: Path, num_unread: int):
+    unread = [MadeProcess(pid=300 + number, parent_pid=100, command="true") for number in range(num_unread)]
+    record = run_of(tmp_path, steady(100, 8 * MIB), *unread, reported_bytes=9 * MIB)
+    assert (record.peak.low, record.peak.high) == (8 * MIB, None)
+    assert bounds_text(record.peak) == "at least"
+    assert f"{num_unread} processes that ended" in record.peak.method or num_unread == 1

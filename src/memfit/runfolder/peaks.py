@@ -31,7 +31,7 @@ from memfit.units import format_bytes
 SAME_BYTES = 512 * 1024
 """Below this, two resident counters of the kernel count as equal (they are batched per thread)."""
 
-AT_LEAST = "kernel high-water mark, last read shortly before the end"
+AT_LEAST = "kernel high-water mark, last read shortly before the end; the last moments may have been higher"
 REPORTED = "kernel high-water mark, read at the end"
 LOWERED = "kernel high-water mark, which an unknown process has lowered"
 
@@ -153,22 +153,28 @@ def headline(
         found = _exact_headline(processes, largest, samples, curve, readings)
         if found is not None:
             return found
-    return PeakFacts(
-        peak=_tree_peak(largest.peak.value or 0, curve, readings, reported_above_floor(final)), process=None
-    )
+    low = max(largest.peak.value or 0, reported_above_floor(final))
+    num_unread = sum(process.peak.value is None for process in processes)
+    return PeakFacts(peak=_tree_peak(low, curve, readings, num_unread), process=None)
 
 
 def _is_exact(figure: Figure) -> bool:
     return figure.value is not None and figure.low is None and figure.high is None
 
 
-def _tree_peak(largest_bytes: float, curve: TreeCurve, readings: Sequence[TreeReading], reported_bytes: int) -> Figure:
-    """The highest estimate of the tree, between its largest process and the summed resident sizes."""
-    low = max(largest_bytes, reported_bytes)
+def _tree_peak(low: float, curve: TreeCurve, readings: Sequence[TreeReading], num_unread: int) -> Figure:
+    """The highest estimate of the tree, between its largest process and the summed resident sizes.
+
+    Processes that came and went between two looks are in neither: beside one of them there is no upper bound.
+    """
     summed_bytes = float(curve.summed_resident_bytes.max(initial=0))
     value = max(_seen_tree_bytes(curve, readings), low)
-    method = f"proportional set size of the tree at {len(readings)} moments, resident sizes in between"
-    return measured(value, "bytes", method, low=low, high=max(summed_bytes, value))
+    times = f"{len(readings)} moment" + ("s" if len(readings) != 1 else "")
+    method = f"proportional set size of the tree at {times}, resident sizes in between"
+    if not num_unread:
+        return measured(value, "bytes", method, low=low, high=max(summed_bytes, value))
+    unread = "a process that ended before it" if num_unread == 1 else f"{num_unread} processes that ended before they"
+    return measured(value, "bytes", f"{method}; without {unread} could be read", low=low)
 
 
 def _seen_tree_bytes(curve: TreeCurve, readings: Sequence[TreeReading]) -> float:

@@ -47,7 +47,7 @@ def bounds_text(figure: Figure) -> str:
     if figure.low is None and figure.high is None:
         return "exact" if figure.source == "measured" and "high-water" in figure.method else ""
     if figure.high is None:
-        return "at least; the last moments may have been higher"
+        return "at least"
     low = value_text(figure.value if figure.low is None else figure.low, figure.unit)
     high = value_text(figure.high, figure.unit)
     return f"between {low} and {high}" if low != high else "exact to the digits shown"

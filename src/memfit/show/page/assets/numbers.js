@@ -93,7 +93,7 @@ function boundsText(figure) {
   if (!known(figure)) return '';
   const low = figure.low ?? null, high = figure.high ?? null;
   if (low === null && high === null) return figure.source === 'measured' && /high-water/.test(figure.method || '') ? 'exact' : '';
-  if (high === null) return 'at least; the last moments may have been higher';
+  if (high === null) return 'at least';
   return `between ${valueText(low ?? figure.value, figure.unit)} and ${valueText(high, figure.unit)}`;
 }
 
