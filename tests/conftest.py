@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from memfit.measure.instruction_sets import LOWER_SETS, remember, working_instructions
-from memfit.records.doctor import ProductCheck, WorkingInstructions
+from memfit.records.machine.doctor import ProductCheck, WorkingInstructions
 
 ONCE_AND_WHOLE = ("torch._dynamo",)
 # How fast values are drawn and tests run tells of the machine's load, not of the code.

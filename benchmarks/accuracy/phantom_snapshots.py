@@ -17,8 +17,8 @@ from pathlib import Path
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.snapshot.reader import read_snapshot
+from memfit.records.cuda.snapshot import DeviceSnapshot
 from memfit.records.prediction import Prediction
-from memfit.records.snapshot import DeviceSnapshot
 from memfit.records.timeline import Timeline
 from memfit.testing.engines import on_phantom
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.snapshot.reader import read_snapshot
 from memfit.predict.snapshot.report import best_forward
-from memfit.records.snapshot import Agreement
+from memfit.records.cuda.snapshot import Agreement
 
 TRUTH = Path(__file__).resolve().parents[3] / "shared" / "truth" / "cuda_snapshots"
 

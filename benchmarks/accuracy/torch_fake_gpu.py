@@ -13,7 +13,7 @@ from memfit.predict.fake.recording import Recording, trace_training
 from memfit.predict.fake.route import on_device
 from memfit.predict.levels.gpu import reserved_with_cudnn, run_allocator
 from memfit.predict.observe.log import TraceLog, scratches_of, timeline_of
-from memfit.records.allocator import AllocatorRun
+from memfit.records.cuda.allocator import AllocatorRun
 from memfit.records.timeline import Timeline
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from memfit.records.optimizer_bytes import OptimizerTable
-from memfit.show.export.optimizer_files import optimizers_markdown, per_parameter
+from memfit.show.export.compare_files import optimizers_markdown, per_parameter
 from memfit.show.views.optimizer_rows import OptimizerFigures, OptimizerLine, optimizer_lines
 
 HOW = Path(__file__).with_name("optimizers_head.md")

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.compare.optimizer_page import optimizer_page
-from memfit.api.compare_optimizers import optimizer_bytes
-from memfit.show.export.optimizer_files import optimizers_csv
+from memfit.api.compare import optimizer_bytes
+from memfit.show.export.compare_files import optimizers_csv
 from memfit.show.terminal.optimizers import optimizers_text
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.overhead.report import mebibytes, print_table
 from benchmarks.overhead.samplers import HERE
 from memfit.explain.run.ledger import explain_peak
-from memfit.records.ledger import Ledger
 from memfit.records.run import RunRecord
+from memfit.records.run_parts.ledger import Ledger
 from memfit.runfolder.reader import read_run
 
 OWN_JOB = str(HERE / "torch_ledger_job.py")

@@ -8,12 +8,12 @@ from random import Random
 
 from benchmarks.plans.report import Claim
 from memfit.plan.pipeline.case import PipelineCase
+from memfit.plan.pipeline.ilp.scipy_schedule import best_schedule
 from memfit.plan.pipeline.partition import exact_contiguous
 from memfit.plan.pipeline.planners import judge
-from memfit.plan.pipeline.scipy_ilp import best_schedule
-from memfit.plan.pipeline.steady import copies_at, elements_of
+from memfit.plan.pipeline.schedule.steady import copies_at, elements_of
 from memfit.records.pipeline import RankLink
-from memfit.testing.pipeline_oracle import best_contiguous, made_pipeline_chain
+from memfit.testing.oracles.pipeline_search import best_contiguous, made_pipeline_chain
 
 
 def made_case(seed: int) -> PipelineCase:

@@ -11,10 +11,10 @@ from benchmarks.plans.report import Claim
 from memfit.errors import DoesNotFit
 from memfit.plan.pipeline import pipedream
 from memfit.plan.pipeline.case import PipelineCase
+from memfit.plan.pipeline.ilp.scipy_planners import special_plan
+from memfit.plan.pipeline.ilp.scipy_schedule import best_schedule
 from memfit.plan.pipeline.partition import exact_contiguous
 from memfit.plan.pipeline.planners import PLANNERS, candidate_of, judge
-from memfit.plan.pipeline.scipy_ilp import best_schedule
-from memfit.plan.pipeline.scipy_plans import special_plan
 from memfit.records.pipeline import PipelineChain, RankLink
 from memfit.reproduce.pipelining import memory_sizes
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import memfit
 from benchmarks.pipeline.rank_job import SCHEDULES, WAYS
-from memfit.records.ranks import named_ranks
+from memfit.records.prediction import named_ranks
 
 JOB = Path(__file__).with_name("rank_job.py")
 COUNTER = Path(__file__).parents[1] / "accuracy" / "allocator_counter.c"

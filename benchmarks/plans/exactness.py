@@ -15,8 +15,8 @@ from memfit.plan.offload.offload import fluid_guess, offload
 from memfit.plan.problem.program import lower
 from memfit.plan.problem.simulator import simulate
 from memfit.plan.recompute.nested import NestedPlanner
-from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
-from memfit.testing.plan_oracle import best_moving, best_nested, best_of_all, best_unrestricted
+from memfit.testing.made_records.chains import odd_chain, odd_link, rough_chain
+from memfit.testing.oracles.plan_search import best_moving, best_nested, best_of_all, best_unrestricted
 
 SAME = 1e-9
 

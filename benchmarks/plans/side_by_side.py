@@ -7,7 +7,7 @@ from random import Random
 from memfit.plan.case import Case
 from memfit.plan.planners import PLANNERS, compare_planners
 from memfit.records.plan import Chain, Link
-from memfit.testing.made_chains import even_chain, narrowing_chain, rough_chain
+from memfit.testing.made_records.chains import even_chain, narrowing_chain, rough_chain
 
 SHARES = (0.8, 0.6, 0.4, 0.25)
 

@@ -31,7 +31,7 @@ from memfit.plan.recompute.nested_table import NestedTable
 from memfit.plan.planners import PLANNERS
 from memfit.plan.problem.sizes import Sizes
 from memfit.records.plan import Link
-from memfit.testing.made_chains import rough_chain
+from memfit.testing.made_records.chains import rough_chain
 kind, num_stages, share = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 chain = rough_chain(Random(0), num_stages)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -21,7 +21,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 from benchmarks.show.made_files import large_snapshot, long_run, study_file
-from memfit.testing.made_studies import made_mixed_study
+from memfit.testing.made_records.studies import made_mixed_study
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from memfit.records import layout
-from memfit.records.samples import SAMPLE_DTYPE
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_mixed_study
+from memfit.records.files import layout
+from memfit.records.run_parts.samples import SAMPLE_DTYPE
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_mixed_study
 
 MIB = 2**20
 

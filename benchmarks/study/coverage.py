@@ -1,11 +1,11 @@
 """How often do the intervals of `memfit explain` hold the truth, how often is something found where nothing is, and do
 any two sentences of a report contradict each other?
 
-Simulated studies with a known truth on three designs (`memfit.testing.simulated_studies`): points drawn independently,
-near the good ones as a tuner does, and in blocks with steps in time and repeats. Of every design so many studies with
-effects (is the true change within its 95 % interval? one that is asked with several options counts once, all of them
-together) and so many without (is anything found?). Networks that follow the law are a fourth group. Every report is
-searched for contradictions (`memfit.testing.contradictions`).
+Simulated studies with a known truth on three designs (`memfit.testing.made_records.simulated_studies`): points drawn
+independently, near the good ones as a tuner does, and in blocks with steps in time and repeats. Of every design so many
+studies with effects (is the true change within its 95 % interval? one that is asked with several options counts once,
+all of them together) and so many without (is anything found?). Networks that follow the law are a fourth group. Every
+report is searched for contradictions (`memfit.testing.oracles.contradictions`).
 
     python -m benchmarks.study.coverage [--studies 1000] [--first-seed 0] [--trials 10000]
 
@@ -25,12 +25,19 @@ from collections import Counter
 import numpy as np
 
 from memfit.explain.study.explain import explain_table, findings_of, report_of
-from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import Interval
 from memfit.explain.study.law import Law, term_key
 from memfit.explain.study.sentences.report import StudyReport
-from memfit.testing.contradictions import contradictions
-from memfit.testing.simulated_studies import DESIGNS, DesignName, Simulated, Truth, simulate, simulate_networks
+from memfit.explain.study.statistics.factors import Factor
+from memfit.explain.study.statistics.inference import Interval
+from memfit.testing.made_records.simulated_studies import (
+    DESIGNS,
+    DesignName,
+    Simulated,
+    Truth,
+    simulate,
+    simulate_networks,
+)
+from memfit.testing.oracles.contradictions import contradictions
 from memfit.units import MIB
 
 LEAST_COVERAGE, MOST_COVERAGE, MOST_FALSE = 0.93, 0.97, 0.05

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from memfit.testing.made_studies import made_study, write_made_study
+from memfit.testing.made_records.studies import made_study, write_made_study
 
 TARGETS = {"study show": (2.0, 500.0), "study show, to a file": (2.0, 500.0), "figures": (10.0, 500.0)}
 

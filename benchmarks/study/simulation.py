@@ -37,8 +37,8 @@ from memfit.study.folder import create, storage_of
 from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy
 from memfit.study.storage.log import StudyLog
-from memfit.study.trials.distributed_runner import DaskRunner
-from memfit.study.trials.distributed_trial import Answer, WorkerNews, packed, tell
+from memfit.study.trials.cluster.distributed_runner import DaskRunner
+from memfit.study.trials.cluster.distributed_trial import Answer, WorkerNews, packed, tell
 from memfit.study.trials.files import Report
 from memfit.study.trials.gpus import GpuPool
 from memfit.study.trials.order import TrialOrder
@@ -299,7 +299,7 @@ class IdleRunner(DaskRunner):
 def client_cost(trials: int = 400) -> float:
     """CPU seconds that the coordinator's process takes for one trial through a real scheduler."""
     from memfit.records.study import Proposal
-    from memfit.study.trials.distributed_runner import connect
+    from memfit.study.trials.cluster.distributed_runner import connect
 
     with tempfile.TemporaryDirectory(prefix="memfit-dask-") as name:
         file = Path(name) / "scheduler.json"

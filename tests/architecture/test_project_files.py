@@ -62,7 +62,7 @@ def test_an_issue_form_has_what_the_host_asks_for(path: Path):
 
 
 def test_the_planner_that_contributing_shows_can_be_written_as_shown():
-    from memfit.testing.planner_contract import PlannerContract
+    from memfit.testing.contracts.planner import PlannerContract
 
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     code = text.partition("```python\n")[2].partition("```")[0]

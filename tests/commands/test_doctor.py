@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from memfit import api
 from memfit.commands import cli
-from memfit.records.doctor import MachineCheck, MachineReport
+from memfit.records.machine.doctor import MachineCheck, MachineReport
 from memfit.records.run import Environment
 from memfit.show.terminal.doctor import machine_text
 

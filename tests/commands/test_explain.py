@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from memfit.commands import cli, main
-from memfit.reproduce.published_tables import published_study
+from memfit.reproduce.hyperparameters.published_tables import published_study
 from memfit.study.json_file import write_study_json
 
 

@@ -12,7 +12,7 @@ from memfit import api
 from memfit.commands import cli
 from memfit.errors import NotARun, RecordError, UsageError
 from memfit.show.as_json import to_json
-from memfit.testing.made_studies import made_study, write_made_study
+from memfit.testing.made_records.studies import made_study, write_made_study
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import memfit
 from memfit import api
 from memfit.errors import StorageError
 from memfit.show.new_file import write_bytes
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 KIB = 1024
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -24,7 +24,7 @@ from memfit.commands import main
 from memfit.errors import MemfitError
 from memfit.measure.sampler.watch_marks import LOOK_US, MarksWatcher
 from memfit.predict.snapshot.reader import read_snapshot
-from memfit.records import layout
+from memfit.records.files import layout
 from memfit.records.plan import read_plan
 from memfit.regular_file import open_regular, read_regular
 from memfit.show.as_json import to_json
@@ -34,7 +34,7 @@ from memfit.study.json_file import read_study_json
 from memfit.study.storage.facts import fact
 from memfit.study.storage.log import read_unsaved
 from memfit.study.trials.files import ReportReader
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 RUN_FILES = (layout.HEADER_FILE, layout.SAMPLES_FILE, layout.EVENTS_FILE, "marks-4711.txt", "ledger-4711.jsonl")

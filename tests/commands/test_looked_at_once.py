@@ -11,7 +11,7 @@ import pytest
 
 from memfit.commands import main
 from memfit.explain.run import ledger, noise
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 
 @pytest.fixture

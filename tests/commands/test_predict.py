@@ -98,7 +98,7 @@ def test_a_wrong_request_is_refused_at_once_with_exit_code_two(arguments: list[s
 
 
 def test_the_view_shows_levels_shares_and_assumptions(capsys: Any):
-    from memfit.commands.output import write_record
+    from memfit.commands.shared.output import write_record
     from memfit.show.terminal.prediction import prediction_text
 
     prediction = msgspec.convert(json.loads(EXAMPLE), Prediction)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memfit.commands import main
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 
 @pytest.fixture(scope="module")

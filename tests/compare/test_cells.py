@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.compare.axes import OWN, code_of_optimizer, job_for, plan_cells, split_names
-from memfit.compare.judge_cells import answer_budget, judge_cells
-from memfit.compare.kept_cells import NAME, KeptCells
+from memfit.compare.cells.judge_cells import answer_budget, judge_cells
+from memfit.compare.cells.kept_cells import NAME, KeptCells
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.records.figure import Figure, unknown
 from memfit.records.grid import CellFigures, Grid, GridCell, PeakMoment
 from memfit.show.figures.grid import pareto
-from memfit.show.page.grid import grid_page
+from memfit.show.page.grid_page import grid_page
 
 JOB = JobDescription(
     kind="function", target="jobs.py:make", path="jobs.py", function="make", settings={"batch_size": 8}

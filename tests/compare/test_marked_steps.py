@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.compare.marked_steps import MARK_BYTES, changes_of, read_steps
+from memfit.compare.optimizer_table.marked_steps import MARK_BYTES, changes_of, read_steps
 from memfit.records.optimizer_bytes import OptimizerRun
 from memfit.records.timeline import LiveSpan, Timeline
 

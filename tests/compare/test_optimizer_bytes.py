@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from memfit.api.compare_optimizers import optimizer_bytes
-from memfit.compare.optimizer_bytes import runs_needed
-from memfit.compare.torch_optimizer_names import LEFT_OUT, TORCH_NAMES, optimizer_names
-from memfit.compare.torch_optimizer_worker import answer
+from memfit.api.compare import optimizer_bytes
+from memfit.compare.optimizer_table.optimizer_bytes import runs_needed
+from memfit.compare.optimizer_table.torch_optimizer_names import LEFT_OUT, TORCH_NAMES, optimizer_names
+from memfit.compare.optimizer_table.torch_optimizer_worker import answer
 from memfit.errors import UsageError
-from memfit.job.optimizers import TORCH_CLASSES, parse_optimizer
+from memfit.job.recipes.optimizer_names import TORCH_CLASSES, parse_optimizer
 from memfit.records.optimizer_bytes import OptimizerRun, RunSource, ShapesName
 
 NUM_TENSORS: dict[ShapesName, int] = {"square": 10, "deep": 18, "tall": 6}

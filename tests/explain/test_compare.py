@@ -22,7 +22,7 @@ from memfit.explain.run.noise import (
 from memfit.records.difference import Comparison, Difference
 from memfit.records.run import GpuProcess, RunRecord
 from memfit.runfolder.reader import read_run
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 

@@ -1,6 +1,7 @@
 """Does any report contradict itself, do intervals hold the truth, and is nothing found where nothing is?
 
-The rules are those of `memfit.testing.contradictions`; benchmarks/study/coverage.py runs more of the same simulations.
+The rules are those of `memfit.testing.oracles.contradictions`; benchmarks/study/coverage.py runs more of the
+same simulations.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import pytest
 from made_studies import made_study
 
 from memfit.explain.study.explain import explain_study, explain_table, findings_of, report_of
-from memfit.explain.study.inference import Base, Estimand, answer, rows_of_trials
+from memfit.explain.study.statistics.inference import Base, Estimand, answer, rows_of_trials
 from memfit.records.figure import Figure
 from memfit.records.study_findings import Importance, StudyFinding, StudyFindings
-from memfit.testing.contradictions import contradictions
-from memfit.testing.simulated_studies import DESIGNS, DesignName, Truth, simulate, simulate_networks
+from memfit.testing.made_records.simulated_studies import DESIGNS, DesignName, Truth, simulate, simulate_networks
+from memfit.testing.oracles.contradictions import contradictions
 
 NUM_STUDIES = 9
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.explain.run.ledger import explain_peak
-from memfit.explain.run.ledger_sum import FIRM, SLACK, Claim, bounded, lines_of
+from memfit.explain.run.ledger_parts import FIRM, SLACK, Claim, bounded, lines_of
 from memfit.records.figure import measured
-from memfit.records.ledger import HeapFacts, ImportCost, Ledger, LedgerFacts, LedgerLine, Moment, TensorShare
 from memfit.records.run import GpuProcess, GpuReading, ProcessRecord, RunRecord, SharedReading, TreeReading
+from memfit.records.run_parts.ledger import HeapFacts, ImportCost, Ledger, LedgerFacts, LedgerLine, Moment, TensorShare
 from memfit.records.timeline import CATEGORIES
 
 MIB = 1024**2

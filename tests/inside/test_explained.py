@@ -9,8 +9,8 @@ import msgspec
 
 from memfit.explain.run.ledger import explain_peak
 from memfit.records.figure import measured
-from memfit.records.ledger import LedgerFacts
 from memfit.records.run import ProcessRecord, RunRecord
+from memfit.records.run_parts.ledger import LedgerFacts
 
 TRAINING = """
     import torch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memfit.inside import marks as marks_module
 from memfit.inside.marks import LONGEST_GROUP_NS, PHASE_SHARE, READING_SHARE, UNSEEN, Marks
 from memfit.measure.sampler.watch_marks import MarksWatcher
-from memfit.records.steps import SEVERAL_OPTIMIZERS
+from memfit.records.run_parts.steps import SEVERAL_OPTIMIZERS
 from memfit.runfolder.marks import MarksFile, read_marks
 
 MIB = 1024**2

@@ -22,7 +22,7 @@ from memfit.inside.ledger import ledger as ledger_file
 from memfit.inside.ledger.torch_tensor_peak import TensorPeak, TensorWatch
 from memfit.inside.ledger.torch_trace import StepTrace
 from memfit.inside.marks import Marks
-from memfit.records.ledger import LedgerFacts
+from memfit.records.run_parts.ledger import LedgerFacts
 
 JOBS: dict[str, Callable[[], None]] = {
     "mlp": train_mlp,

@@ -15,8 +15,8 @@ from memfit.integrations.logged_memory import memory_now, with_memory
 from memfit.integrations.trial_logs import TrackedTrials, trial_results
 from memfit.records.study import TrialRecord
 from memfit.runfolder.reader import read_run
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_study
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

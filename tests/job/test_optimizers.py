@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import UsageError
-from memfit.job.optimizers import TORCH_CLASSES, WORDS, OptimizerSpec, parse_optimizer
+from memfit.job.recipes.optimizer_names import TORCH_CLASSES, WORDS, OptimizerSpec, parse_optimizer
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 PATHS = st.builds("{}.{}".format, NAMES, st.from_regex(r"[A-Z][A-Za-z0-9]{0,8}", fullmatch=True))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from memfit.errors import UsageError
-from memfit.job.recipe import (
+from memfit.job.recipes.recipe import (
     CONTRADICTIONS,
     TECHNIQUES,
     ChosenTechnique,
@@ -22,8 +22,8 @@ from memfit.job.recipe import (
     parse_techniques,
     techniques_text,
 )
-from memfit.job.torch_recipe import checkpoint_blocks, repeated_blocks, with_recipe
-from memfit.job.torch_step import cut_batch
+from memfit.job.recipes.torch_recipe import checkpoint_blocks, repeated_blocks, with_recipe
+from memfit.job.recipes.torch_step import cut_batch
 from memfit.job.training import Training, plain_step
 
 

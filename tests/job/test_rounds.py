@@ -12,8 +12,7 @@ import pytest
 
 from memfit.errors import UsageError
 from memfit.job import run
-from memfit.job.reporting import Reporter, as_record, for_study
-from memfit.job.rounds import USUAL_STEPS, Extent, Round, train_all
+from memfit.job.rounds import USUAL_STEPS, Extent, Reporter, Round, as_record, for_study, train_all
 from memfit.job.training import Fitting, Training
 
 

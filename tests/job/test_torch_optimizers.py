@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from memfit.errors import MissingExtra, UsageError
-from memfit.job.optimizers import TORCH_CLASSES
-from memfit.job.torch_joined_optimizers import JoinedOptimizers, hidden_matrices
-from memfit.job.torch_optimizers import make_optimizer
-from memfit.job.torch_updates import take_step, update_kind
+from memfit.job.recipes.optimizer_names import TORCH_CLASSES
+from memfit.job.recipes.torch_optimizers import JoinedOptimizers, hidden_matrices, make_optimizer
+from memfit.job.recipes.torch_step import take_step, update_kind
 from memfit.job.workloads.registry import build_workload
 
 OWN = """

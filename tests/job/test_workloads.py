@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from memfit.errors import UsageError  # noqa: E402
 from memfit.job.training import loss_of, plain_step  # noqa: E402
 from memfit.job.workloads.registry import build_workload  # noqa: E402
-from memfit.testing.workload_contract import Build, WorkloadContract  # noqa: E402
+from memfit.testing.contracts.workload import Build, WorkloadContract  # noqa: E402
 
 TINY: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 8, "features": 12, "hidden": 16, "layers": 3, "classes": 4},

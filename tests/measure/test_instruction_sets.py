@@ -22,7 +22,7 @@ from memfit.measure.instruction_sets import (
     main,
     working_instructions,
 )
-from memfit.records.doctor import ProductCheck, WorkingInstructions
+from memfit.records.machine.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
 

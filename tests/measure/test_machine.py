@@ -20,11 +20,16 @@ from memfit.measure.counters.machine import allocation_variables, cpu_model, des
 from memfit.measure.doctor import machine as probe_machine
 from memfit.measure.doctor import software
 from memfit.measure.doctor.child import ProbeChild
-from memfit.measure.doctor.counters import probe_energy, probe_gpu
-from memfit.measure.doctor.machine import container_signs, honest_interval_seconds, lateness_seconds
+from memfit.measure.doctor.machine import (
+    container_signs,
+    honest_interval_seconds,
+    lateness_seconds,
+    probe_energy,
+    probe_gpu,
+)
 from memfit.measure.doctor.memory import probe_access, probe_reset, process_limits
 from memfit.measure.doctor.probes import Probe, all_probes, ask, run_probes
-from memfit.records.doctor import GROUPS
+from memfit.records.machine.doctor import GROUPS
 from memfit.records.run import Environment
 
 GIB = 1024**3

@@ -19,8 +19,8 @@ from memfit import api
 from memfit.errors import UsageError
 from memfit.measure.sampler import process_tree
 from memfit.measure.sampler.process_tree import ProcessTree
-from memfit.records import layout
-from memfit.records.only_text import NO_TEXT
+from memfit.records.files import layout
+from memfit.records.files.only_text import NO_TEXT
 from memfit.show.as_json import to_json
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ import pytest
 from memfit import api
 from memfit.errors import DamagedRecord, Interrupted, MemfitError, NewerFormat, NotARun, RunExists, UsageError
 from memfit.measure.repeats import create_series, read_plan, run_series
-from memfit.records.repeats import PLAN_FILE, RepeatedCommand, RepeatPlan, RepeatProgress
+from memfit.records.difference import PLAN_FILE, RepeatedCommand, RepeatPlan, RepeatProgress
 from memfit.records.run import settings_for
 
 HOLD = "import sys, time; held = bytearray(int(sys.argv[1]) << 20); print('held', len(held)); time.sleep(0.3)"

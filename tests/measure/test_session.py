@@ -15,7 +15,7 @@ import pytest
 
 from memfit import api
 from memfit.errors import CommandNotFound, RunExists
-from memfit.records import layout
+from memfit.records.files import layout
 from memfit.records.run import Settings
 from memfit.runfolder.reader import read_run
 

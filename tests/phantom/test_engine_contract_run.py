@@ -6,7 +6,7 @@ import pytest
 
 from memfit.predict.phantom.engine import PhantomEngine
 from memfit.predict.phantom.library.build import has_cuda_torch
-from memfit.testing.engine_contract import EngineContract
+from memfit.testing.contracts.engine import EngineContract
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),

@@ -10,7 +10,7 @@ from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.testing.engines import on_phantom
-from memfit.testing.operators_made_of_others import CALLS, job_of
+from memfit.testing.oracles.operators_made_of_others import CALLS, job_of
 
 pytestmark = [
     pytest.mark.skipif(not has_cuda_torch(), reason="needs a CUDA build of torch (make test-gpu)"),

@@ -13,7 +13,7 @@ from memfit.plan.case import Case, judge
 from memfit.plan.planners import PLANNERS
 from memfit.plan.recompute.best_known import best_recompute
 from memfit.plan.recompute.nested import NestedPlanner
-from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
+from memfit.testing.made_records.chains import odd_chain, odd_link, rough_chain
 
 RANDOM = st.integers(0, 2**32).map(Random)
 RECOMPUTING = [name for name, planner in PLANNERS.items() if planner.family == "checkpoint"]

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.plan.case import Case, judge
-from memfit.plan.offload.combined import _Descent, combined, combined_bound
-from memfit.plan.offload.least_combined import LeastCombined
+from memfit.plan.offload.combined import LeastCombined, _Descent, combined, combined_bound
 from memfit.plan.planners import PLANNERS, smallest_budget
 from memfit.records.plan import Link
-from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
-from memfit.testing.plan_oracle import best_of_all
+from memfit.testing.made_records.chains import odd_chain, odd_link, rough_chain
+from memfit.testing.oracles.plan_search import best_of_all
 
 RANDOM = st.integers(0, 2**32).map(Random)
 

@@ -20,7 +20,7 @@ from memfit.plan.problem.simulator import simulate
 from memfit.plan.problem.sizes import Sizes
 from memfit.plan.recompute.nested import NestedPlanner
 from memfit.records.plan import Chain, Checkpoint, Ending, Keep, Node, Stage, stages_of
-from memfit.testing.made_chains import odd_chain
+from memfit.testing.made_records.chains import odd_chain
 
 RANDOM = st.integers(0, 2**32).map(Random)
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from memfit.plan.problem.program import lower
 from memfit.plan.problem.simulator import simulate
 from memfit.plan.problem.sizes import Sizes
-from memfit.plan.recompute.least_memory import LeastMemory
-from memfit.plan.recompute.nested import NestedPlanner
+from memfit.plan.recompute.nested import LeastMemory, NestedPlanner
 from memfit.plan.recompute.nested_table import NestedTable
 from memfit.records.plan import Chain, Stage
-from memfit.testing.made_chains import even_chain, odd_chain, rough_chain
-from memfit.testing.plan_oracle import best_nested, best_unrestricted
+from memfit.testing.made_records.chains import even_chain, odd_chain, rough_chain
+from memfit.testing.oracles.plan_search import best_nested, best_unrestricted
 
 RANDOM = st.integers(0, 2**32).map(Random)
 

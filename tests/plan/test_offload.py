@@ -16,8 +16,8 @@ from memfit.plan.offload.moves import MoveSearch
 from memfit.plan.offload.offload import offload, offload_exact, offload_fluid, offload_prefix
 from memfit.plan.problem.program import lower
 from memfit.records.plan import Chain, Link, Stage
-from memfit.testing.made_chains import odd_chain, odd_link, rough_chain
-from memfit.testing.plan_oracle import best_moving
+from memfit.testing.made_records.chains import odd_chain, odd_link, rough_chain
+from memfit.testing.oracles.plan_search import best_moving
 
 RANDOM = st.integers(0, 2**32).map(Random)
 

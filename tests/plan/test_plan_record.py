@@ -21,7 +21,7 @@ from memfit.records.plan import (
     read_plan,
     write_plan,
 )
-from memfit.testing.made_chains import even_chain
+from memfit.testing.made_records.chains import even_chain
 
 GOOD = Stage(name="s", forward_seconds=1, backward_seconds=1, output_bytes=2, saved_bytes=4)
 

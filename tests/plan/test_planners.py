@@ -17,8 +17,8 @@ from memfit.plan.planners import (
 )
 from memfit.plan.recompute.rules import equal_segments, greedy_ends
 from memfit.records.plan import Chain, Checkpoint, Link
-from memfit.testing.made_chains import even_chain, narrowing_chain, rough_chain
-from memfit.testing.planner_contract import DISK, PlannerContract
+from memfit.testing.contracts.planner import DISK, PlannerContract
+from memfit.testing.made_records.chains import even_chain, narrowing_chain, rough_chain
 
 
 @pytest.mark.parametrize("planner", [pytest.param(planner, id=name) for name, planner in PLANNERS.items()])

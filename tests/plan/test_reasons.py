@@ -13,7 +13,7 @@ from memfit.plan.problem.simulator import simulate
 from memfit.plan.problem.transfers import Room
 from memfit.plan.reasons import least_budget_bytes
 from memfit.records.plan import Chain, Link, Stage
-from memfit.testing.made_chains import even_chain, narrowing_chain
+from memfit.testing.made_records.chains import even_chain, narrowing_chain
 
 LINK = Link(name="host", out_bytes_per_second=4e9, in_bytes_per_second=4e9)
 

@@ -14,7 +14,7 @@ from memfit.plan.case import Case, judge
 from memfit.plan.planners import compare_planners
 from memfit.plan.recompute.revolve import Action, DiskCosts, DiskRevolve, advances, disk_revolve, revolve, revolve_nodes
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, stages_of
-from memfit.testing.made_chains import even_chain, odd_chain
+from memfit.testing.made_records.chains import even_chain, odd_chain
 
 
 @cache

@@ -15,14 +15,14 @@ from memfit.plan.problem.simulator import simulate
 from memfit.plan.problem.sizes import Sizes
 from memfit.plan.problem.transfers import Room, Transfers
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Stage
-from memfit.testing import plan_oracle
-from memfit.testing.made_chains import odd_chain, odd_link
+from memfit.testing.made_records.chains import odd_chain, odd_link
+from memfit.testing.oracles import plan_search
 
 RANDOM = st.integers(0, 2**32).map(Random)
 LINK = Link(name="host", out_bytes_per_second=1.0, in_bytes_per_second=1.0)
 
 
-def to_nodes(chain: Chain, plan: plan_oracle.Plan) -> tuple[Node, ...]:
+def to_nodes(chain: Chain, plan: plan_search.Plan) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for act in plan:
         if act[0] == "keep":
@@ -33,8 +33,8 @@ def to_nodes(chain: Chain, plan: plan_oracle.Plan) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def any_plan(random: Random, chain: Chain) -> plan_oracle.Plan:
-    plans = plan_oracle.every_plan(chain, 0, len(chain.stages), to_the_end=True)
+def any_plan(random: Random, chain: Chain) -> plan_search.Plan:
+    plans = plan_search.every_plan(chain, 0, len(chain.stages), to_the_end=True)
     return random.choice(list(plans))
 
 
@@ -49,7 +49,7 @@ def test_time_and_peak_of_every_nested_plan_are_what_acting_it_out_gives(random:
     plan = any_plan(random, chain)
     nodes = to_nodes(chain, plan)
     replayed = simulate(lower(chain, nodes))
-    assert (replayed.seconds, replayed.peak_bytes) == plan_oracle.cost_of(plan_oracle.act_out(chain, plan))
+    assert (replayed.seconds, replayed.peak_bytes) == plan_search.cost_of(plan_search.act_out(chain, plan))
     assert Sizes(chain).peak_bytes(nodes) == replayed.peak_bytes
 
 
@@ -60,11 +60,11 @@ def test_moves_take_as_long_as_acting_them_out_and_stay_within_the_budget(random
     plan = any_plan(random, chain)
     if len(plan) < 2:
         return
-    chosen, happened = any_moves(random, len(plan)), plan_oracle.act_out(chain, plan)
-    budget_bytes = plan_oracle.cost_of(happened)[1] - less
+    chosen, happened = any_moves(random, len(plan)), plan_search.act_out(chain, plan)
+    budget_bytes = plan_search.cost_of(happened)[1] - less
     program = lower(chain, to_nodes(chain, plan))
     transfers = Room.of(program, budget_bytes).transfers(chosen)
-    expected = plan_oracle.move(happened, chosen, link, budget_bytes)
+    expected = plan_search.move(happened, chosen, link, budget_bytes)
     assert (transfers is None) == (expected is None)
     if transfers is not None:
         replayed = simulate(program, transfers, link)
@@ -78,14 +78,14 @@ def test_moves_take_as_long_as_acting_them_out_and_stay_within_the_budget(random
 def test_no_other_moments_of_fetching_are_faster(random: Random, num_stages: int, less: int):
     chain, link = odd_chain(random, num_stages), odd_link(random, limited=False)
     plan = any_plan(random, chain)
-    happened = plan_oracle.act_out(chain, plan)
+    happened = plan_search.act_out(chain, plan)
     if len(plan) < 2 or len(happened) > 13:
         return
     chosen = any_moves(random, len(plan))[:2]
-    budget_bytes = plan_oracle.cost_of(happened)[1] - less
+    budget_bytes = plan_search.cost_of(happened)[1] - less
     program = lower(chain, to_nodes(chain, plan))
     transfers = Room.of(program, budget_bytes).transfers(chosen)
-    best = plan_oracle.best_starts(happened, chosen, link, budget_bytes)
+    best = plan_search.best_starts(happened, chosen, link, budget_bytes)
     assert (transfers is None) == (best is None)
     if transfers is not None:
         assert simulate(program, transfers, link).seconds == pytest.approx(best, abs=1e-9)

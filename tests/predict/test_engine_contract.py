@@ -12,7 +12,7 @@ from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.fake.patches import cpu_build
 from memfit.predict.options import PredictOptions
 from memfit.predict.predict import ask
-from memfit.testing.engine_contract import EngineContract
+from memfit.testing.contracts.engine import EngineContract
 
 
 @pytest.mark.skipif(bool(cpu_build.why_not()), reason="no fake CUDA tensors here")

@@ -10,7 +10,7 @@ from memfit.errors import UsageError
 from memfit.job.sharding import Sharding, check_sharding
 from memfit.predict.levels.liveness import peak_of
 from memfit.records.timeline import LiveSpan, Timeline
-from memfit.testing.sharding_arithmetic import shard
+from memfit.testing.oracles.sharding_arithmetic import shard
 
 WAYS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 

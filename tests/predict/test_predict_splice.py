@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.compare.predict_cells import join_replies
+from memfit.compare.cells.predict_cells import join_replies
 from memfit.errors import MemfitError
-from memfit.job.recipe import MARK_BYTES, Recipe, parse_techniques
+from memfit.job.recipes.recipe import MARK_BYTES, Recipe, parse_techniques
 from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
 from memfit.predict.child.parent import ForkServer

@@ -14,7 +14,7 @@ from memfit.errors import PredictionFailed
 from memfit.predict.child.instruction_sets import run_with_working_sets
 from memfit.predict.options import PredictOptions
 from memfit.predict.predict import predict
-from memfit.records.doctor import ProductCheck, WorkingInstructions
+from memfit.records.machine.doctor import ProductCheck, WorkingInstructions
 
 pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from memfit.predict.snapshot.initial_state import recover
 from memfit.predict.snapshot.reader import read_snapshot
 from memfit.predict.snapshot.replay import agreement_of, run_forward
 from memfit.predict.snapshot.report import best_forward, replay, requests_of
-from memfit.records.snapshot import DeviceSnapshot, Snapshot, StackFrame, TraceEvent
+from memfit.records.cuda.snapshot import DeviceSnapshot, Snapshot, StackFrame, TraceEvent
 from memfit.show.terminal.replay import replay_text
 from memfit.units import KIB, MIB
 

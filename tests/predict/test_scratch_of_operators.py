@@ -27,8 +27,8 @@ from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.log import timeline_of  # noqa: E402
 from memfit.records.prediction import Prediction  # noqa: E402
 from memfit.testing.engines import on_fake_tensors  # noqa: E402
-from memfit.testing.operators_made_of_others import CALLS as GPU_CALLS  # noqa: E402
-from memfit.testing.operators_made_of_others import JOB, job_of  # noqa: E402
+from memfit.testing.oracles.operators_made_of_others import CALLS as GPU_CALLS  # noqa: E402
+from memfit.testing.oracles.operators_made_of_others import JOB, job_of  # noqa: E402
 
 F = torch.nn.functional
 MODEL_BYTES = 8

@@ -13,7 +13,7 @@ from memfit.api import view_run
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.show.terminal.run import summary_text
-from memfit.testing.made_processes import MadeProcess, MadeTree, write_made_tree
+from memfit.testing.made_records.processes import MadeProcess, MadeTree, write_made_tree
 from memfit.units import MIB
 
 SIZES = st.integers(0, 4096 * MIB)

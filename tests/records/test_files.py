@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memfit.records import layout
-from memfit.records.samples import samples_from_bytes
+from memfit.records.files import layout
+from memfit.records.run_parts.samples import samples_from_bytes
 from memfit.runfolder.reader import read_run
 from memfit.runfolder.writer import RunWriter
-from memfit.testing.reader_contract import Read, ReaderContract
+from memfit.testing.contracts.reader import Read, ReaderContract
 
 
 class TestRunFolders(ReaderContract):

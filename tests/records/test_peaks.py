@@ -15,7 +15,7 @@ from memfit.runfolder.events import JobEnded
 from memfit.runfolder.peaks import Readings, process_peaks
 from memfit.runfolder.reader import read_run
 from memfit.show.wording import bounds_text
-from memfit.testing.made_processes import MadeProcess, MadeTree, write_made_tree
+from memfit.testing.made_records.processes import MadeProcess, MadeTree, write_made_tree
 from memfit.units import KIB, MIB
 
 NUMBERS = st.none() | st.floats(-1e15, 1e15)

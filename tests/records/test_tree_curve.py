@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.records.run import SharedReading, TreeReading
-from memfit.records.samples import Samples
+from memfit.records.run_parts.samples import Samples
 from memfit.runfolder.tree_curve import tree_curve
 
 MIB = 1 << 20

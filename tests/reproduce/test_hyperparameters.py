@@ -11,9 +11,11 @@ from memfit.errors import UsageError
 from memfit.records.figure import measured
 from memfit.records.reproduction import HyperparameterTrials, Rerun, SingleChange
 from memfit.records.study import Proposal, Study, Tool, TrialOutcome, TrialRecord
-from memfit.reproduce import single_changes as single
-from memfit.reproduce.future_work import answers_of
-from memfit.reproduce.hyperparameter_statements import (
+from memfit.reproduce.hyperparameters import single_changes as single
+from memfit.reproduce.hyperparameters.future_work import answers_of
+from memfit.reproduce.hyperparameters.published_tables import TABLES
+from memfit.reproduce.hyperparameters.rerun import data_sets_called, published_data, rerun_of, rerun_settings
+from memfit.reproduce.hyperparameters.statements import (
     BATCH,
     CIFAR,
     CONVOLUTIONS,
@@ -27,8 +29,6 @@ from memfit.reproduce.hyperparameter_statements import (
     SYSTEM,
     statements_on,
 )
-from memfit.reproduce.hyperparameters import data_sets_called, published_data, rerun_of, rerun_settings
-from memfit.reproduce.published_tables import TABLES
 from memfit.show.terminal.reproduction import hyperparameters_text, rerun_text
 from memfit.study.tuners.ordered import OrderedTuner
 from memfit.units import MIB

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.training import loss_of, plain_step  # noqa: E402
 from memfit.job.workloads.registry import WORKLOADS, build_workload  # noqa: E402
-from memfit.reproduce.networks import OTHERS, STANDARD, examples_in, networks_called  # noqa: E402
+from memfit.reproduce.offloading import OTHERS, STANDARD, examples_in, networks_called  # noqa: E402
 
 
 @pytest.mark.parametrize(

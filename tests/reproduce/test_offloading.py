@@ -20,7 +20,7 @@ from memfit.reproduce.offloading import (
     rank_planners,
     statements_on,
 )
-from memfit.testing.made_chains import even_chain, narrowing_chain, rough_chain
+from memfit.testing.made_records.chains import even_chain, narrowing_chain, rough_chain
 
 LINKS = [
     Link(name="host", out_bytes_per_second=speed, in_bytes_per_second=speed, latency_seconds=2e-5)

@@ -7,7 +7,7 @@ import pytest
 from memfit.errors import UsageError
 from memfit.explain.study.explain import explain_study
 from memfit.job.network_size import fully_connected_size
-from memfit.reproduce.published_tables import TABLES, published_study
+from memfit.reproduce.hyperparameters.published_tables import TABLES, published_study
 from memfit.units import MIB
 
 

@@ -14,8 +14,8 @@ from served import Served
 from memfit import api
 from memfit.records.pipeline import encode_pipeline
 from memfit.records.study import Study
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import add_trials, made_mixed_study, write_made_study
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import add_trials, made_mixed_study, write_made_study
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
 BROWSER = next(
@@ -310,7 +310,7 @@ def test_a_run_with_its_plan_is_one_story_on_one_page(browser, tmp_path: Path):
 
     from memfit.plan.planners import make_plan
     from memfit.records.plan import encode_plan
-    from memfit.testing.made_chains import rough_chain
+    from memfit.testing.made_records.chains import rough_chain
 
     write_made_run(tmp_path / "run", MadeRun(seconds=4.0, ledger=True))
     chain = rough_chain(Random(3), 8)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from served import Served
 
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 
 @pytest.fixture(scope="module")

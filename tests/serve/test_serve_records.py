@@ -20,7 +20,7 @@ from memfit.show.page.documents.document import codes, numbers, read_numbers
 from memfit.show.views.curves import Curve
 from memfit.show.views.decimate import pyramid
 from memfit.show.views.window import window_of
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 SCRIPT = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 values = st.lists(st.one_of(st.none(), st.integers(0, 2**53), st.floats(allow_nan=False, allow_infinity=False)))
@@ -122,7 +122,7 @@ def damage(folder: Path) -> None:
 
 @pytest.mark.parametrize("storage", ["../other/study.db", "/etc/passwd", "postgresql://evil.example/x", "linked.db"])
 def test_a_study_cannot_name_a_database_outside_of_its_folder(tmp_path: Path, storage: str):
-    from memfit.api.open_records import open_study
+    from memfit.api.shared.open_records import open_study
     from memfit.errors import RecordError
 
     folder = tmp_path / "study"
@@ -241,8 +241,8 @@ def test_a_study_in_another_database_is_read_again_though_no_file_changes(
 
 
 def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Path):
-    from memfit.api.open_records import open_study
-    from memfit.testing.made_studies import made_mixed_study, write_made_study
+    from memfit.api.shared.open_records import open_study
+    from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
     folder = write_made_study(tmp_path / "study", made_mixed_study(3))
     (folder / "study.db").rename(tmp_path / "elsewhere.db")
@@ -253,7 +253,7 @@ def test_a_study_that_is_named_itself_may_keep_its_facts_elsewhere(tmp_path: Pat
 
 
 def test_the_report_of_a_study_of_others_holds_no_run_from_outside_of_it(tmp_path: Path):
-    from memfit.testing.made_studies import made_mixed_study, write_made_study
+    from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
     write_made_run(tmp_path / "secret", MadeRun(seconds=3.0, command=("python", "secret.py")))
     study = made_mixed_study(4)

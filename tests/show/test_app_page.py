@@ -22,8 +22,8 @@ from memfit.show.page.documents.document import Document, Listed, read_numbers
 from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.changes import cheapest_changes, fit_command
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_mixed_study, write_made_study
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028"
 SCRIPTS = re.compile(r"<script([^>]*)>(.*?)</script>", re.DOTALL)
@@ -174,7 +174,7 @@ def made_prediction(target: str, arguments: tuple[str, ...] | None, **settings: 
 def test_only_a_prediction_of_the_same_training_is_drawn_into_the_budget_of_a_run(
     tmp_path: Path, target: str, arguments: tuple[str, ...] | None, is_drawn: bool
 ):
-    from memfit.api.open_records import open_run
+    from memfit.api.shared.open_records import open_run
 
     run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0))
     (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction(target, arguments)))
@@ -183,7 +183,7 @@ def test_only_a_prediction_of_the_same_training_is_drawn_into_the_budget_of_a_ru
 
 
 def test_a_command_that_names_no_script_gets_the_prediction_beside_it_only_where_it_is_the_only_run(tmp_path: Path):
-    from memfit.api.open_records import open_run
+    from memfit.api.shared.open_records import open_run
 
     run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0, command=("bash", "train.sh")))
     (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction("train.py", ())))
@@ -229,7 +229,7 @@ def test_a_report_counts_what_it_leaves_out_and_an_empty_folder_is_refused(tmp_p
 
 
 def test_the_page_of_a_study_that_is_not_explained_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from memfit.api import open_records
+    from memfit.api.shared import open_records
 
     folder = write_made_study(tmp_path / "study", made_mixed_study(8))
     monkeypatch.setattr(open_records, "EXPLAINED_TRIALS", 5)

@@ -11,7 +11,7 @@ import pytest
 
 from memfit import api
 from memfit.runfolder.reader import read_run
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

@@ -17,13 +17,13 @@ from memfit.errors import RunExists, StorageError, UsageError
 from memfit.records.run import RunRecord
 from memfit.records.timeline import LiveSpan, Timeline
 from memfit.runfolder.reader import read_run
-from memfit.show.export import chrome_trace as export_chrome_trace
-from memfit.show.export.chrome_trace import chrome_trace
 from memfit.show.export.csv_tables import TABLES
 from memfit.show.export.formats import export
-from memfit.show.export.memory_viewer import memory_viewer_pickle, snapshot_of, snapshot_of_timelines
-from memfit.testing.made_ledger import alive_at, made_timeline, peak_event
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.show.export.traces import chrome_trace as export_chrome_trace
+from memfit.show.export.traces.chrome_trace import chrome_trace
+from memfit.show.export.traces.memory_viewer import memory_viewer_pickle, snapshot_of, snapshot_of_timelines
+from memfit.testing.made_records.ledger import alive_at, made_timeline, peak_event
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_wrong_format_table_or_place_is_a_clear_error(run: RunRecord, tmp_path
 
 def test_the_command_line_offers_exactly_the_tables_there_are():
     from memfit.commands.export import TABLES as OFFERED
-    from memfit.commands.options import FORMATS
+    from memfit.commands.shared.options import FORMATS
     from memfit.show.export.formats import SUFFIXES
 
     assert set(OFFERED) == set(TABLES)

@@ -6,7 +6,7 @@ from memfit.plan.planners import compare_planners, make_plan
 from memfit.records.fit import Fit
 from memfit.records.plan import Link
 from memfit.show.terminal.fit import fit_text
-from memfit.testing.made_chains import even_chain
+from memfit.testing.made_records.chains import even_chain
 from memfit.units import format_bytes
 
 LINK = Link(name="host memory", out_bytes_per_second=8e9, in_bytes_per_second=8e9)

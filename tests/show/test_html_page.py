@@ -15,9 +15,9 @@ import pytest
 from memfit import api
 from memfit.runfolder.reader import read_run
 from memfit.show.page.data import PAGE_ROWS, PAGE_STEPS, unpack
-from memfit.show.page.page import page_html
+from memfit.show.page.run_page import page_html
 from memfit.show.views.run import build_view
-from memfit.testing.made_runs import Ending, MadeRun, write_made_run
+from memfit.testing.made_records.runs import Ending, MadeRun, write_made_run
 
 HOSTILE = (
     "python",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memfit.errors import MissingExtra, StorageError
 from memfit.runfolder.reader import read_run
 from memfit.show.views.run import RunView, build_view
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 pytest.importorskip("matplotlib")

@@ -11,15 +11,15 @@ import msgspec
 
 import memfit.api
 from memfit.records.figure import Figure
+from memfit.records.files.notebook import NotebookRecord
 from memfit.records.grid import Grid, GridCell
-from memfit.records.notebook import NotebookRecord
 from memfit.records.plan import Point
 from memfit.records.prediction import Assumption, AtPeak, Level, Prediction, Share
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
-from memfit.testing.made_chains import even_chain
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study
+from memfit.testing.made_records.chains import even_chain
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_study
 from memfit.units import MIB
 
 MOST_LETTERS = 40_000

@@ -10,8 +10,8 @@ import pytest
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.show.export.openmetrics import openmetrics
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_study
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser", reason="prometheus_client is not installed")
 

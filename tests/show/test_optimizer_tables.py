@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.records.optimizer_bytes import OptimizerRun, OptimizerTable, RunSource, ShapesName, StepBytes
-from memfit.show.export.optimizer_files import optimizers_csv, optimizers_markdown, per_parameter
+from memfit.show.export.compare_files import optimizers_csv, optimizers_markdown, per_parameter
 from memfit.show.terminal.optimizers import optimizers_text
 from memfit.show.views.optimizer_rows import optimizer_lines
 

@@ -13,8 +13,8 @@ import pytest
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.show.export.formats import export
-from memfit.show.export.perfetto import perfetto_trace
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.show.export.traces.perfetto import perfetto_trace
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 pytest.importorskip("perfetto", reason="perfetto is not installed")
 

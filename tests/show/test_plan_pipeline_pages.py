@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.api.open_records import open_plan, read_plan_or_fit
+from memfit.api.shared.open_records import open_plan, read_plan_or_fit
 from memfit.plan.planners import make_plan
+from memfit.records.files.ranges import MOST_BYTES
 from memfit.records.fit import Fit, LoopFit, Proof
 from memfit.records.pipeline import PipelinePlan, RankCurve, encode_pipeline
 from memfit.records.plan import Plan
-from memfit.records.ranges import MOST_BYTES
 from memfit.serve.catalogue import kind_of
 from memfit.show.page.documents.document import read_numbers
 from memfit.show.page.documents.pipeline import MOST_EVENTS, highest_between, pipeline_document
 from memfit.show.page.documents.plan import plan_document
-from memfit.testing.made_chains import rough_chain
+from memfit.testing.made_records.chains import rough_chain
 
 GRAPH = Path(__file__).parents[2] / "examples" / "pipeline" / "graph.txt"
 

@@ -15,7 +15,7 @@ from memfit.records.prediction import PREDICTION_VERSION, AtPeak, Level, LevelNa
 from memfit.records.timeline import LiveSpan, PhaseMark, Timeline
 from memfit.runfolder.reader import read_run
 from memfit.show.views.run import build_view
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 PARAMETERS, ACTIVATIONS, TEMPORARY, REST = 100 * MIB, 60 * MIB, 20 * MIB, 250 * MIB

@@ -15,7 +15,7 @@ from memfit import api
 from memfit.errors import RecordError, UsageError
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 BASE_NS = 1_790_857_026_000_000_000
 

@@ -27,7 +27,7 @@ from memfit.records.reproduction import (
 )
 from memfit.show.export.reproduction_files import HEADS, offloading_csv, write_tables
 from memfit.show.figures.reproduction import STYLES, draw_edge, draw_offloading
-from memfit.show.progress.share import ShareLine, progress_line
+from memfit.show.progress.line import ShareLine, progress_line
 from memfit.show.terminal.reproduction import edge_text, markdown, offloading_text, shown_cells
 from memfit.units import GIB
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.api import view_run
-from memfit.records.steps import Steps, no_steps
+from memfit.records.run_parts.steps import Steps, no_steps
 from memfit.runfolder.reader import read_run
 from memfit.show.as_json import plain
 from memfit.show.page.data import page_json
 from memfit.show.terminal.run import summary_text
 from memfit.show.views.steps import _weighted_median, count_steps, steps_view
-from memfit.testing.made_processes import MadeProcess, MadeTree, write_made_tree
+from memfit.testing.made_records.processes import MadeProcess, MadeTree, write_made_tree
 from memfit.units import MIB
 
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from memfit import api
 from memfit.errors import UsageError
-from memfit.explain.study.memory_law import memory_law
-from memfit.records.memory_law import MemoryLaw
+from memfit.explain.study.law import memory_law
 from memfit.records.study import Branch, Choice, Integers, Intermediate, Nested, SearchSpace, Span
+from memfit.records.study_findings import MemoryLaw
+from memfit.show.figures.study import size_picture
 from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
 from memfit.show.figures.study_parallel import parallel_picture
-from memfit.show.figures.study_size import size_picture
 from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order, point_of
 from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
-from memfit.testing.made_studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
+from memfit.testing.made_records.studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
 
 
 def named(axis: StudyAxis) -> list[str]:

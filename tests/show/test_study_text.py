@@ -9,7 +9,7 @@ import pytest
 
 from memfit.records.study import Study
 from memfit.show.terminal.study import MOST_NOTES, study_text
-from memfit.testing.made_studies import made_study
+from memfit.testing.made_records.studies import made_study
 
 
 def with_many(study: Study, num_parameters: int) -> Study:

@@ -21,7 +21,7 @@ from memfit.show.terminal.difference import comparison_text
 from memfit.show.terminal.run import summary_text
 from memfit.show.terminal.sparkline import timeline_text
 from memfit.show.views.run import RunView, build_view
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 
 GOLDEN = Path(__file__).parents[1] / "golden"

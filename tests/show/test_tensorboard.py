@@ -17,8 +17,8 @@ from memfit.runfolder.reader import read_run
 from memfit.show.export.formats import export
 from memfit.show.export.tensorboard import METRIC_TAGS
 from memfit.show.export.tensorboard_events import MOST_POINTS, masked_crc
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import made_study, write_made_study
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import made_study, write_made_study
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -16,7 +16,7 @@ from memfit.runfolder.reader import read_run
 from memfit.show.as_json import to_json
 from memfit.show.terminal.run import summary_text
 from memfit.show.views.run import RunView, build_view, highest_drawn_bytes
-from memfit.testing.made_runs import MadeRun, write_made_run
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import GIB, MIB
 
 

@@ -90,7 +90,7 @@ def test_trials_run_on_workers_and_their_records_come_home(tmp_path: Path, clust
 
 ODD = """
 import types
-import memfit.study.trials.distributed_trial as trial
+import memfit.study.trials.cluster.distributed_trial as trial
 trial.time = types.SimpleNamespace(time=lambda: 0.0, monotonic=trial.time.monotonic)
 trial.platform = types.SimpleNamespace(python_version=lambda: "3.2.1", node=trial.platform.node)
 trial.VERSION = "0.0.1"
@@ -136,7 +136,7 @@ def test_the_assessor_stops_trials_on_workers_too(tmp_path: Path, cluster: Clust
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_an_address_without_a_scheduler_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("memfit.study.trials.distributed_runner.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("memfit.study.trials.cluster.distributed_runner.CONNECT_SECONDS", 1)
     with pytest.raises(UsageError, match="no Dask scheduler"):
         run(settings_for(tmp_path, GOOD), tmp_path / "study", on="tcp://127.0.0.1:1")
 
@@ -202,7 +202,7 @@ def parent_of(pid: int) -> int:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_trials_that_no_worker_takes_are_spoken_of_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from memfit.records.study import Proposal
-    from memfit.study.trials import distributed_runner
+    from memfit.study.trials.cluster import distributed_runner
     from memfit.study.trials.order import TrialOrder
 
     monkeypatch.setattr(distributed_runner, "PATIENT_SECONDS", 0.2)

@@ -14,8 +14,8 @@ from slurm_cluster import Slurm, why_not
 from study_jobs import PATIENCE_SECONDS, WAITS, carriers, wait_until
 
 from memfit.study.folder import read_folder
-from memfit.study.trials.cluster_jobs import HOLDER_FILE, JobWish
-from memfit.study.trials.distributed_jobs import cluster_for
+from memfit.study.trials.cluster.cluster_jobs import HOLDER_FILE, JobWish
+from memfit.study.trials.cluster.distributed_jobs import cluster_for
 
 SEES = """
 import nni, os

@@ -25,7 +25,7 @@ from memfit.study.storage.log import UNSAVED_FILE, StudyLog
 from memfit.study.storage.open import open_storage
 from memfit.study.storage.postgres import PostgresStorage, without_password
 from memfit.study.storage.sqlite import SqliteStorage
-from memfit.testing.storage_contract import SETTINGS, StorageContract, new_study, proposed
+from memfit.testing.contracts.storage import SETTINGS, StorageContract, new_study, proposed
 
 
 def ended(place: int, number: int) -> Fact:

@@ -11,10 +11,10 @@ import pytest
 from memfit.records.run import RunRecord
 from memfit.records.study import Proposal, Study, TrialRecord
 from memfit.runfolder.reader import read_run
-from memfit.show.export.study_table import study_csv
+from memfit.show.export.csv_tables import study_csv
 from memfit.study.trials.result import conclude
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.made_studies import MADE_SETTINGS
+from memfit.testing.made_records.runs import MadeRun, write_made_run
+from memfit.testing.made_records.studies import MADE_SETTINGS
 
 
 def concluded(run: RunRecord) -> TrialRecord:

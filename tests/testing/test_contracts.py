@@ -14,18 +14,18 @@ import msgspec
 import pytest
 
 from memfit.plan.case import Case, PlanProposal, Rule
-from memfit.records import layout
 from memfit.records.figure import Figure
+from memfit.records.files import layout
 from memfit.records.plan import Checkpoint, Keep
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.study.storage.facts import Fact, Storage
 from memfit.study.storage.sqlite import SqliteStorage
-from memfit.testing.made_runs import MadeRun, write_made_run
-from memfit.testing.planner_contract import PlannerContract
-from memfit.testing.reader_contract import ReaderContract
-from memfit.testing.storage_contract import StorageContract
-from memfit.testing.workload_contract import WorkloadContract
+from memfit.testing.contracts.planner import PlannerContract
+from memfit.testing.contracts.reader import ReaderContract
+from memfit.testing.contracts.storage import StorageContract
+from memfit.testing.contracts.workload import WorkloadContract
+from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 
 def law(contract: type, name: str) -> Callable[..., None]:

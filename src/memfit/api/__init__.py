@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from memfit.api.compare import GridProgress, compare_recipes, compare_records, read_grid, write_grid
-from memfit.api.compare_optimizers import optimizer_bytes
+from memfit.api.compare import GridProgress, compare_recipes, compare_records, optimizer_bytes, read_grid, write_grid
 from memfit.api.data import FetchProgress, data_set_names, fetch_data, list_data
 from memfit.api.diff import RepeatsFollower, diff_runs, repeat_commands, repeat_runs, resume_repeats
-from memfit.api.explained_run import ExplainedRun, explain_run
 from memfit.api.export import export_record, metrics_text, read_record
 from memfit.api.fit import apply_plan, fit_script, fit_target, fit_to_budget, fitting_loop
 from memfit.api.measure import (
     CommandResult,
+    ExplainedRun,
     attach_process,
     examine_machine,
+    explain_run,
     measure_command,
     measure_run,
     read_run,
@@ -38,14 +38,18 @@ from memfit.api.study import (
     StudyFollower,
     StudyRun,
     draw_study,
+    end_trial,
     explain_studies,
     explain_study,
     find_study,
+    is_study,
+    list_studies,
+    nni_environment,
     read_study,
     run_study,
+    stop_study,
 )
-from memfit.api.study_folders import end_trial, is_study, list_studies, nni_environment, stop_study
-from memfit.records.notebook import use_html_maker
+from memfit.records.files.notebook import use_html_maker
 
 __all__ = [
     "CommandResult",

@@ -1,4 +1,7 @@
-"""Comparisons: optimizers and techniques side by side on a job, or recorded runs side by side."""
+"""Comparisons: optimizers and techniques side by side on a job, or recorded runs side by side.
+
+Bytes per parameter of optimizers: predicted on fake tensors, and measured on this CPU.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.grid import Grid
+    from memfit.records.optimizer_bytes import OptimizerTable
 
 GridProgress = Callable[[str, int, int], None]
 """Called with which cell was just done, how many are, and how many there are."""
@@ -110,9 +114,9 @@ def write_grid(grid: Grid, folder: str | Path) -> tuple[Path, ...]:
     """
     from importlib.util import find_spec
 
-    from memfit.show.export.grid_files import write_tables
+    from memfit.show.export.compare_files import write_tables
     from memfit.show.new_file import write_bytes
-    from memfit.show.page.grid import grid_page
+    from memfit.show.page.grid_page import grid_page
 
     written, figures = write_tables(grid, Path(folder)), ()
     if find_spec("matplotlib") is not None:
@@ -121,3 +125,46 @@ def write_grid(grid: Grid, folder: str | Path) -> tuple[Path, ...]:
         figures = draw_grid_figures(grid, folder)
     page = grid_page(grid, [path for path in figures if path.suffix == ".svg"])
     return (*written, *figures, write_bytes(Path(folder) / "grid.html", page.encode()))
+
+
+@checked_options
+def optimizer_bytes(
+    names: Sequence[str] = (),
+    *,
+    device: str | Sequence[str] = ("cpu", "cuda"),
+    measure: bool = True,
+    only: str = "",
+    num_processes: int = 2,
+    kept_in: str | Path | None = None,
+    only_kept: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> OptimizerTable:
+    """What optimizers keep and what their step takes; without names, those of torch and of all packages that are here.
+
+    `only` is a package ('torch', 'pytorch_optimizer', 'torchao', 'bitsandbytes'). A file `kept_in` makes it resumable;
+    with `only_kept` its runs are shown and none is made.
+    A training without an optimizer ('none') is always among the runs: the others are compared with it.
+
+    >>> table = optimizer_bytes(["adamw", "muon+adamw", "pytorch_optimizer.Lion"], device="cpu")  # doctest: +SKIP
+    >>> table.run_of("adamw", "square", "cpu", "measured").state_bytes  # doctest: +SKIP
+    """
+    from memfit.compare.optimizer_table.optimizer_bytes import fill_table
+    from memfit.compare.optimizer_table.torch_optimizer_names import optimizer_names
+    from memfit.job.recipes.optimizer_names import NO_OPTIMIZER
+
+    left_out: dict[str, str] = {}
+    asked = [NO_OPTIMIZER, *names]
+    if not names:
+        asked, left_out = optimizer_names(only)
+    devices = (device,) if isinstance(device, str) else tuple(device)
+    path = None if kept_in is None else Path(kept_in)
+    return fill_table(
+        asked,
+        devices=devices,
+        measure=measure,
+        num_processes=num_processes,
+        kept_in=path,
+        only_kept=only_kept,
+        left_out=left_out,
+        tell=tell,
+    )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.data_status import DataStatus
+    from memfit.records.machine.data_status import DataStatus
 
 
 class FetchProgress(Protocol):

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from memfit.api.explained_run import ExplainedRun, explain_run
-from memfit.api.options import checked_options
+from memfit.api.measure import ExplainedRun, explain_run
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.difference import Comparison
-    from memfit.records.repeats import RepeatedCommand, RepeatPlan, RepeatProgress
+    from memfit.records.difference import Comparison, RepeatedCommand, RepeatPlan, RepeatProgress
     from memfit.records.run import RunRecord, Settings
 
 
@@ -63,7 +62,7 @@ def repeat_commands(
     """
     import os
 
-    from memfit.records.repeats import RepeatedCommand
+    from memfit.records.difference import RepeatedCommand
     from memfit.records.run import settings_for
 
     settings = settings or settings_for(None)
@@ -95,8 +94,8 @@ def recorded_command(folder: str | Path, *, stable: bool | None = None) -> Repea
     import msgspec
 
     from memfit.errors import UsageError
-    from memfit.records.only_text import NO_TEXT
-    from memfit.records.repeats import RepeatedCommand
+    from memfit.records.difference import RepeatedCommand
+    from memfit.records.files.only_text import NO_TEXT
     from memfit.runfolder.reader import read_run
 
     header = read_run(folder).header
@@ -134,7 +133,7 @@ def _repeat(
     from memfit.explain.run.repeats import MIN_REPEATS, interleaved
     from memfit.measure.new_run import default_folder
     from memfit.measure.repeats import create_series
-    from memfit.records.repeats import RepeatPlan
+    from memfit.records.difference import RepeatPlan
 
     if num_repeats < MIN_REPEATS:
         what = f"at least {MIN_REPEATS} runs of each command are needed"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 from memfit.api.study import draw_study, read_study
 from memfit.errors import NotARun, RecordError, UsageError
 
@@ -115,7 +115,7 @@ def _add_to_trace(
     from memfit.records.run import RunRecord
     from memfit.regular_file import read_regular
     from memfit.show.export.formats import default_path
-    from memfit.show.export.profiler_trace import profiler_trace_with_memory
+    from memfit.show.export.traces.profiler_trace import profiler_trace_with_memory
     from memfit.show.new_file import check_new, write_bytes
 
     if to != "chrome-trace" or not isinstance(record, RunRecord):

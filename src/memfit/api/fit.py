@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memfit.api.options import checked_options
 from memfit.api.predict import predict_peak
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.apply.checkpoints import AppliedPlan

@@ -1,4 +1,7 @@
-"""Runs: measure a command, a running process or this one; read a run folder; examine this machine."""
+"""Runs: measure a command, a running process or this one; read a run folder; examine this machine.
+
+A run that was looked at once: its ledgers and the noise of its peak, for every view, page and comparison of it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.measure.in_process import MeasuredRun
-    from memfit.records.doctor import MachineReport
-    from memfit.records.live import LiveState
+    from memfit.records.difference import NoiseInterval
+    from memfit.records.machine.doctor import MachineReport
     from memfit.records.run import RunRecord, Settings
+    from memfit.records.run_parts.ledger import Ledger
+    from memfit.records.run_parts.live import LiveState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +137,7 @@ def examine_machine() -> MachineReport:
 
     from memfit.measure.counters.machine import describe_environment
     from memfit.measure.doctor.probes import run_probes
-    from memfit.records.doctor import MachineReport
+    from memfit.records.machine.doctor import MachineReport
     from memfit.records.run import Environment
 
     environment = msgspec.convert(describe_environment(os.environ), Environment)
@@ -154,3 +159,27 @@ def use_working_instructions() -> str:
     found = working_instructions()
     os.environ.update(found.cure)
     return found.sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRun:
+    """A run with what was found by looking at it: who held its peak, and how far the peak varies by itself."""
+
+    record: RunRecord
+    ledgers: tuple[Ledger, ...]
+    noise: NoiseInterval | None
+    """None when the peak itself is unknown."""
+
+
+def explain_run(record: RunRecord | ExplainedRun) -> ExplainedRun:
+    """Look at a run once; what was looked at already is returned as it is.
+
+    >>> explained = explain_run(memfit.read_run("runs/first"))  # doctest: +SKIP
+    >>> explained.ledgers[0].num_bytes  # doctest: +SKIP
+    """
+    from memfit.explain.run.ledger import explain_peak
+    from memfit.explain.run.noise import noise_interval
+
+    if isinstance(record, ExplainedRun):
+        return record
+    return ExplainedRun(record=record, ledgers=explain_peak(record), noise=noise_interval(record))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.plan.pipeline.case import Curve, PipelineCase
@@ -78,7 +78,7 @@ def _refuse_unused(
 ) -> None:
     """Refuse options that the chosen planner would not obey, before anything is measured."""
     from memfit.errors import UsageError
-    from memfit.plan.pipeline.schedules import STAGES_PER_RANK
+    from memfit.plan.pipeline.schedule.schedules import STAGES_PER_RANK
 
     if explain is not None and planner != "best":
         found = f"--explain {explain} --planner {planner}"
@@ -107,7 +107,7 @@ def _planned(case: PipelineCase, schedule: NamedSchedule, planner: str, explain:
     if explain is not None:
         return explain_cut(case, parse_layout(explain, case.chain), "1f1b" if schedule == "best" else schedule)
     if schedule == "best" and planner in ("special", "joint"):
-        from memfit.plan.pipeline.scipy_plans import plan_with_solver
+        from memfit.plan.pipeline.ilp.scipy_planners import plan_with_solver
 
         return plan_with_solver(case, planner)
     if schedule == "best":

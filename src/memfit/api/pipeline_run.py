@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.figure import Figure, Source
-    from memfit.records.pipeline import PipelinePlan
-    from memfit.records.pipeline_run import PipelineOrder, PipelineRun, RankOutcome, RankResult
+    from memfit.records.pipeline import PipelineOrder, PipelinePlan, PipelineRun, RankOutcome, RankResult
     from memfit.records.prediction import Prediction
 
 STAGE = "StageModule"
@@ -61,7 +60,7 @@ def run_pipeline(
     >>> print([(rank.predicted.value, rank.measured.value) for rank in run.ranks], run.dead)  # doctest: +SKIP
     """
     from memfit.job.description import parse_settings
-    from memfit.records.pipeline_run import PipelineOrder
+    from memfit.records.pipeline import PipelineOrder
 
     refuse_torchrun()
     given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
@@ -125,7 +124,7 @@ def why_not_run(plan: PipelinePlan) -> tuple[str, str] | None:
 def order_of(plan: PipelinePlan, *, num_steps: int = 3, device: str = "cpu") -> PipelineOrder:
     """What each rank of a plan that can be run does: by torch's own schedule of that name, or in the plan's order."""
     from memfit.job.description import parse_settings
-    from memfit.records.pipeline_run import PipelineOrder
+    from memfit.records.pipeline import PipelineOrder
 
     cut, layers = plan.cut, plan.chain.layers
     return PipelineOrder(
@@ -174,7 +173,7 @@ def _check_order(order: PipelineOrder) -> None:
 def _run_in(folder: Path, order: PipelineOrder, predicted: bool, most_seconds: float) -> PipelineRun:
     import msgspec
 
-    from memfit.records.pipeline_run import PipelineRun
+    from memfit.records.pipeline import PipelineRun
 
     for rank in range(order.num_ranks):  # of another run in this folder
         for name in (f"rank-{rank}.json", f"rank-{rank}.step", f"gradients-{rank}.pt"):
@@ -307,7 +306,7 @@ def _end(processes: list[_RankProcess]) -> None:
 def _results(folder: Path, num_ranks: int) -> dict[int, RankResult]:
     import msgspec
 
-    from memfit.records.pipeline_run import RankResult
+    from memfit.records.pipeline import RankResult
 
     paths = {rank: folder / f"rank-{rank}.json" for rank in range(num_ranks)}
     return {r: msgspec.json.decode(p.read_bytes(), type=RankResult) for r, p in paths.items() if p.exists()}
@@ -316,7 +315,7 @@ def _results(folder: Path, num_ranks: int) -> dict[int, RankResult]:
 def _outcome(
     order: PipelineOrder, each: _RankProcess, expected: dict[int, int], result: RankResult | None, folder: Path
 ) -> RankOutcome:
-    from memfit.records.pipeline_run import RankOutcome
+    from memfit.records.pipeline import RankOutcome
 
     step_file = folder / f"rank-{each.rank}.step"
     died = each.died_after_seconds is not None

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.prediction import Prediction
-    from memfit.records.ranks import RankPredictions
-    from memfit.records.snapshot import Replay
+    from memfit.records.cuda.snapshot import Replay
+    from memfit.records.prediction import Prediction, RankPredictions
 
 
 @checked_options

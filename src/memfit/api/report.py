@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from memfit.api.diff import diff_runs
-from memfit.api.explained_run import ExplainedRun, explain_run
-from memfit.api.options import checked_options
+from memfit.api.measure import ExplainedRun, explain_run
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.difference import Comparison
@@ -50,7 +50,7 @@ def write_report(
     >>> write_report(memfit.read_run("runs/first"), html="report.html", png="timeline.png")  # doctest: +SKIP
     (PosixPath('report.html'), PosixPath('timeline.png'))
     """
-    from memfit.show.page.report import Targets, beside_the_record, write_all
+    from memfit.show.page.run_page import Targets, beside_the_record, write_all
 
     run = explain_run(record)
     second = None if over is None else explain_run(over)

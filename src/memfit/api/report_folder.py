@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memfit.api.options import checked_options
 from memfit.api.report import view_run
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
     from memfit.records.study import Study
@@ -26,7 +26,7 @@ def report_folder(folder: str | Path, output: str | Path, *, overwrite: bool = F
     >>> report_folder("memfit-studies/mlp", "page.html")  # doctest: +SKIP
     PosixPath('page.html')
     """
-    from memfit.api.open_records import report_openers
+    from memfit.api.shared.open_records import report_openers
     from memfit.errors import MemfitError, NotARun
     from memfit.serve.catalogue import find_records
     from memfit.show.new_file import check_new, write_bytes

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memfit.api.compare import compare_recipes
 from memfit.api.fit import predicted_chain
-from memfit.api.options import checked_options
 from memfit.api.pipeline import pipeline_chain
+from memfit.api.shared.options import checked_options
 from memfit.api.study import run_study
 
 if TYPE_CHECKING:
@@ -62,8 +62,14 @@ def reproduce_offloading(
     """
     from memfit.records.plan import Link
     from memfit.records.reproduction import OffloadingExperiment
-    from memfit.reproduce.networks import examples_in, networks_called
-    from memfit.reproduce.offloading import compare_networks, describe_network, rank_planners, statements_on
+    from memfit.reproduce.offloading import (
+        compare_networks,
+        describe_network,
+        examples_in,
+        networks_called,
+        rank_planners,
+        statements_on,
+    )
 
     chosen = networks_called(networks)
     _require_rates(device)
@@ -179,10 +185,10 @@ def reproduce_hyperparameters(
     import msgspec
 
     from memfit.records.reproduction import HyperparameterTrials, Learner, SingleChange
-    from memfit.reproduce import single_changes as single
-    from memfit.reproduce.future_work import answers_of
-    from memfit.reproduce.hyperparameter_statements import statements_on
-    from memfit.reproduce.hyperparameters import data_sets_called, rerun_of, rerun_settings
+    from memfit.reproduce.hyperparameters import single_changes as single
+    from memfit.reproduce.hyperparameters.future_work import answers_of
+    from memfit.reproduce.hyperparameters.rerun import data_sets_called, rerun_of, rerun_settings
+    from memfit.reproduce.hyperparameters.statements import statements_on
 
     chosen = data_sets_called(data)
     wanted = ("tables",) if num_random is not None else tuple(parts)
@@ -227,7 +233,7 @@ def _layers_of(data_sets: Sequence[str]) -> tuple[LayerShare, ...]:
     from memfit.errors import MemfitError
     from memfit.records.figure import Figure
     from memfit.records.reproduction import LayerShare
-    from memfit.reproduce.single_changes import CHANGE_SETS
+    from memfit.reproduce.hyperparameters.single_changes import CHANGE_SETS
 
     found: list[LayerShare] = []
     for each in (each for name in data_sets for each in CHANGE_SETS[name]):
@@ -358,7 +364,7 @@ def _pipeline_chains(
     if graphs:
         named = [(Path(graph).parent.name or Path(graph).stem, graph) for graph in graphs]
         return {name: pipeline_chain(str(graph)) for name, graph in named}
-    from memfit.reproduce.networks import networks_called
+    from memfit.reproduce.offloading import networks_called
 
     _require_rates(device)
     chains = {}
@@ -370,7 +376,7 @@ def _pipeline_chains(
 
 def beside_published(study: Study) -> Rerun | None:
     """The published trials beside those of a study that runs them again; None for any other study."""
-    from memfit.reproduce.hyperparameters import published_data, rerun_of
+    from memfit.reproduce.hyperparameters.rerun import published_data, rerun_of
 
     return rerun_of(study) if published_data(study) else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 
 @checked_options
@@ -36,7 +36,7 @@ def serve_folder(
     except ModuleNotFoundError as error:
         hint = 'pip install "memfit[serve]", or `memfit report` for a file that needs no server'
         raise MissingExtra("the server needs starlette and uvicorn", found=f"no {error.name}", hint=hint) from None
-    from memfit.api.open_records import metric_readers, open_dropped, served_openers
+    from memfit.api.shared.open_records import metric_readers, open_dropped, served_openers
     from memfit.serve.guard import kept_token, new_token
     from memfit.serve.library import Library
     from memfit.serve.metrics import FolderMetrics

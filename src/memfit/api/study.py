@@ -1,16 +1,21 @@
-"""Studies: run many measured trials, read a study, explain what drives its memory, and draw it."""
+"""Studies: run many measured trials, read a study, explain what drives its memory, and draw it.
+
+Studies on disk: list them, stop one that runs, end one of its trials.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from memfit.api.options import checked_options
+from memfit.api.shared.options import checked_options
 
 if TYPE_CHECKING:
-    from memfit.records.study import Direction, Standing, Study, StudySettings, TrialRecord
+    from memfit.records.study import Direction, Standing, Study, StudyEntry, StudySettings, TrialRecord
     from memfit.records.study_findings import StudiesFindings, StudyFindings
     from memfit.study.options import StudyOptions
 
@@ -142,7 +147,7 @@ def _settings_of(
     """The settings that are meant; None goes on with a study as it is stored. An option without effect is refused."""
     from memfit.errors import UsageError
     from memfit.records.study import StudySettings
-    from memfit.reproduce.published_tables import find_published
+    from memfit.reproduce.hyperparameters.published_tables import find_published
     from memfit.study.options import refuse_changes, refuse_settings
     from memfit.study.request import require_an_end, settings_of
 
@@ -173,7 +178,7 @@ def read_study(folder: str | Path, *, storage: str = "") -> Study:
 
 def find_study(target: str) -> Study:
     """A study's folder, its record in a JSON file, or a published table by its name ('paper-mnist')."""
-    from memfit.reproduce.published_tables import find_published
+    from memfit.reproduce.hyperparameters.published_tables import find_published
     from memfit.study.json_file import read_study_json
 
     if Path(target).is_dir():
@@ -219,7 +224,82 @@ def draw_study(study: Study, folder: str | Path | None = None, *, trials: Sequen
     >>> draw_study(read_study("memfit-studies/mlp"))[0]  # doctest: +SKIP
     PosixPath('memfit-studies/mlp/memory.png')
     """
-    from memfit.explain.study.memory_law import memory_law
+    from memfit.explain.study.law import memory_law
     from memfit.show.figures.study import draw_study as draw
 
     return draw(study, folder if folder is not None else study.folder, law=memory_law(study), trials=trials)
+
+
+@checked_options
+def list_studies(folders: Sequence[str | Path] = ()) -> tuple[StudyEntry, ...]:
+    """The studies in these folders; by default those in memfit-studies here, and NNI's in ~/nni-experiments.
+
+    >>> [(entry.name, entry.state) for entry in list_studies(["memfit-studies"])]  # doctest: +SKIP
+    """
+    from memfit.study.listing import list_folders, usual_parents
+
+    return list_folders(folders or usual_parents())
+
+
+@checked_options
+def stop_study(folder: str | Path, *, now: bool = False) -> int:
+    """Stop a running study after the trials that run, or, with `now`, at once; returns its process.
+
+    >>> stop_study("memfit-studies/mlp")  # doctest: +SKIP
+    """
+    from memfit.study.control import stop_coordinator
+
+    _require_study(folder)
+    return stop_coordinator(Path(folder), now=now).pid
+
+
+@checked_options
+def end_trial(folder: str | Path, trial: str) -> None:
+    """End one trial of a running study, by its number or its id; it counts as cancelled and is not run again.
+
+    >>> end_trial("memfit-studies/mlp", "12")  # doctest: +SKIP
+    """
+    from memfit.errors import UsageError
+    from memfit.study.control import Request, send_request
+
+    study = _require_study(folder)
+    running = [each for each in study.trials if not each.is_finished]
+    if not any(trial in (each.trial_id, str(each.number)) for each in running):
+        found = ", ".join(f"{each.number} ({each.trial_id})" for each in running) or "no trial runs"
+        raise UsageError(f"trial {trial} of {folder} does not run", found=found)
+    send_request(Path(folder), Request(end_trial=trial))
+
+
+def _require_study(folder: str | Path) -> Study:
+    from memfit.study.folder import read_folder
+
+    return read_folder(folder)
+
+
+def is_study(folder: str | Path) -> bool:
+    """Whether a folder is one that `memfit study` wrote.
+
+    >>> is_study("runs/train-1")
+    False
+    """
+    from memfit.study.folder import WHERE_FILE
+
+    return (Path(folder) / WHERE_FILE).is_file()
+
+
+def nni_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an environment in which `import nni` and `nnictl` are memfit's.
+
+    >>> sorted(nni_environment({"PATH": "/usr/bin"}))
+    ['MEMFIT_PYTHON', 'PATH', 'PYTHONPATH']
+    """
+    from memfit.study.trials.files import shim_folder
+
+    shim = shim_folder()
+    path = [str(shim / "bin"), base.get("PATH", os.defpath)]
+    python_path = [str(shim), *filter(None, [base.get("PYTHONPATH", "")])]
+    return {
+        "PYTHONPATH": os.pathsep.join(python_path),
+        "PATH": os.pathsep.join(path),
+        "MEMFIT_PYTHON": sys.executable,
+    }

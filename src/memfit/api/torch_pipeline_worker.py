@@ -18,7 +18,7 @@ import msgspec
 from memfit.apply.pipeline.rank import PipelineRank
 from memfit.errors import UsageError
 from memfit.profile.pipeline_chain import refuse_other_steps
-from memfit.records.pipeline_run import PipelineOrder, RankResult
+from memfit.records.pipeline import PipelineOrder, RankResult
 
 
 def main() -> None:

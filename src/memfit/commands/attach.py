@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from memfit.commands.measure import after_a_run, checked_interval
-from memfit.commands.options import SECONDS, force_option, json_option, no_report_option, output_option, quiet_option
+from memfit.commands.shared.options import (
+    SECONDS,
+    force_option,
+    json_option,
+    no_report_option,
+    output_option,
+    quiet_option,
+)
 from memfit.errors import NoOutput, StorageError
 
 EPILOG = """\b

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import BYTES, complete_files, json_option, output_option, quiet_option, set_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import BYTES, complete_files, json_option, output_option, quiet_option, set_option
+from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _are_runs(targets: tuple[str, ...]) -> bool:
 
 def _filled(target: str, arguments: tuple[str, ...], output: str | None, quiet: bool, options: dict[str, Any]) -> Grid:
     from memfit import api
-    from memfit.show.progress.share import ShareLine
+    from memfit.show.progress.line import ShareLine
 
     line = None if quiet else ShareLine()
 

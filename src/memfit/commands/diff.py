@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memfit import api
-from memfit.commands.options import (
+from memfit.commands.shared.options import (
     force_option,
     html_option,
     json_option,
@@ -18,7 +18,7 @@ from memfit.commands.options import (
     quiet_option,
     stable_option,
 )
-from memfit.commands.output import write_record
+from memfit.commands.shared.output import write_record
 from memfit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from memfit.commands.options import json_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import json_option
+from memfit.commands.shared.output import write_record
 
 EPILOG = """\b
 Examples:

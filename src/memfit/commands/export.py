@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from memfit import api
-from memfit.commands.options import force_option, output_option, to_option
-from memfit.commands.output import say_written
+from memfit.commands.shared.options import force_option, output_option, to_option
+from memfit.commands.shared.output import say_written
 
 if TYPE_CHECKING:
     from memfit.show.export.formats import Format

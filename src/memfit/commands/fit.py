@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from memfit.commands.options import BYTES, complete_files, force_option, json_option, output_option, set_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import BYTES, complete_files, force_option, json_option, output_option, set_option
+from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, UsageError
 from memfit.records.plan import LEVERS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memfit.commands.options import (
+from memfit.commands.shared.options import (
     BYTES,
     SECONDS,
     complete_files,
@@ -23,7 +23,7 @@ from memfit.commands.options import (
     quiet_option,
     stable_option,
 )
-from memfit.commands.output import write_record
+from memfit.commands.shared.output import write_record
 from memfit.errors import NoOutput, StorageError, UsageError
 
 if TYPE_CHECKING:

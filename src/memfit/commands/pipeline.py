@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memfit.commands.options import (
+from memfit.commands.shared.options import (
     BYTES,
     SECONDS,
     SPEED,
@@ -18,7 +18,7 @@ from memfit.commands.options import (
     quiet_option,
     set_option,
 )
-from memfit.commands.output import write_record
+from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, MemfitError
 from memfit.units import format_bytes
 
@@ -139,8 +139,7 @@ def command(
 def _run(plan: PipelinePlan, *, quiet: bool, as_json: bool) -> None:
     """Run the plan and show each rank, predicted beside measured; a rank that died is an error."""
     from memfit import api
-    from memfit.show.terminal.pipeline import pipeline_text
-    from memfit.show.terminal.pipeline_run import pipeline_run_text
+    from memfit.show.terminal.pipeline import pipeline_run_text, pipeline_text
 
     if not (as_json or quiet):
         write_record(plan, partial(pipeline_text, plan))

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from memfit.commands.options import SECONDS, complete_files, json_option, set_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import SECONDS, complete_files, json_option, set_option
+from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, MemfitError, UsageError
-from memfit.records.ranks import RankPredictions
+from memfit.records.prediction import RankPredictions
 
 
 class Rank(click.ParamType):
@@ -96,8 +96,7 @@ Examples:
 def command(target: str, as_json: bool, **options: Any) -> None:
     """Predict the memory of TARGET: a script, FILE:function, or a built-in workload, without running it."""
     from memfit import api
-    from memfit.show.terminal.prediction import prediction_text
-    from memfit.show.terminal.ranks import ranks_text
+    from memfit.show.terminal.prediction import prediction_text, ranks_text
 
     with _progress() as tell:
         if options["rank"] == "all":

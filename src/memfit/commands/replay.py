@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from memfit import api
-from memfit.commands.options import BYTES, json_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import BYTES, json_option
+from memfit.commands.shared.output import write_record
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from memfit import api
-from memfit.commands.options import force_option, output_option
+from memfit.commands.shared.options import force_option, output_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

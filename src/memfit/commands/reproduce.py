@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import BYTES, SPEED, force_option, json_option, output_option, quiet_option
-from memfit.commands.output import write_record
+from memfit.commands.shared.options import BYTES, SPEED, force_option, json_option, output_option, quiet_option
+from memfit.commands.shared.output import write_record
 from memfit.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def pipelining(context: click.Context, output: str, force: bool, quiet: bool, as
 def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output: str, force: bool, quiet: bool) -> Any:
     """Refuse to replace what is there, then run with a line of progress on a terminal."""
     from memfit.show.new_file import check_new
-    from memfit.show.progress.share import ShareLine
+    from memfit.show.progress.line import ShareLine
 
     check_new(output, overwrite=force)
     line = ShareLine()

@@ -8,7 +8,7 @@ import click
 
 from memfit import api
 from memfit.commands.measure import print_run
-from memfit.commands.options import force_option, html_option, json_option
+from memfit.commands.shared.options import force_option, html_option, json_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memfit.commands.options import (
+from memfit.commands.shared.options import (
     BYTES,
     SECONDS,
     complete_files,
@@ -21,7 +21,7 @@ from memfit.commands.options import (
     set_option_as,
     to_option,
 )
-from memfit.commands.output import say_written, write_record
+from memfit.commands.shared.output import say_written, write_record
 from memfit.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _refuse_elsewhere(action: str, *, now: bool, trial: str | None, to: str | No
 
 def _list(folders: tuple[str, ...], as_json: bool) -> None:
     from memfit import api
-    from memfit.show.terminal.study_list import study_list_text
+    from memfit.show.terminal.study import study_list_text
 
     entries = api.list_studies(folders)
     write_record(list(entries), lambda width, color: study_list_text(entries), as_json=as_json)

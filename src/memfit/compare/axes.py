@@ -8,8 +8,8 @@ import msgspec
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
-from memfit.job.optimizers import TORCH_CLASSES, parse_optimizer, split_outside
-from memfit.job.recipe import (
+from memfit.job.recipes.optimizer_names import TORCH_CLASSES, parse_optimizer, split_outside
+from memfit.job.recipes.recipe import (
     PLAIN,
     ChosenTechnique,
     DeviceKind,

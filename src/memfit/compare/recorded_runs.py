@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from memfit.compare.judge_cells import answer_budget, judge_cells
-from memfit.compare.measure_cells import figures_of_run
+from memfit.compare.cells.judge_cells import answer_budget, judge_cells
+from memfit.compare.cells.measure_cells import figures_of_run
 from memfit.errors import UsageError
 from memfit.records.figure import unknown
 from memfit.records.grid import Grid, GridCell

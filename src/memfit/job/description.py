@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.job.recipe import Recipe
+from memfit.job.recipes.recipe import Recipe
 from memfit.job.workloads.registry import WORKLOADS
 
 SettingValue = bool | int | float | str | None

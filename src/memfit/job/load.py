@@ -34,7 +34,7 @@ def build_job(job: JobDescription, device: str) -> object:
     built = function(**arguments_for(function, dict(job.settings), device))
     if job.recipe is None:
         return built
-    from memfit.job.torch_recipe import with_recipe
+    from memfit.job.recipes.torch_recipe import with_recipe
     from memfit.job.training import as_training
 
     return with_recipe(as_training(built, job.target), job.recipe, job.target)

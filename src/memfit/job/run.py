@@ -18,9 +18,8 @@ from memfit.errors import MemfitError, UsageError
 from memfit.job.description import JobDescription, describe_job, parse_settings
 from memfit.job.load import build_job, load_function
 from memfit.job.network_size import NetworkSize
-from memfit.job.recipe import PLAIN, Recipe, parse_techniques
-from memfit.job.reporting import Reporter, proposed_settings
-from memfit.job.rounds import Extent, Round, train_all
+from memfit.job.recipes.recipe import PLAIN, Recipe, parse_techniques
+from memfit.job.rounds import Extent, Reporter, Round, proposed_settings, train_all
 from memfit.job.workloads.registry import WORKLOADS
 
 NO_RECIPE = Recipe()

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from memfit.records.doctor import FAULTS, ProductCheck, WorkingInstructions
+from memfit.records.machine.doctor import FAULTS, ProductCheck, WorkingInstructions
 
 TYPES = ("float32", "bfloat16", "float16")
 LOWER_SETS: tuple[dict[str, str], ...] = (

@@ -14,7 +14,7 @@ import msgspec
 
 from memfit.errors import RunExists, StorageError
 from memfit.measure.counters.machine import describe_environment
-from memfit.records import layout
+from memfit.records.files import layout
 from memfit.records.run import Settings
 from memfit.runfolder.writer import write_header
 

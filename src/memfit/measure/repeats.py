@@ -30,9 +30,7 @@ from memfit.errors import (
     UsageError,
 )
 from memfit.measure.session import JobEnd, check_command, run_command
-from memfit.records.live import LiveState
-from memfit.records.only_text import only_text
-from memfit.records.repeats import (
+from memfit.records.difference import (
     PLAN_FILE,
     PLAN_FORMAT,
     PLAN_VERSION,
@@ -41,7 +39,9 @@ from memfit.records.repeats import (
     RepeatPlan,
     RepeatProgress,
 )
+from memfit.records.files.only_text import only_text
 from memfit.records.run import RunRecord
+from memfit.records.run_parts.live import LiveState
 from memfit.runfolder.reader import read_run
 
 OnProgress = Callable[[RepeatProgress], None]

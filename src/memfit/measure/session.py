@@ -43,8 +43,8 @@ from memfit.measure.sampler.orders import (
 )
 from memfit.measure.sampler.process_tree import become_subreaper
 from memfit.measure.terminal import Terminal
-from memfit.records.live import LiveState
 from memfit.records.run import Settings
+from memfit.records.run_parts.live import LiveState
 from memfit.runfolder.writer import RunWriter
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])

@@ -17,8 +17,8 @@ from memfit.plan.levers import consider_levers
 from memfit.plan.offload import combined as combined_plans
 from memfit.plan.offload import offload as offload_plans
 from memfit.plan.offload import rules as offload_rules
+from memfit.plan.offload.combined import LeastCombined
 from memfit.plan.offload.fluid import offload_bound
-from memfit.plan.offload.least_combined import LeastCombined
 from memfit.plan.problem.program import lower
 from memfit.plan.problem.simulator import simulate
 from memfit.plan.problem.transfers import Transfers

@@ -38,8 +38,7 @@ from memfit.predict.ranks.every_rank import (
 from memfit.predict.ranks.routing import read_routing
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
-from memfit.records.prediction import Assumption, Prediction
-from memfit.records.ranks import RankPredictions
+from memfit.records.prediction import Assumption, Prediction, RankPredictions
 from memfit.torch_support import require_supported_torch
 
 SCRIPT_STEPS = 3

@@ -1,4 +1,7 @@
-"""Noise of repeats of a run, and the difference of two runs."""
+"""Noise of repeats of a run, and the difference of two runs.
+
+The plan of repeated runs of two commands: repeats.json, written before the first run, read to go on later.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from memfit.records.figure import Figure, Source
+from memfit.records.run import Settings
 
 Verdict = Literal["larger than the noise", "within the noise", "cannot tell"]
 Group = Literal["memory", "phases", "time", "energy", "processes", "ledger"]
@@ -76,3 +80,56 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What else differs between the sides, and what the noise rests on."""
     order: tuple[str, ...] = ()
     """In which order the runs were made, 'A' and 'B', where they were made for this comparison."""
+
+
+PLAN_FILE = "repeats.json"
+PLAN_FORMAT = "memfit-repeats"
+PLAN_VERSION = 1
+
+Label = Literal["A", "B"]
+
+
+class RepeatedCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """One side: what is run, where, and how it is measured."""
+
+    command: tuple[str, ...]
+    working_folder: str
+    settings: Settings
+
+
+class RepeatPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Both sides and the order in which they are run."""
+
+    format: str = PLAN_FORMAT
+    format_version: int = PLAN_VERSION
+    first: RepeatedCommand
+    second: RepeatedCommand
+    order: tuple[Label, ...]
+
+    def side(self, label: Label) -> RepeatedCommand:
+        """The command with this label."""
+        return self.first if label == "A" else self.second
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The folder of every run, in order: 'a1', 'b1', 'b2', 'a2'."""
+        counts = {"A": 0, "B": 0}
+        names = []
+        for label in self.order:
+            counts[label] += 1
+            names.append(f"{label.lower()}{counts[label]}")
+        return tuple(names)
+
+
+class RepeatProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a series of repeats is."""
+
+    num_done: int
+    num_runs: int
+    label: Label
+    """The side that is running, or has just ended."""
+    seconds: float
+    seconds_left: float | None
+    """None until a run has ended."""
+    peak_bytes: float | None = None
+    """Of the run that has just ended; of one that is running, what its tree holds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memfit.records.notebook import NotebookRecord
+from memfit.records.files.notebook import NotebookRecord
 from memfit.records.plan import Candidate, Lever, Plan
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 
 from memfit.records.figure import Figure
-from memfit.records.notebook import NotebookRecord
+from memfit.records.files.notebook import NotebookRecord
+from memfit.records.files.versioned_file import FileKind, read_record
 from memfit.records.prediction import LevelName, Share
-from memfit.records.versioned_file import FileKind, read_record
 
 GRID_FORMAT = "memfit-grid"
 GRID_VERSION = 1

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from memfit.records.figure import Source
-from memfit.records.notebook import NotebookRecord
+from memfit.records.files.notebook import NotebookRecord
+from memfit.records.files.versioned_file import FileKind, decode_record, encode_record, read_record, write_record
 from memfit.records.operators import OperatorChoice
-from memfit.records.versioned_file import FileKind, decode_record, encode_record, read_record, write_record
 
 PLAN_FORMAT = "memfit-plan"
 PLAN_VERSION = 3

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from memfit.records.figure import Figure
-from memfit.records.ledger import LedgerFacts
-from memfit.records.notebook import NotebookRecord
-from memfit.records.ranges import AnyBytes, Bytes, Count, Nanos, Number, Seconds
-from memfit.records.samples import Samples, TreeCurve
-from memfit.records.steps import Steps
+from memfit.records.files.notebook import NotebookRecord
+from memfit.records.files.ranges import AnyBytes, Bytes, Count, Nanos, Number, Seconds
+from memfit.records.run_parts.ledger import LedgerFacts
+from memfit.records.run_parts.samples import Samples, TreeCurve
+from memfit.records.run_parts.steps import Steps
 
 OutcomeKind = Literal[
     "done", "failed", "killed", "out of memory", "over the limit", "interrupted", "detached", "still running", "lost"

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 
 from memfit.records.figure import Figure, unknown
-from memfit.records.live import LiveState
-from memfit.records.notebook import NotebookRecord
+from memfit.records.files.notebook import NotebookRecord
+from memfit.records.run_parts.live import LiveState
 
 STUDY_FORMAT = "memfit-study"
 STUDY_VERSION = 1

@@ -118,7 +118,7 @@ def _random_layer(random: Random, index: int) -> Layer:
 
 def solver_against_exact(num_cases: int) -> tuple[int, int, int]:
     """How many random cases fit, in how many the solver attains the exact period, in how many it is shorter."""
-    from memfit.plan.pipeline.scipy_ilp import best_schedule
+    from memfit.plan.pipeline.ilp.scipy_schedule import best_schedule
 
     num_fit = num_equal = num_better = 0
     for seed in range(num_cases):
@@ -141,8 +141,8 @@ PACKING = ((3, 1, 4, 2, 5, 3), (5, 1, 1, 5, 1, 5), (7, 1, 1, 1, 1, 1), (2, 2, 2,
 
 def solve_packing(loads: Sequence[int]) -> tuple[float, float, float]:
     """The shortest period by the joint integer program, by trying all ways to share out, and with contiguous stages."""
-    from memfit.plan.pipeline.scipy_ilp import best_schedule
-    from memfit.plan.pipeline.scipy_joint import joint_allocation
+    from memfit.plan.pipeline.ilp.scipy_joint import joint_allocation
+    from memfit.plan.pipeline.ilp.scipy_schedule import best_schedule
 
     layers = tuple(
         Layer(
@@ -169,7 +169,7 @@ def shared_ranks(
     chains: Mapping[str, PipelineChain], link: RankLink, progress: Callable[[str, float], None], num_ranks: int = 4
 ) -> tuple[PipelineComparison, ...]:
     """The exact contiguous plan beside the best with a shared rank, where memory is short."""
-    from memfit.plan.pipeline.scipy_plans import special_plan
+    from memfit.plan.pipeline.ilp.scipy_planners import special_plan
 
     rows = []
     for index, (name, chain) in enumerate(chains.items()):

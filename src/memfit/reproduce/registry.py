@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from memfit.records.reproduction import PublishedResult
-from memfit.reproduce import edge, hyperparameter_statements, offloading, optimizers, pipelining
-from memfit.reproduce.published_tables import SOURCE as HYPERPARAMETERS_SOURCE
+from memfit.reproduce import edge, offloading, optimizers, pipelining
+from memfit.reproduce.hyperparameters import statements as hyperparameter_statements
+from memfit.reproduce.hyperparameters.published_tables import SOURCE as HYPERPARAMETERS_SOURCE
 
 RESULTS: tuple[PublishedResult, ...] = (
     PublishedResult(

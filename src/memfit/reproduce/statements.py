@@ -2,15 +2,18 @@
 
 Every verdict follows from a rule that stands beside the statement; where the rule does not decide, the verdict is
 'cannot tell' with what would decide it.
+
+The mean of replicates with its spread; one replicate has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import mul
 from random import Random
 from statistics import fmean
 
+from memfit.records.figure import Figure, measured, unknown
 from memfit.records.reproduction import Statement
 
 NUM_SHUFFLES = 5000
@@ -56,3 +59,14 @@ def ranks_of(values: Sequence[float]) -> list[float]:
 def _centred(values: Sequence[float]) -> list[float]:
     mean = fmean(values)
     return [value - mean for value in values]
+
+
+def mean_of(values: Iterable[float | None], what: str, *, reason: str = "") -> Figure:
+    """The mean of replicates, with the smallest and the largest; of one replicate the spread is unknown."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return unknown("bytes", reason or "no replicate was measured")
+    if len(known) == 1:
+        return measured(known[0], "bytes", f"{what} of one replicate; its spread is unknown")
+    method = f"mean {what} of {len(known)} replicates"
+    return measured(sum(known) / len(known), "bytes", method, low=min(known), high=max(known))

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from memfit.records.figure import Figure, unknown
-from memfit.records.ledger import LedgerFacts
 from memfit.records.run import (
     EnergyReading,
     GpuProcess,
@@ -31,8 +30,9 @@ from memfit.records.run import (
     SystemSummary,
     TreeReading,
 )  # fmt: skip
-from memfit.records.samples import Samples
-from memfit.records.steps import join_steps
+from memfit.records.run_parts.ledger import LedgerFacts
+from memfit.records.run_parts.samples import Samples
+from memfit.records.run_parts.steps import join_steps
 from memfit.runfolder import events as ev
 from memfit.runfolder.marks import MarksFile, MarksText, parse_marks
 from memfit.runfolder.peaks import Readings, headline, process_peaks

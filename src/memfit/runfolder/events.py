@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from memfit.records.figure import Source
-from memfit.records.ranges import Bytes, Code, Count, Index, Micros, Number, Pid, Seconds
+from memfit.records.files.ranges import Bytes, Code, Count, Index, Micros, Number, Pid, Seconds
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

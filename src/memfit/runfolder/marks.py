@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from memfit.records.only_text import decode_lenient
-from memfit.records.ranges import MOST_BYTES
-from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps, no_steps
+from memfit.records.files.only_text import decode_lenient
+from memfit.records.files.ranges import MOST_BYTES
+from memfit.records.run_parts.steps import SEVERAL_OPTIMIZERS, Steps, no_steps
 from memfit.regular_file import read_regular
 
 MOST_NS = 1 << 62

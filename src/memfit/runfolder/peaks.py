@@ -24,7 +24,7 @@ import numpy as np
 
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.run import ProcessRecord, TreeReading
-from memfit.records.samples import Samples, TreeCurve
+from memfit.records.run_parts.samples import Samples, TreeCurve
 from memfit.runfolder.events import JobEnded
 from memfit.units import format_bytes
 

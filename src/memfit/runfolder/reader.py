@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, NotARun
-from memfit.records import layout
-from memfit.records.ledger import LedgerFacts
-from memfit.records.only_text import decode_lenient
-from memfit.records.ranges import is_plausible
+from memfit.records.files import layout
+from memfit.records.files.only_text import decode_lenient
+from memfit.records.files.ranges import is_plausible
 from memfit.records.run import Outcome, RunHeader, RunRecord
-from memfit.records.samples import samples_from_bytes
+from memfit.records.run_parts.ledger import LedgerFacts
+from memfit.records.run_parts.samples import samples_from_bytes
 from memfit.regular_file import describe_error, open_regular, read_beginning, read_regular
 from memfit.runfolder.assemble import RawRun, assemble_run
 from memfit.runfolder.events import AnyEvent, Event, ProcessStarted

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memfit.records.run import TreeReading
-from memfit.records.samples import Samples, TreeCurve
+from memfit.records.run_parts.samples import Samples, TreeCurve
 
 LEAST_COPIED_BYTES = 1 << 20
 """Below this, a count of faults says nothing about the rate of copying."""

@@ -10,8 +10,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from memfit.records import layout
-from memfit.records.only_text import only_text
+from memfit.records.files import layout
+from memfit.records.files.only_text import only_text
 
 if TYPE_CHECKING:
     from pathlib import Path  # not loaded: the sampler's own size is the floor of what a job's high-water mark can show

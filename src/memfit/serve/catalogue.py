@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from memfit.errors import NotARun
-from memfit.records import layout
+from memfit.records.files import layout
 from memfit.records.grid import GRID_FORMAT
 from memfit.records.pipeline import PIPELINE_FORMAT
 from memfit.records.plan import PLAN_FORMAT

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from memfit.records.only_text import only_text
+from memfit.records.files.only_text import only_text
 
 
 def plain(value: Any) -> Any:

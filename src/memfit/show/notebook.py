@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from memfit.records.files.only_text import only_text
 from memfit.records.fit import Fit
 from memfit.records.grid import Grid, GridCell
-from memfit.records.only_text import only_text
 from memfit.records.plan import Plan
 from memfit.records.prediction import Prediction
 from memfit.records.run import RunRecord

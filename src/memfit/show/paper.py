@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from memfit.errors import NoOutput
-from memfit.records.only_text import only_text
+from memfit.records.files.only_text import only_text
 
 PIPE_WIDTH = 80
 MAX_WIDTH = 120

@@ -18,7 +18,7 @@ from memfit.study.json_file import write_study_json
 from memfit.study.options import StudyOptions, environment_of, refuse_job_options
 from memfit.study.storage.facts import DATABASE_FILE, study_of
 from memfit.study.storage.log import StudyLog
-from memfit.study.trials.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
+from memfit.study.trials.cluster.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
 from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner
 
@@ -65,7 +65,7 @@ class Session:
         if not options.on:
             return LocalRunner(self.settings.concurrency)
         _require_distributed()
-        from memfit.study.trials.distributed_runner import DaskRunner, connect
+        from memfit.study.trials.cluster.distributed_runner import DaskRunner, connect
 
         if options.on not in BATCH_SYSTEMS:
             return DaskRunner(connect(options.on), self.settings, self.log.tell)

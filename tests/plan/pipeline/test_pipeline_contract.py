@@ -6,7 +6,7 @@ import pytest
 
 from memfit.plan.pipeline.case import PipelinePlanner
 from memfit.plan.pipeline.planners import PLANNERS
-from memfit.testing.pipeline_contract import PipelinePlannerContract
+from memfit.testing.contracts.pipeline_planner import PipelinePlannerContract
 
 
 class TestEveryPlanner(PipelinePlannerContract):

@@ -20,10 +20,10 @@ from memfit.plan.pipeline.planners import (
     plan_pipeline,
     plan_schedule,
 )
-from memfit.plan.pipeline.schedules import STAGES_PER_RANK, most_in_flight
-from memfit.plan.pipeline.simulate import replay_periodic
+from memfit.plan.pipeline.schedule.schedules import STAGES_PER_RANK, most_in_flight
+from memfit.plan.pipeline.schedule.simulate import replay_periodic
 from memfit.records.pipeline import Layer, PipelineChain, PipelinePlan, RankLink, decode_pipeline, encode_pipeline
-from memfit.testing.pipeline_oracle import best_contiguous, made_pipeline_chain
+from memfit.testing.oracles.pipeline_search import best_contiguous, made_pipeline_chain
 
 
 def made_case(random: Random, most_layers: int = 6) -> PipelineCase:

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from memfit.plan.pipeline.case import PipelineCase
-from memfit.plan.pipeline.nested_runs import NUM_SLOTS, NestedRuns
 from memfit.plan.pipeline.planners import plan_pipeline
+from memfit.plan.pipeline.stage_checkpoints import NUM_SLOTS, NestedRuns
 from memfit.plan.pipeline.stage_curve import MOST_WAYS, curve_of
 from memfit.records.pipeline import Layer, PipelineChain, RankLink
 

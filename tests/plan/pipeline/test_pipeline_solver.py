@@ -12,14 +12,14 @@ import pytest
 from memfit.plan.pipeline.case import PipelineCase, ProposedStage
 from memfit.plan.pipeline.partition import exact_contiguous
 from memfit.plan.pipeline.planners import judge
-from memfit.plan.pipeline.steady import copies_at, elements_of
+from memfit.plan.pipeline.schedule.steady import copies_at, elements_of
 from memfit.records.pipeline import Layer, PipelineChain, RankLink
-from memfit.testing.pipeline_oracle import made_pipeline_chain
+from memfit.testing.oracles.pipeline_search import made_pipeline_chain
 
 pytest.importorskip("scipy")
-from memfit.plan.pipeline.scipy_ilp import best_schedule
-from memfit.plan.pipeline.scipy_joint import joint_allocation
-from memfit.plan.pipeline.scipy_plans import placed_outcome, plan_with_solver
+from memfit.plan.pipeline.ilp.scipy_joint import joint_allocation
+from memfit.plan.pipeline.ilp.scipy_planners import placed_outcome, plan_with_solver
+from memfit.plan.pipeline.ilp.scipy_schedule import best_schedule
 
 
 def made_case(seed: int, num_layers: int, num_ranks: int) -> PipelineCase:

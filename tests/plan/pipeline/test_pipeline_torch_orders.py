@@ -8,10 +8,10 @@ import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from memfit.plan.pipeline.planners import plan_pipeline, plan_schedule
-from memfit.plan.pipeline.schedules import STAGES_PER_RANK
+from memfit.plan.pipeline.schedule.schedules import STAGES_PER_RANK
 from memfit.records.pipeline import Layer, PipelineChain, PipelinePlan, RankLink
 from memfit.show.export.pipeline_files import torch_csv
-from memfit.testing.pipeline_contract import PipelineCase
+from memfit.testing.contracts.pipeline_planner import PipelineCase
 
 
 def case_of(num_ranks: int) -> PipelineCase:

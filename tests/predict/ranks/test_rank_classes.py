@@ -17,7 +17,7 @@ from memfit.predict.ranks.classes import classes_of, local_shape
 from memfit.predict.ranks.environment import Ranks, environment_of
 from memfit.predict.ranks.every_rank import RankRun, RankRuns, predict_every_rank
 from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape, StageFact
-from memfit.records.ranks import named_ranks
+from memfit.records.prediction import named_ranks
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from memfit.api import predict_peak, predict_ranks  # noqa: E402
 from memfit.errors import UsageError  # noqa: E402
 from memfit.job.torch_shard import blocks_of  # noqa: E402
-from memfit.testing.sharding_arithmetic import shard  # noqa: E402
+from memfit.testing.oracles.sharding_arithmetic import shard  # noqa: E402
 
 JOB = """
 import torch

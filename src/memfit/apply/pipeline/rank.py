@@ -11,7 +11,7 @@ from torch import nn
 from memfit.apply.pipeline.cut import find_stages, release_foreign
 from memfit.apply.pipeline.schedule import make_schedule, make_stages
 from memfit.errors import UsageError
-from memfit.records.pipeline_run import PipelineOrder
+from memfit.records.pipeline import PipelineOrder
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -17,8 +17,8 @@ import numpy as np
 from memfit.explain.run import noise, repeats
 from memfit.records.difference import Comparison, Difference, Group, NoiseSource, Side, Verdict
 from memfit.records.figure import Figure, measured, unknown
-from memfit.records.ledger import Ledger
 from memfit.records.run import RunRecord, Settings
+from memfit.records.run_parts.ledger import Ledger
 
 CUT_SHORT = {"killed", "out of memory", "over the limit", "interrupted", "still running", "lost", "failed"}
 _PHASES = ("data", "forward", "backward", "update")

@@ -20,7 +20,7 @@ import numpy as np
 
 from memfit.records.difference import NoiseInterval, NoiseSource
 from memfit.records.run import RunHeader, RunRecord
-from memfit.records.steps import Steps
+from memfit.records.run_parts.steps import Steps
 from memfit.units import MIB, format_ratio
 
 COUNTER_BYTES = MIB // 2

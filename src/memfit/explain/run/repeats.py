@@ -24,7 +24,7 @@ from math import floor, inf, sqrt
 import numpy as np
 
 from memfit.explain.student import t_quantile
-from memfit.records.repeats import Label
+from memfit.records.difference import Label
 
 MIN_REPEATS = 4
 FALSE_ALARMS = 0.05

@@ -14,10 +14,10 @@ from itertools import combinations
 
 import numpy as np
 
-from memfit.explain.study.design import Design
-from memfit.explain.study.factors import Factor, stacked
-from memfit.explain.study.inference import Base, Estimand, Estimate, Key
-from memfit.explain.study.regression import (
+from memfit.explain.study.statistics.design import Design
+from memfit.explain.study.statistics.factors import Factor, stacked
+from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key
+from memfit.explain.study.statistics.regression import (
     adds_columns,
     explained_share,
     independent,

@@ -1,27 +1,28 @@
 """Explanation of a study: one number of memory per trial in, findings in plain sentences out.
 
 What else than hyperparameters moved memory (order, other programs, time of day), what each hyperparameter does alone
-and in pairs, and the law: all are estimated by one inference (`inference.py`) and share an error rate of one in twenty.
-In a study without any effect, at most one in twenty shows a finding. Verdict and interval come from the same statistic.
+and in pairs, and the law: all are estimated by one inference (`statistics/inference.py`) and share an error rate of one
+in twenty. In a study without any effect, at most one in twenty shows a finding. Verdict and interval come from the same
+statistic.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from memfit.explain.study.design import Design, design_of
 from memfit.explain.study.effects import EffectPlan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
-from memfit.explain.study.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.law import fit_law
 from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, settled
-from memfit.explain.study.pairs import repeats_spread, twins_of
-from memfit.explain.study.regression import independent, residuals
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
+from memfit.explain.study.statistics.design import Design, design_of
+from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
+from memfit.explain.study.statistics.pairs import repeats_spread, twins_of
+from memfit.explain.study.statistics.regression import independent, residuals
+from memfit.explain.study.statistics.unseen_steps import with_unseen_steps
 from memfit.explain.study.table import Table, table_of
-from memfit.explain.study.unseen_steps import with_unseen_steps
 from memfit.records.study import Study
 from memfit.records.study_findings import Importance, StudyFindings
 

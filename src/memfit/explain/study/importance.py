@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memfit.explain.study.factors import Factor
+from memfit.explain.study.statistics.factors import Factor
 from memfit.records.study_findings import Importance
 
 TOP_SHARE = 0.25

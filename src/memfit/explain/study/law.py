@@ -5,6 +5,8 @@ Allen 1974), and what counts is how much better that goes than without the law's
 holds zero, or lies below it (no number takes negative bytes), is left out and the rest is fitted again. A law that
 predicts less than four fifths of the differences between points, or has no term left, is not called one. The networks'
 own size is also counted from assumptions, to see whether it could make such differences at all.
+
+Law of a study's peak memory as a record, for the figure it is drawn into.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.explain.study.design import Design
-from memfit.explain.study.inference import Base, Estimand, Estimate, Interval, Key, answer
-from memfit.explain.study.regression import orthonormal, rank_of
-from memfit.explain.study.table import Table
+from memfit.explain.study.statistics.design import Design, design_of
+from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Interval, Key, answer
+from memfit.explain.study.statistics.regression import orthonormal, rank_of
+from memfit.explain.study.table import Table, table_of
+from memfit.records.study import Study
+from memfit.records.study_findings import MemoryLaw
 
 MIN_TRIALS = 8
 PREDICTS = 0.8
@@ -163,3 +167,19 @@ def own_bytes(table: Table) -> np.ndarray | None:
     if isinstance(sizes, str):
         return None
     return BYTES_PER_PARAMETER * sizes[0] + BYTES_PER_ACTIVATION * sizes[1]
+
+
+NO_LAW = "none of the form a + b * parameters + c * batch * activations shows in these numbers"
+
+
+def memory_law(study: Study) -> MemoryLaw | str:
+    """The law of a study as `explain` fits it, without terms that may be zero; or why there is none."""
+    table = table_of(study, "peak")
+    law = fit_law(table, design_of(table), np.empty((len(table), 0))) if len(table) else "no trial has a number"
+    if isinstance(law, str):
+        return law
+    found = answer(law.questions, table.memory_bytes)
+    if not law.holds(found):
+        return NO_LAW
+    terms = [found[term_key(term)].change[0] if term in law.terms else None for term in TERMS]
+    return MemoryLaw(base_bytes=found[BASE].change[0], bytes_per_parameter=terms[0], bytes_per_activation=terms[1])

@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from memfit.explain.study.design import Design, Encodings
-from memfit.explain.study.factors import Factor, stacked
-from memfit.explain.study.inference import Base, Estimand, Estimate, Key, answer, rows_of_trials
-from memfit.explain.study.regression import adds_columns, explained_share, independent, with_intercept
+from memfit.explain.study.statistics.design import Design, Encodings
+from memfit.explain.study.statistics.factors import Factor, stacked
+from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key, answer, rows_of_trials
+from memfit.explain.study.statistics.regression import adds_columns, explained_share, independent, with_intercept
 from memfit.explain.study.table import Table
 
 MIN_TRIALS, MIN_SEGMENT, MOST_PLACES = 6, 2, 60

@@ -14,10 +14,10 @@ import numpy as np
 
 from memfit.explain.study.effects import found_pairs, main_key, pair_key
 from memfit.explain.study.explain import MIN_TRIALS, explain_table, report_of
-from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import ERROR_RATE, Interval
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import METHOD, change_figure, interval_text, listed, p_text, signed_bytes
+from memfit.explain.study.statistics.factors import Factor
+from memfit.explain.study.statistics.inference import ERROR_RATE, Interval
 from memfit.explain.study.table import Table, table_of
 from memfit.records.study import Study
 from memfit.records.study_findings import FindingVerdict, StudiesFindings, StudyFinding

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memfit.errors import StorageError
 from memfit.job.data.catalogue import DATA_SETS, DataFile, DataSet
-from memfit.records.data_status import DataStatus
+from memfit.records.machine.data_status import DataStatus
 from memfit.regular_file import open_regular
 
 _CHUNK_BYTES = 1 << 20

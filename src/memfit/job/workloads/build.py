@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from memfit.errors import UsageError
-from memfit.job.torch_optimizers import make_optimizer
-from memfit.job.torch_step import PRECISIONS, with_step
+from memfit.job.recipes.torch_optimizers import make_optimizer
+from memfit.job.recipes.torch_step import PRECISIONS, with_step
 from memfit.job.training import StepOptions, Training
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from memfit.errors import UsageError
 from memfit.job.data.torch_feeds import feed_images, to_shape
-from memfit.job.torch_optimizers import make_optimizer
-from memfit.job.torch_updates import update_kind
+from memfit.job.recipes.torch_optimizers import make_optimizer
+from memfit.job.recipes.torch_step import update_kind
 from memfit.job.training import Training
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from memfit.measure.doctor import counters, machine, memory, software
+from memfit.measure.doctor import machine, memory, software
 from memfit.measure.doctor.child import ProbeChild
 from memfit.measure.doctor.seen import Seen
 from memfit.measure.instruction_sets import find_instructions
-from memfit.records.doctor import MachineCheck
+from memfit.records.machine.doctor import MachineCheck
 
 
 class Probe(NamedTuple):
@@ -49,9 +49,9 @@ def all_probes(child: ProbeChild) -> Iterator[Probe]:
     yield Probe("processes of yours", "processes", lambda: memory.probe_access(child))
     yield Probe("memory limit of the group", "processes", machine.probe_group_limit)
     yield Probe("out-of-memory kills", "processes", machine.probe_kill_counter)
-    yield Probe("GPU memory", "GPU and energy", counters.probe_gpu)
-    yield Probe("GPU energy", "GPU and energy", counters.probe_gpu_energy)
-    yield Probe("processor energy", "GPU and energy", counters.probe_energy)
+    yield Probe("GPU memory", "GPU and energy", machine.probe_gpu)
+    yield Probe("GPU energy", "GPU and energy", machine.probe_gpu_energy)
+    yield Probe("processor energy", "GPU and energy", machine.probe_energy)
     yield Probe("steady page size", "machine", machine.probe_huge_pages)
     yield Probe("repeatable peaks", "machine", machine.probe_stable)
     yield Probe("bare metal", "machine", machine.probe_container)

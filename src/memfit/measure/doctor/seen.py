@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from memfit.records.doctor import Answer
+from memfit.records.machine.doctor import Answer
 
 
 class Seen(NamedTuple):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from memfit.measure.doctor.seen import Seen
-from memfit.records.doctor import WorkingInstructions
+from memfit.records.machine.doctor import WorkingInstructions
 
 
 def probe_torch() -> Seen:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from memfit.records.live import LiveState
+from memfit.records.run_parts.live import LiveState
 
 
 class BadMessage(ValueError):

@@ -44,8 +44,8 @@ from memfit.measure.sampler.process_tree import LiveProcess, ProcessTree, become
 from memfit.measure.sampler.shared_pages import TreeWalks
 from memfit.measure.sampler.ticks import Pace, Reading, Ticks, step_aside
 from memfit.measure.sampler.watch_marks import MarksWatcher
-from memfit.records import layout
-from memfit.records.live import LiveState
+from memfit.records.files import layout
+from memfit.records.run_parts.live import LiveState
 from memfit.runfolder.writer import RunWriter
 
 HOUSEKEEPING_US = 100_000

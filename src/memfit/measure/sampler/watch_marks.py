@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memfit.records import layout
+from memfit.records.files import layout
 
 _PHASES = {b"F": "forward", b"B": "backward", b"U": "update", b"S": "data", b"V": "evaluation"}
 LOOK_US = 200_000

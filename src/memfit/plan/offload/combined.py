@@ -14,17 +14,22 @@ left:
 
 Cost: `MOST_JUDGED` judgements of O(operations) each. Known limits: no guarantee beyond the bound for chains that are
 not short; moves only what the first forward leaves.
+
+Smallest possible peak when all saved tensors may be moved; exact for a link without limit.
+
+Along the chain only the input of the node at hand, the node itself and, for a checkpoint, the smallest peak of
+redoing it count. O(L^2) states and choices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from math import inf
 
 from memfit.plan.case import Case, PlanProposal, moved_nodes, with_moves
 from memfit.plan.offload.fluid import FluidProgram
-from memfit.plan.offload.least_combined import LeastCombined
 from memfit.plan.offload.moves import MoveSearch
 from memfit.plan.offload.offload import offload
 from memfit.plan.offload.rules import RULES
@@ -32,7 +37,7 @@ from memfit.plan.problem.checks import covers
 from memfit.plan.problem.program import lower
 from memfit.plan.problem.sizes import Sizes
 from memfit.plan.recompute.best_known import best_recompute
-from memfit.plan.recompute.nested import SLACK
+from memfit.plan.recompute.nested import SLACK, LeastMemory
 from memfit.plan.recompute.nested_table import NestedTable
 from memfit.records.plan import Checkpoint, Keep, Link, Node
 
@@ -258,3 +263,61 @@ def combined_bound(case: Case) -> float:
     between = max(fewer(case.budget_bytes + high), trip(low))
     least = min(fewer(case.budget_bytes + low), between, trip(high))
     return max(fewer(nested.plain.peak_bytes), least * (1.0 - SLACK))
+
+
+Choice = tuple[int, int, int | None]
+"""(peak from here on, next boundary, number of the way to keep the stage or None for a checkpoint)."""
+
+
+class LeastCombined:
+    """The smallest peaks of one chain."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._least = LeastMemory(sizes)
+        self._best = cache(self._search)
+        self._forward_and_back()
+
+    def _forward_and_back(self) -> None:
+        for i in range(self.sizes.num_stages, -1, -1):  # filled from the end, so that no call goes deep
+            for way in range(-1, len(self.sizes.ways(i - 1)) if i else 0):
+                self._best(i, way)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The smallest peak, base and update included."""
+        return max(self.sizes.base_bytes + self._best(0, -1)[0], self.sizes.update_bytes)
+
+    def _input_bytes(self, i: int, way: int) -> int:
+        """What stands at a boundary: its bare value, or all that the stage before saved one way."""
+        return self.sizes.output[i] if way < 0 else self.sizes.ways(i - 1)[way].saved_bytes
+
+    def _search(self, i: int, way: int) -> Choice:
+        if i == self.sizes.num_stages:
+            return 0, i, None
+        held = self._input_bytes(i, way)
+        last = self.sizes.num_stages
+        choices: list[Choice] = []
+        for number, kept in enumerate(self.sizes.ways(i)):
+            need = held + self.sizes.keep_need(i, last, kept)
+            choices.append((max(need, self._best(i + 1, number)[0]), i + 1, number))
+        for k in range(i + 1, last):
+            if self.sizes.joined[i, k]:
+                need = held + max(self.sizes.sweep_need(i, k, last), int(self._least.peak[i, k]))
+                choices.append((max(need, self._best(k, -1)[0]), k, None))
+        return min(choices, key=lambda choice: (choice[0], choice[2] is None))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes, all but the last moved, that reach the smallest peak."""
+        nodes: list[Node] = []
+        i, way = 0, -1
+        while i < self.sizes.num_stages:
+            _, end, number = self._best(i, way)
+            more = end < self.sizes.num_stages
+            if number is None:
+                nodes.append(Checkpoint(inside=self._least.nodes(i, end), offload=more))
+            else:
+                name = "" if number == 0 else self.sizes.chain.stages[i].options[number - 1].name
+                nodes.append(Keep(stage=i, option=name, offload=more))
+            i, way = end, -1 if number is None else number
+        return tuple(nodes)

@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 
 from memfit.plan.pipeline.case import PipelineCase, PipelineProposal, ProposedStage
-from memfit.plan.pipeline.steady import (
+from memfit.plan.pipeline.schedule.steady import (
     CLOSE,
     ROUNDING,
     elements_of,

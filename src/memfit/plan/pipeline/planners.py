@@ -23,8 +23,8 @@ from memfit.plan.pipeline.case import (
     ProposedStage,
     plain_proposal,
 )
-from memfit.plan.pipeline.memory import fixed_bytes, rank_memories, why_fullest
-from memfit.plan.pipeline.schedules import (
+from memfit.plan.pipeline.schedule.memory import fixed_bytes, rank_memories, why_fullest
+from memfit.plan.pipeline.schedule.schedules import (
     STAGES_PER_RANK,
     Orders,
     check_schedule,
@@ -33,8 +33,8 @@ from memfit.plan.pipeline.schedules import (
     periodic_orders,
     ranks_of,
 )
-from memfit.plan.pipeline.simulate import replay_periodic, simulate_step
-from memfit.plan.pipeline.steady import copies_at, elements_of, least_loads, pattern_at, shortest_period
+from memfit.plan.pipeline.schedule.simulate import replay_periodic, simulate_step
+from memfit.plan.pipeline.schedule.steady import copies_at, elements_of, least_loads, pattern_at, shortest_period
 from memfit.records.pipeline import (
     PeriodicOperation,
     PipelineCandidate,
@@ -59,7 +59,7 @@ PLANNERS: dict[str, PipelinePlanner] = {
         PipelineRule("exact", partition.exact_contiguous, partition.OPTIMAL),
     )
 }
-"""Without a solver; those that need scipy are asked for by name, in `scipy_plans`."""
+"""Without a solver; those that need scipy are asked for by name, in `ilp/scipy_planners.py`."""
 BASELINES = ("equal layers", "equal parameters", "balanced time", "PipeDream straight", "ranks-behind rule")
 
 

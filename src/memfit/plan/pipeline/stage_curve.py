@@ -1,7 +1,7 @@
 """Ways to run a stage with less held for each micro-batch: recomputing runs of its layers, or moving them to the host.
 
 Runs come from two sources: the published checkpointing rules (`plan/recompute/rules.py`), equally many layers in
-each, with the last run recomputed or kept, and the curve of nested checkpointing (`nested_runs.py`), where runs
+each, with the last run recomputed or kept, and the curve of nested checkpointing (`stage_checkpoints.py`), where runs
 differ, single layers are kept, and a run is brought back in pieces. A run that is recomputed keeps its last output
 alone; its other bytes come back for its backward, one run at a time. What is moved to the host leaves after the
 forward and returns before the backward; a stage cannot take less than both ways take. Each way is one more choice of
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memfit.plan.pipeline.case import Curve
-from memfit.plan.pipeline.nested_runs import NestedRuns
+from memfit.plan.pipeline.stage_checkpoints import NestedRuns
 from memfit.records.pipeline import Layer, PipelineChain, StageChoice
 
 MOST_RUNS = 6

@@ -15,7 +15,7 @@ from memfit.errors import DoesNotFit
 from memfit.predict.allocator.driver import ChunkedMemory, DeviceMemory
 from memfit.predict.allocator.settings import DIRECT_SEGMENT_BYTES, NUM_ROUNDUP_INTERVALS, AllocatorSettings
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES, AllocatorLog, memory_stats
-from memfit.records.allocator import Block, BlockState, OutOfMemory, Segment
+from memfit.records.cuda.allocator import Block, BlockState, OutOfMemory, Segment
 from memfit.units import MIB
 
 MIN_BLOCK_BYTES = 512

@@ -21,7 +21,7 @@ from memfit.predict.allocator.caching import (
 )
 from memfit.predict.allocator.driver import DeviceMemory
 from memfit.predict.allocator.settings import AllocatorSettings
-from memfit.records.allocator import Segment
+from memfit.records.cuda.allocator import Segment
 from memfit.units import TIB
 
 UNLIMITED_RANGE_BYTES = 1 * TIB

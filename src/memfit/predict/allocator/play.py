@@ -18,7 +18,7 @@ from memfit.predict.allocator.driver import DeviceMemory
 from memfit.predict.allocator.expandable import ExpandableAllocator
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.allocator.statistics import allocated_after_each_event, reserved_after_each_event
-from memfit.records.allocator import AllocationCurve, AllocatorRun, OutOfMemory, pool_shares
+from memfit.records.cuda.allocator import AllocationCurve, AllocatorRun, OutOfMemory, pool_shares
 from memfit.records.timeline import Timeline
 from memfit.units import MIB
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from memfit.errors import PredictionFailed
-from memfit.records.doctor import FAULTS, WorkingInstructions
+from memfit.records.machine.doctor import FAULTS, WorkingInstructions
 from memfit.records.prediction import Assumption
 
 AskProcessor = Callable[[bool], WorkingInstructions | None]

@@ -14,7 +14,7 @@ from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
 from memfit.predict.gpu_rules.cudnn import ReservedWithCudnn, Scratch, decisions_of, reserved_of, taken_by
 from memfit.predict.levels.liveness import mark_at
-from memfit.records.allocator import AllocatorRun
+from memfit.records.cuda.allocator import AllocatorRun
 from memfit.records.figure import Figure
 from memfit.records.prediction import FailedAllocation, Level
 from memfit.records.timeline import LiveSpan, Timeline

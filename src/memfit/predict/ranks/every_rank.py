@@ -13,8 +13,7 @@ from memfit.errors import PredictionFailed, UsageError
 from memfit.predict.engine import Question
 from memfit.predict.ranks.classes import classes_of, why_alike
 from memfit.predict.ranks.evidence import RankEvidence
-from memfit.records.prediction import Prediction
-from memfit.records.ranks import RankClass, RankPredictions
+from memfit.records.prediction import Prediction, RankClass, RankPredictions
 from memfit.records.timeline import Timeline
 
 

@@ -17,8 +17,8 @@ from memfit.predict.allocator.expandable import UNLIMITED_RANGE_BYTES
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES
 from memfit.predict.snapshot.initial_state import Shell, blocks_at_start, fill_segment
-from memfit.records.allocator import PoolName, Segment
-from memfit.records.snapshot import DeviceSnapshot, TraceEvent
+from memfit.records.cuda.allocator import PoolName, Segment
+from memfit.records.cuda.snapshot import DeviceSnapshot, TraceEvent
 
 _Key = tuple[int, PoolName]
 """Stream and pool: each has one range."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from memfit.predict.allocator.caching import SMALL_SEGMENT_BYTES, round_size
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES
-from memfit.records.allocator import Block, PoolName, Segment
-from memfit.records.snapshot import DeviceSnapshot
+from memfit.records.cuda.allocator import Block, PoolName, Segment
+from memfit.records.cuda.snapshot import DeviceSnapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memfit.errors import MemfitError, RecordError
 from memfit.predict.snapshot.reader import snapshot_of
-from memfit.records.snapshot import Snapshot
+from memfit.records.cuda.snapshot import Snapshot
 from memfit.regular_file import open_regular
 
 MOST_SECONDS = 4.0

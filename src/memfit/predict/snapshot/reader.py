@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, get_args
 
 from memfit.errors import DamagedRecord, RecordError
 from memfit.predict.snapshot.safe_pickle import MAX_OBJECT_BYTES, read_plain_pickle
-from memfit.records.allocator import Block, BlockState, Segment
-from memfit.records.snapshot import Action, DeviceSnapshot, Snapshot, StackFrame, TraceEvent
+from memfit.records.cuda.allocator import Block, BlockState, Segment
+from memfit.records.cuda.snapshot import Action, DeviceSnapshot, Snapshot, StackFrame, TraceEvent
 from memfit.regular_file import describe_error, find_zeros, open_regular
 from memfit.units import GIB, MIB, format_bytes
 

@@ -16,7 +16,7 @@ from memfit.predict.allocator.expandable import ExpandableAllocator
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.snapshot.expandable_state import recover_ranges
 from memfit.predict.snapshot.initial_state import InitialState, recover
-from memfit.records.snapshot import Agreement, DeviceSnapshot
+from memfit.records.cuda.snapshot import Agreement, DeviceSnapshot
 
 
 @dataclass(slots=True)

@@ -21,9 +21,8 @@ from memfit.predict.allocator.play import DEVICE_STEP_BYTES, simulate, thin_curv
 from memfit.predict.allocator.settings import AllocatorSettings, parse_allocator_settings
 from memfit.predict.allocator.statistics import SMALL_LIMIT_BYTES, allocated_after_each_event, memory_stats
 from memfit.predict.snapshot.replay import Forward, agreement_of, run_forward
-from memfit.records.allocator import AllocatorRun, PoolShare, pool_shares
-from memfit.records.figure import Figure, measured
-from memfit.records.snapshot import (
+from memfit.records.cuda.allocator import AllocatorRun, PoolShare, pool_shares
+from memfit.records.cuda.snapshot import (
     Agreement,
     DeviceSnapshot,
     FailureFound,
@@ -34,6 +33,7 @@ from memfit.records.snapshot import (
     SourceShare,
     TraceEvent,
 )  # fmt: skip
+from memfit.records.figure import Figure, measured
 from memfit.units import format_bytes
 
 WHAT_IF = ("", "expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8")

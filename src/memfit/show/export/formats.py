@@ -11,14 +11,13 @@ from memfit.records.prediction import Prediction
 from memfit.records.run import RunRecord
 from memfit.records.study import Study
 from memfit.show.as_json import to_json
-from memfit.show.export.chrome_trace import chrome_trace
-from memfit.show.export.csv_tables import TABLES, write_csv
-from memfit.show.export.grid_files import grid_csv
-from memfit.show.export.memory_viewer import memory_viewer_pickle
+from memfit.show.export.compare_files import grid_csv
+from memfit.show.export.csv_tables import TABLES, study_csv, write_csv
 from memfit.show.export.openmetrics import openmetrics
-from memfit.show.export.perfetto import perfetto_trace
-from memfit.show.export.study_table import study_csv
 from memfit.show.export.tensorboard import ReadRun, write_run_events, write_study_events
+from memfit.show.export.traces.chrome_trace import chrome_trace
+from memfit.show.export.traces.memory_viewer import memory_viewer_pickle
+from memfit.show.export.traces.perfetto import perfetto_trace
 from memfit.show.new_file import check_new, write_bytes
 
 Format = Literal["csv", "json", "chrome-trace", "perfetto", "memory-viewer", "tensorboard", "openmetrics", "figures"]

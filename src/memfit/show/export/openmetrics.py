@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 
 from memfit.records.figure import Figure
+from memfit.records.files.only_text import only_text
 from memfit.records.grid import Grid
-from memfit.records.only_text import only_text
 from memfit.records.prediction import Prediction
 from memfit.records.run import RunRecord
 from memfit.records.study import Study

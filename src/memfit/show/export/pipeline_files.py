@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import StorageError
-from memfit.records.pipeline import PipelinePlan, PipelineStage, encode_pipeline
-from memfit.records.pipeline_run import PipelineOrder
+from memfit.records.pipeline import PipelineOrder, PipelinePlan, PipelineStage, encode_pipeline
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.pipeline import pipeline_text
 

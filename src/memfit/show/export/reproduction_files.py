@@ -19,7 +19,7 @@ from memfit.records.reproduction import (
     PipeliningResult,
 )
 from memfit.show.as_json import to_json
-from memfit.show.export.grid_files import grid_csv
+from memfit.show.export.compare_files import grid_csv
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import edge_text
 

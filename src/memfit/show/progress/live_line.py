@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TextIO
 
-from memfit.records.live import LiveState
+from memfit.records.run_parts.live import LiveState
 from memfit.units import format_bytes, format_seconds
 
 SAVE, RESTORE = "\x1b7", "\x1b8"

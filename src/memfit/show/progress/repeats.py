@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TextIO
 
-from memfit.records.repeats import RepeatPlan, RepeatProgress
+from memfit.records.difference import RepeatPlan, RepeatProgress
 from memfit.show.progress.line import ProgressLine
 from memfit.show.wording import command_text
 from memfit.units import format_bytes, format_seconds

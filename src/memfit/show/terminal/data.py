@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from memfit.records.data_status import DataStatus
+from memfit.records.machine.data_status import DataStatus
 from memfit.show.paper import render
 from memfit.units import format_bytes
 

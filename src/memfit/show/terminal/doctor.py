@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from memfit.records.doctor import GROUPS, MachineCheck, MachineReport
+from memfit.records.machine.doctor import GROUPS, MachineCheck, MachineReport
 from memfit.records.run import Environment
 from memfit.show.paper import render
 from memfit.units import format_bytes

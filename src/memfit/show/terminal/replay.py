@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.records.allocator import AllocationCurve, AllocatorRun
-from memfit.records.snapshot import Agreement, FailureFound, Replay
+from memfit.records.cuda.allocator import AllocationCurve, AllocatorRun
+from memfit.records.cuda.snapshot import Agreement, FailureFound, Replay
 from memfit.show.paper import render, table
 from memfit.units import format_bytes, format_ratio, format_seconds
 

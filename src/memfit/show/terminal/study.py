@@ -2,6 +2,8 @@
 
 Columns are laid out by hand: ten thousand rows are a listing, and come in a second. No hyperparameter is ever cut: on a
 terminal they go on in the next line, and elsewhere a trial is one line however long.
+
+A list of studies in the terminal: folder, state, how many trials.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
-from memfit.records.study import Study, StudySettings, TrialRecord
+from memfit.records.study import Study, StudyEntry, StudySettings, TrialRecord
 from memfit.show.views.study_ranking import rank_trials
 from memfit.show.wording import cut
 from memfit.units import format_bytes, format_seconds
@@ -156,3 +158,24 @@ def best_first(trials: Sequence[TrialRecord], settings: StudySettings) -> list[T
     """The trials with a metric, best first."""
     study = Study(study_id="", settings=settings, trials=tuple(trials))
     return list(rank_trials(study, "metric").ranked)
+
+
+_HEADS = ("study", "state", "trials", "failed", "created", "id", "folder")
+
+
+def study_list_text(entries: Sequence[StudyEntry]) -> str:
+    """One line per study; nothing is cut."""
+    if not entries:
+        return "no studies here: memfit study list FOLDER looks elsewhere\n"
+    rows = [_HEADS, *(_cells(entry) for entry in entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(entry: StudyEntry) -> tuple[str, ...]:
+    if entry.state == "not readable":
+        return (entry.name or "?", entry.state, "?", "?", "", "", f"{entry.folder}: {entry.reason}")
+    trials = str(entry.num_trials) if entry.num_wanted is None else f"{entry.num_trials} of {entry.num_wanted}"
+    created = entry.created_at[:16].replace("T", " ")
+    return (entry.name, entry.state, trials, str(entry.num_failed), created, entry.study_id, entry.folder)

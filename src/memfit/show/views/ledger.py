@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
-from memfit.records.ledger import Ledger
 from memfit.records.run import RunRecord
+from memfit.records.run_parts.ledger import Ledger
 
 _PLACES = {"shared": " (in shared memory)", "file": " (mapped from a file)"}
 """How the ledger names the lines of tensors that lie outside of the process's own heap."""

@@ -12,12 +12,11 @@ import numpy as np
 
 from memfit.records.difference import NoiseInterval
 from memfit.records.figure import Figure, measured, unknown
-from memfit.records.ledger import Ledger
 from memfit.records.prediction import Prediction
 from memfit.records.run import EnergyReading, Environment, Outcome, RunHeader, RunRecord, Settings
-from memfit.show.views.curves import Curve, curves_of, imports_curve
+from memfit.records.run_parts.ledger import Ledger
+from memfit.show.views.curves import Curve, curves_of, imports_curve, predicted_curve
 from memfit.show.views.ledger import LedgerView, import_bytes, ledger_view
-from memfit.show.views.predicted_curve import predicted_curve
 from memfit.show.views.steps import (
     PhaseRow,
     PhaseSpan,

@@ -9,7 +9,7 @@ import numpy as np
 
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.run import NamedPhase, RunRecord
-from memfit.records.steps import SEVERAL_OPTIMIZERS, Steps
+from memfit.records.run_parts.steps import SEVERAL_OPTIMIZERS, Steps
 from memfit.show.views.decimate import highest_rows
 
 PHASE_NAMES = ("data", "forward", "backward", "update")

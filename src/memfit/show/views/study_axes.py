@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.records.only_text import only_text
+from memfit.records.files.only_text import only_text
 from memfit.records.study import (
     PATH_SEPARATOR,
     Bell,

@@ -23,8 +23,8 @@ from memfit.errors import MemfitError, StorageError
 from memfit.measure import new_run
 from memfit.measure.sampler.orders import JobNotStarted, LaunchOrder, SamplerOrders, StatusReader
 from memfit.measure.session import INSIDE_START, job_environment, orders_for, sampler_command
-from memfit.records.live import LiveState
 from memfit.records.run import RunRecord, Settings, settings_for
+from memfit.records.run_parts.live import LiveState
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.regular_file import open_regular, read_regular
 from memfit.runfolder.reader import read_run

@@ -7,8 +7,6 @@ small to matter), note (it acts through the law or together with another), canno
 from __future__ import annotations
 
 from memfit.explain.study.effects import EffectShares, found_pairs, pair_key, shares_of
-from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import Estimate
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import (
     METHOD,
@@ -22,6 +20,8 @@ from memfit.explain.study.sentences.words import (
     signed_bytes,
     value_text,
 )
+from memfit.explain.study.statistics.factors import Factor
+from memfit.explain.study.statistics.inference import Estimate
 from memfit.records.study_findings import FindingVerdict, StudyFinding
 from memfit.units import format_bytes
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.explain.study.design import Design
 from memfit.explain.study.effects import EffectPlan, found_pairs, main_key
-from memfit.explain.study.factors import Factor
-from memfit.explain.study.inference import Estimate, Key, answer
 from memfit.explain.study.law import BATCH_NAMES, TERMS, Law
 from memfit.explain.study.order import Circumstance
-from memfit.explain.study.regression import residuals
 from memfit.explain.study.sentences.words import is_sized, is_sizeless
+from memfit.explain.study.statistics.design import Design
+from memfit.explain.study.statistics.factors import Factor
+from memfit.explain.study.statistics.inference import Estimate, Key, answer
+from memfit.explain.study.statistics.regression import residuals
 from memfit.explain.study.table import Table
 
 CARRIED = 0.01

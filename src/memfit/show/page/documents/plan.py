@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from memfit.records.files.ranges import MOST_BYTES
 from memfit.records.fit import Fit, LoopFit
 from memfit.records.plan import Plan, Step
-from memfit.records.ranges import MOST_BYTES
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
 from memfit.units import format_bytes

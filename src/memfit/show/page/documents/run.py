@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memfit.records.ledger import LedgerFacts
 from memfit.records.plan import Plan
 from memfit.records.prediction import Prediction, Saving
 from memfit.records.run import RunRecord
+from memfit.records.run_parts.ledger import LedgerFacts
 from memfit.show.as_json import plain
 from memfit.show.page.data import view_data
-from memfit.show.page.documents.document import Body, Document, numbers
-from memfit.show.page.documents.traced_step import traced_step
+from memfit.show.page.documents.document import Body, Document, numbers, traced_step
 from memfit.show.views.changes import cheapest_changes
 from memfit.show.views.run import RunView
 from memfit.show.views.window import CurveWindow

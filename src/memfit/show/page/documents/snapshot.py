@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memfit.records.allocator import pool_shares
-from memfit.records.snapshot import DeviceSnapshot, Replay, Snapshot
+from memfit.records.cuda.allocator import pool_shares
+from memfit.records.cuda.snapshot import DeviceSnapshot, Replay, Snapshot
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
 from memfit.units import format_bytes

@@ -1,0 +1,1 @@
+"""Parts that several verbs share: options, and how a record is printed."""

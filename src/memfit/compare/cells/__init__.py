@@ -1,0 +1,1 @@
+"""Cells of a grid: predicted, measured, judged, and kept on disk."""

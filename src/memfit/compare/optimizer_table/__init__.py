@@ -1,0 +1,1 @@
+"""Bytes per parameter of every optimizer: its names, a marked training, and the processes that run it."""

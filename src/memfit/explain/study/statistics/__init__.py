@@ -1,0 +1,1 @@
+"""Statistics of a study, without words: design, encoding, regression, estimates and intervals."""

@@ -1,0 +1,1 @@
+"""The published study of hyperparameters: its tables, the trials run again, and its statements."""

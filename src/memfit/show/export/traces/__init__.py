@@ -1,0 +1,1 @@
+"""Timelines for trace viewers: Chrome and Perfetto, torch.profiler, the memory viewer of PyTorch."""

@@ -1,0 +1,1 @@
+"""Made records, realistic without any run: chains, run folders, ledgers, studies."""

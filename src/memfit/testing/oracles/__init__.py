@@ -1,0 +1,1 @@
+"""Independent answers that tests compare with: exhaustive searches, arithmetic, figures that torch was seen to take."""
