@@ -56,7 +56,7 @@ class ProbesHere(ProbeProcess):
         """Run each distinct call once for real."""
         replies = {number: attempt(text) for number, text in texts.items()}
         skipped = {number: str(reply["skipped"]) for number, reply in replies.items() if "skipped" in reply}
-        results = {number: result_of(reply) for number, reply in replies.items() if number not in skipped}
+        results = {number: result_of(reply) for number, reply in replies.items() if "skipped" not in reply}
         return Probed(results=results, skipped=skipped)
 
     def close(self) -> None:

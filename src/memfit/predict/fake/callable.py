@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memfit.errors import MemfitError
+from memfit.job.description import SettingValue
 from memfit.job.training import Training, as_training
 from memfit.predict.child.die_with_parent import die_with_the_parent
 from memfit.predict.child.messages import Failure, Reply, TraceRequest
@@ -79,7 +79,7 @@ def _guarded(function: Callable[..., object], request: TraceRequest, recording: 
         return trace_callable(function, request, recording)
 
 
-def trace_callable(function: Callable[..., Any], request: TraceRequest, recording: Recording) -> Trace:
+def trace_callable(function: Callable[..., object], request: TraceRequest, recording: Recording) -> Trace:
     """Trace a step over existing objects, or a function that builds a job."""
     recording.tracker.claim_all(make_tensors_fake(recording.mode), "input")
     settings = dict(request.job.settings)
@@ -95,7 +95,7 @@ def trace_callable(function: Callable[..., Any], request: TraceRequest, recordin
     return trace_ranked(request, build, recording)
 
 
-def _call(function: Callable[..., Any], settings: dict[str, Any], device: str) -> Any:
+def _call(function: Callable[..., object], settings: dict[str, SettingValue], device: str) -> object:
     from memfit.job.load import arguments_for
 
     return function(**arguments_for(function, settings, device))

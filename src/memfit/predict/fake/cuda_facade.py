@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 from unittest.mock import patch
 
 import torch
@@ -61,11 +60,11 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
 
 
 def _functions(
-    request: TraceRequest, properties: Any, recording: Recording, total_bytes: int
-) -> dict[str, Callable[..., Any]]:
+    request: TraceRequest, properties: types.SimpleNamespace, recording: Recording, total_bytes: int
+) -> dict[str, Callable[..., object]]:
     """What `torch.cuda` answers; what it does not answer here stays as it is."""
     log = recording.tracker.log
-    answers: dict[str, Any] = {
+    answers: dict[str, object] = {
         "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
         "is_bf16_supported": True, "is_tf32_supported": request.capability >= (8, 0),
         "get_device_name": request.gpu_name, "get_device_capability": request.capability,
@@ -130,11 +129,13 @@ class BytesOnGpu:
         return now, most if self._start < len(self._log.entries) else now
 
 
-def _always(value: Any) -> Any:
+def _always(value: object) -> Callable[..., object]:
     return lambda *args, **kwargs: value
 
 
-def _scattered(tensor: Any, devices: list[int], sizes: Any = None, dim: int = 0, streams: Any = None) -> list[Any]:
+def _scattered(
+    tensor: torch.Tensor, devices: list[int], sizes: Sequence[int] | None = None, dim: int = 0, streams: object = None
+) -> list[torch.Tensor]:
     """As torch._C._scatter: a part of the tensor for each device."""
     parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
     return [part.to(f"cuda:{device}") for part, device in zip(parts, devices, strict=False)]

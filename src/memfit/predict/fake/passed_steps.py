@@ -16,12 +16,12 @@ import contextlib
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch.utils import _pytree
 
-from memfit.predict.fake.repeated_calls import geometry_of, key_of
+from memfit.predict.fake.repeated_calls import Key, Leaf, geometry_of, key_of
 from memfit.predict.observe.tracker import Tracker
 
 ALIKE = 2
@@ -29,7 +29,12 @@ ALIKE = 2
 NEGLIGIBLE = 2e-3
 """Share of the highest live bytes by which a call may begin higher than those that were run."""
 SEARCHES = "the optimizer was taken to make all the iterations that it may in a step, and to keep all it may keep"
-Key = tuple[Any, ...]
+R = TypeVar("R")
+Keeper = torch.nn.Module | torch.optim.Optimizer
+Results = tuple[tuple[Leaf, ...], _pytree.TreeSpec, tuple[bool, ...]]
+"""Leaves, tensors by their geometry; how they are nested; and which tensors need gradients."""
+Seen = tuple[int, Results, int]
+"""How many calls were alike, what they gave, and the live bytes that the last began with."""
 
 
 class PassedSteps:
@@ -37,21 +42,21 @@ class PassedSteps:
 
     def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
         self._tracker, self._note = tracker, note
-        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, list[Any]]] = weakref.WeakKeyDictionary()
-        self._trained: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[torch.nn.Module, dict[Key, Seen]] = weakref.WeakKeyDictionary()
+        self._trained: weakref.WeakKeyDictionary[Keeper, set[int]] = weakref.WeakKeyDictionary()
         """Identities of parameters that had a gradient at an update, by the optimizer or module that keeps them alive.
 
         An identity is used again once its parameter is gone; a tensor with weak references cannot be moved."""
-        self._followed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._followed: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that made a step."""
         self.is_passing = self._searches = False
         self.is_possible = True
         """False where a script asks for gradients of its own (`autograd.grad`), which need the true graph."""
-        self.on_step: Callable[[Any], None] = lambda optimizer: None
+        self.on_step: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
 
     # ---- calls of models -------------------------------------------------------------------------------------------
 
-    def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+    def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call with gradients: run, or made again."""
         key = key_of(module, inputs)
         if key is None or next(iter(module.parameters()), None) is None:
@@ -60,22 +65,22 @@ class PassedSteps:
         known, live_bytes = seen.get(key), self._tracker.log.live_bytes
         if known is not None and self._may_pass(known, live_bytes):
             self._note("script", "steps after those that are predicted were passed over, since their shapes repeat")
-            return self._made_again(module, inputs, known[1])
+            return cast("R", self._made_again(module, inputs, known[1]))
         result = call()
         shown = _results_of(result)
         if shown is None:
             seen.pop(key, None)
         else:
             alike = known[0] if known is not None and known[1][:2] == shown[:2] else 0
-            seen[key] = [alike + 1, shown, live_bytes]
+            seen[key] = alike + 1, shown, live_bytes
         return result
 
-    def _may_pass(self, known: list[Any], live_bytes: int) -> bool:
+    def _may_pass(self, known: Seen, live_bytes: int) -> bool:
         """Whether a call that was run before can tell nothing new."""
         may = (self.is_passing or self._searches) and self.is_possible and known[0] >= ALIKE
         return may and live_bytes <= known[2] + NEGLIGIBLE * self._tracker.log.highest_bytes
 
-    def _made_again(self, module: Any, inputs: Any, shown: tuple[Any, ...]) -> Any:
+    def _made_again(self, module: torch.nn.Module, inputs: object, shown: Results) -> object:
         leaves, nest, needs_gradient = shown
         given = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         with self._tracker.outside.made_here():
@@ -85,7 +90,7 @@ class PassedSteps:
         found = [next(tensors) if isinstance(leaf, tuple) else leaf for leaf in leaves]
         return _pytree.tree_unflatten(found, nest)
 
-    def _give_gradients(self, module: Any) -> None:
+    def _give_gradients(self, module: torch.nn.Module) -> None:
         """The backward of a call that was not run: parameters that were trained before have gradients again."""
         trained = self.trained
         for parameter in module.parameters():
@@ -95,7 +100,7 @@ class PassedSteps:
 
     # ---- updates ---------------------------------------------------------------------------------------------------
 
-    def note_update(self, optimizer: Any) -> None:
+    def note_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer made a step; its gradients are still there."""
         self._followed.add(optimizer)
         self.note_trained(optimizer, (parameter for group in optimizer.param_groups for parameter in group["params"]))
@@ -107,7 +112,7 @@ class PassedSteps:
         """Identities of living parameters that had a gradient at an update."""
         return set[int]().union(*self._trained.values())
 
-    def note_trained(self, keeper: Any, parameters: Iterable[Any]) -> None:
+    def note_trained(self, keeper: Keeper, parameters: Iterable[torch.Tensor]) -> None:
         """Remember which of these have gradients, for as long as the optimizer or module lives that keeps them."""
         held = {id(parameter): parameter.grad is not None for parameter in parameters}
         before = self._trained.get(keeper, set()) & held.keys()
@@ -116,12 +121,13 @@ class PassedSteps:
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Within, the steps of optimizers that were followed are passed over while others are."""
-        changed: dict[type, Any] = {}
-        make, passed = torch.optim.Optimizer.__init__, self
+        changed: dict[Any, Callable[..., object]] = {}
+        make: Callable[..., None] = torch.optim.Optimizer.__init__
+        passed = self
 
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        def made(self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
             make(self, *args, **kwargs)
-            kind = next(base for base in type(self).__mro__ if "step" in base.__dict__)
+            kind: Any = next(base for base in type(self).__mro__ if "step" in base.__dict__)
             if kind not in changed:
                 changed[kind] = kind.step
                 kind.step = passed._stepping(kind.step)
@@ -134,23 +140,29 @@ class PassedSteps:
             for kind, step in changed.items():
                 kind.step = step
 
-    def _stepping(self, original: Any) -> Any:
+    def _stepping(self, original: Callable[..., object]) -> Callable[..., object]:
         passed = self
 
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> object:
             if isinstance(optimizer, torch.optim.LBFGS):
                 return passed._search(original, optimizer, args, kwargs)
             if not (passed.is_passing and passed.is_possible and optimizer in passed._followed):
                 return original(optimizer, *args, **kwargs)
             passed.on_step(optimizer)
-            closure = args[0] if args else kwargs.get("closure")
+            closure = cast("Callable[[], object] | None", args[0] if args else kwargs.get("closure"))
             return None if closure is None else closure()
 
         step.hooked = True  # type: ignore[attr-defined]  # torch 2.13: as the optimizer's own wrapper says
         step.__wrapped__ = original  # type: ignore[attr-defined]
         return step
 
-    def _search(self, original: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _search(
+        self,
+        original: Callable[..., object],
+        optimizer: torch.optim.LBFGS,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         """A step of L-BFGS: no tolerance is ever reached."""
         self._note("upper bound", SEARCHES)
         groups = optimizer.param_groups
@@ -167,11 +179,27 @@ class PassedSteps:
                 group.update(kept)
 
 
+class _Context(Protocol):
+    """What autograd hands to both sides of a function, and what is put on it."""
+
+    on_backward: Callable[[], None]
+    shapes: list[tuple[tuple[int, ...], torch.dtype, torch.device]]
+
+    def mark_non_differentiable(self, *args: torch.Tensor) -> None: ...
+
+
 class _StandIn(torch.autograd.Function):
     """Results of a call that is not run, joined to what it was given."""
 
     @staticmethod
-    def forward(ctx: Any, on_backward: Any, leaves: Any, needs_gradient: Any, anchor: Any, *given: Any) -> Any:
+    def forward(
+        ctx: _Context,
+        on_backward: Callable[[], None],
+        leaves: tuple[Leaf, ...],
+        needs_gradient: tuple[bool, ...],
+        anchor: torch.Tensor,
+        *given: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
         ctx.on_backward, ctx.shapes = on_backward, [(tuple(t.shape), t.dtype, t.device) for t in given]
         made = tuple(
             torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4])
@@ -182,13 +210,13 @@ class _StandIn(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         with torch.no_grad():
             ctx.on_backward()
             return None, None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
 
 
-def _results_of(value: object) -> tuple[object, ...] | None:
+def _results_of(value: object) -> Results | None:
     """A result by the geometry of its tensors, and which of them need gradients; None where it cannot be made again."""
     shown = geometry_of(value)
     if shown is None:

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -82,7 +81,7 @@ class Recording:
         self.tracker.scratch_notes += [note_packing, note_states]
         self.tracker.left_whole.update(RECIPES)
         self.on_update: Callable[[Optimizer], None] | None = None
-        self.on_root: Callable[[Any], None] | None = None
+        self.on_root: Callable[[object], None] | None = None
         self._work: WorkCounter | None = None
         self.num_updates: dict[int, int] = {}
         """Updates by the number of an optimizer."""
@@ -140,10 +139,11 @@ class Recording:
     def _hooked(self) -> Iterator[None]:
         before = register_optimizer_step_pre_hook(self._before_update)
         after = register_optimizer_step_post_hook(self._after_update)
-        zero_grad, get_rng_state = Optimizer.zero_grad, torch.get_rng_state
+        zero_grad: Callable[..., None] = Optimizer.zero_grad
+        get_rng_state = torch.get_rng_state
         recording = self
 
-        def zeroing(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        def zeroing(self: Optimizer, *args: object, **kwargs: object) -> None:
             recording._claim_gradients(self)
             zero_grad(self, *args, **kwargs)
 
@@ -167,7 +167,7 @@ class Recording:
         original = torch.UntypedStorage.resize_
         tracker = self.tracker
 
-        def resize(self: torch.UntypedStorage, size: int) -> Any:
+        def resize(self: torch.UntypedStorage, size: int) -> object:
             result = original(self, size)
             tracker.note_storage_size(self)
             return result
@@ -175,7 +175,7 @@ class Recording:
         with patch.object(torch.UntypedStorage, "resize_", resize, create=True):
             yield
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._claim_gradients(optimizer)
         self.places.forced = "update"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 from torch.utils import _pytree
@@ -23,7 +23,11 @@ ALIKE = 3
 NEGLIGIBLE = 1e-4
 """Share of the live bytes by which a later call may begin higher, for numbers that a script collects."""
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
-Key = tuple[Any, ...]
+R = TypeVar("R")
+Key = tuple[object, ...]
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int | torch.SymInt, torch.dtype, torch.device]
+"""Of a tensor: shape, strides, offset, type and device."""
+Leaf = Geometry | bool | int | float | str | torch.dtype | torch.device | None
 
 
 @dataclass(slots=True)
@@ -32,7 +36,7 @@ class SeenCall:
 
     count: int
     most_live_bytes: int
-    result: tuple[tuple[Any, ...], Any]
+    result: tuple[tuple[Leaf, ...], _pytree.TreeSpec]
     """Leaves, tensors by their geometry, and how they are nested."""
 
 
@@ -41,9 +45,9 @@ class RepeatedCalls:
 
     def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
         self._tracker, self._note = tracker, note
-        self._seen: weakref.WeakKeyDictionary[Any, dict[Key, SeenCall]] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[torch.nn.Module, dict[Key, SeenCall]] = weakref.WeakKeyDictionary()
 
-    def run(self, module: Any, inputs: Any, call: Callable[[], Any]) -> Any:
+    def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call, run or made again."""
         key = None if torch.is_grad_enabled() else key_of(module, inputs)
         if key is None:
@@ -52,7 +56,7 @@ class RepeatedCalls:
         known, live_bytes = seen.get(key), self._tracker.live_bytes()
         if known and known.count >= ALIKE and live_bytes <= known.most_live_bytes * (1 + NEGLIGIBLE):
             self._note("script", "calls of a model without gradients were not run again, since their shapes repeat")
-            return _made_again(*known.result)
+            return cast("R", _made_again(*known.result))
         num_births = len(self._tracker.log.births)
         result = call()
         shown = geometry_of(result) if self._keeps_only(result, num_births) else None
@@ -72,7 +76,7 @@ class RepeatedCalls:
         return whole and len(set(uids)) == len(uids) and set(uids) == self._tracker.living_since(num_births)
 
 
-def key_of(module: Any, inputs: Any) -> Key | None:
+def key_of(module: torch.nn.Module, inputs: object) -> Key | None:
     """What a call looks like; None where an argument is neither a tensor nor plain."""
     looks = geometry_of(inputs)
     if looks is None:
@@ -84,10 +88,10 @@ def key_of(module: Any, inputs: Any) -> Key | None:
     return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled()
 
 
-def geometry_of(value: Any) -> tuple[tuple[Any, ...], Any] | None:
+def geometry_of(value: object) -> tuple[tuple[Leaf, ...], _pytree.TreeSpec] | None:
     """A nest with tensors described by their geometry; None where it holds anything but tensors and plain values."""
     leaves, nest = _pytree.tree_flatten(value)
-    found: list[Any] = []
+    found: list[Leaf] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             if leaf.layout is not torch.strided:
@@ -100,7 +104,7 @@ def geometry_of(value: Any) -> tuple[tuple[Any, ...], Any] | None:
     return tuple(found), nest
 
 
-def _made_again(leaves: tuple[Any, ...], nest: Any) -> Any:
+def _made_again(leaves: tuple[Leaf, ...], nest: _pytree.TreeSpec) -> object:
     """New tensors of this geometry."""
     made = [
         torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4]) if isinstance(leaf, tuple) else leaf

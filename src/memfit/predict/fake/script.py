@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -166,13 +166,13 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
 
 
 def _untraced(
-    original: Any,
+    original: Callable[..., object],
     note: Callable[[str, str], None],
-    function: Any,
-    example_inputs: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+    function: Callable[..., object],
+    example_inputs: object = None,
+    *args: object,
+    **kwargs: object,
+) -> object:
     """The model itself: torch's tracer records sizes as tensors, which fake tensors do not take.
 
     torch runs it once to record it, then both to compare them. TensorBoard, which draws what was recorded, gets a graph
@@ -216,15 +216,15 @@ def _openers(outside: Callable[[], object]) -> Iterator[tuple[object, object]]:
             yield module, type("SafeOpened", (SafeOpened,), own)
 
 
-def _faked(recording: Recording, original: Any) -> Any:
+def _faked(recording: Recording, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A maker of real tensors that hands out fake ones, with the values of small integers."""
 
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], (list, tuple)):
             return of_numbers(original, *args, **kwargs)
         if not args or isinstance(args[0], (torch.Tensor, int, float)):
             return original(*args, **kwargs)
-        device = kwargs.pop("device", None)
+        device = cast("torch.device | str | None", kwargs.pop("device", None))
         with _disable_current_modes():
             real = original(*args, **kwargs)
         fake = recording.mode.from_tensor(real)
@@ -236,12 +236,13 @@ def _faked(recording: Recording, original: Any) -> Any:
     return make
 
 
-def _shares(real: torch.Tensor, args: tuple[Any, ...]) -> bool:
+def _shares(real: torch.Tensor, args: tuple[object, ...]) -> bool:
     """Whether a tensor lies in the memory of the array or buffer that it was made of."""
     if not args or isinstance(args[0], (torch.Tensor, list, tuple, int, float)):
         return False
     try:
-        memory = np.frombuffer(args[0], np.uint8) if not isinstance(args[0], np.ndarray) else args[0]
+        given = cast("np.ndarray | bytes | memoryview", args[0])
+        memory = np.frombuffer(given, np.uint8) if not isinstance(given, np.ndarray) else given
         start, end = np.lib.array_utils.byte_bounds(memory)
     except (TypeError, ValueError, BufferError):
         return False

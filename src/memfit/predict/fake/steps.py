@@ -115,18 +115,18 @@ class StepCounter:
         recording.on_update, recording.on_root = self.stepped, self.called
         repeated = RepeatedCalls(recording.tracker, recording.shadow.note)
 
-        def run_root(module: object, inputs: object, call: Callable[[], object]) -> object:
+        def run_root(module: torch.nn.Module, inputs: object, call: Callable[[], object]) -> object:
             return (self._passed if torch.is_grad_enabled() else repeated).run(module, inputs, call)
 
         recording.places.run_root = run_root
-        make = torch.optim.Optimizer.__init__
+        make: Callable[..., None] = torch.optim.Optimizer.__init__
         following = dataloader._BaseDataLoaderIter.__next__
 
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        def made(self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
             make(self, *args, **kwargs)
             recording.number_of(self)
 
-        def next_batch(self: Any) -> Any:
+        def next_batch(self: dataloader._BaseDataLoaderIter) -> object:
             counter.end_early(self)
             batch = following(self)
             shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
@@ -146,7 +146,7 @@ class StepCounter:
     def _counting(self, original: Callable[..., object]) -> Callable[..., object]:
         torch_grad = torch.autograd.grad
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(*args: object, **kwargs: object) -> object:
             self._passed.is_possible &= original is not torch_grad and not kwargs.get("create_graph")
             self.goes_backward()
             return original(*args, **kwargs)
@@ -155,7 +155,7 @@ class StepCounter:
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
         self._in_study = self._in_study or is_called_by_study()
@@ -194,7 +194,7 @@ class StepCounter:
             self._recording.places.step = self.num_backwards
             self._recording.tracker.work.reset()
 
-    def _goes_on(self, optimizer: Any = None) -> None:
+    def _goes_on(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step after those that were asked for: is there anything to wait for?"""
         now = _seconds_now()
         self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
@@ -206,7 +206,7 @@ class StepCounter:
         self._end_if(self._until is not None and now > self._until)
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
 
-    def called(self, inputs: Any) -> None:
+    def called(self, inputs: object) -> None:
         """An outermost module is called."""
         if torch.is_grad_enabled():
             if self._until is not None and _seconds_now() > self._until + MOST_AFTER_SECONDS:

@@ -11,9 +11,9 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch.utils.data import dataloader
@@ -26,10 +26,28 @@ MOST_SECONDS = 30.0
 MOST_BATCHES = 1_000_000
 
 
+class Fetcher(Protocol):
+    """Makes a batch of the samples with these indices."""
+
+    def fetch(self, possibly_batched_index: object) -> object: ...
+
+
+class BatchIterator(Protocol):
+    """What is used of an iterator of `DataLoader` (torch 2.13), and what is put on it."""
+
+    _dataset_kind: int
+    _dataset_fetcher: Fetcher
+    _sampler_iter: Iterator[object]
+    _num_yielded: int
+    memfit_workers: object
+    memfit_chosen: bool
+    _memfit_at_last: bool
+
+
 @dataclass(slots=True)
 class _Looked:
     survey: Survey
-    indices: list[Any]
+    indices: list[object]
     """The samples of the batch of each quantile."""
 
 
@@ -39,7 +57,7 @@ class BatchChooser:
     def __init__(self, step_now: Callable[[], int], line_now: Callable[[], str]) -> None:
         self._step_now, self._line_now = step_now, line_now
         self._looked: dict[int, _Looked] = {}
-        self._kept: list[Any] = []
+        self._kept: list[object] = []
         """Samplers that were looked at, so that their identities stay theirs."""
         self.survey: Survey | None = None
         """Of the loader that trained last."""
@@ -52,7 +70,7 @@ class BatchChooser:
             raise UsageError("the lengths of the batches are not known", found=self.reason, hint=hint)
         return self.survey
 
-    def choose(self, batches: Any) -> None:
+    def choose(self, batches: BatchIterator) -> None:
         """Put the samples of the next batch where an iterator of a loader looks for them."""
         if not torch.is_grad_enabled():
             return
@@ -74,7 +92,7 @@ class BatchChooser:
         batches._sampler_iter = itertools.repeat(looked.indices[index], left)
         self.survey = looked.survey
 
-    def _look(self, batches: Any) -> _Looked:
+    def _look(self, batches: BatchIterator) -> _Looked:
         """Make every batch of an epoch once, or as many as there is time for, drawn at random."""
         indices = list(itertools.islice(batches._sampler_iter, MOST_BATCHES))
         if not indices:
@@ -106,7 +124,7 @@ def _first_of(found: Mapping[int, tuple[int, str]], size: int) -> int:
     return min(number for number, (each, _) in found.items() if each == size)
 
 
-def _size_of(batch: Any) -> tuple[int, str]:
+def _size_of(batch: object) -> tuple[int, str]:
     """Elements of all tensors of a batch, and the shape of the largest."""
     shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
     largest = max(shapes, key=_count, default=())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Protocol
 from unittest.mock import patch
 
 import torch.utils.data
 from torch.utils.data import dataloader
 
-from memfit.predict.observe.batches import BatchChooser
+from memfit.predict.observe.batches import BatchChooser, BatchIterator
 
 IN_THIS_PROCESS = {
     "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0,
@@ -18,37 +18,44 @@ IN_THIS_PROCESS = {
 }  # fmt: skip
 
 
+class _Loader(Protocol):
+    """A `DataLoader`, which remembers the workers that the script asked for."""
+
+    memfit_workers: object
+
+
 @contextmanager
 def loading_here(
-    in_data: Callable[[], AbstractContextManager[Any]],
-    claim: Callable[[Any], None],
+    in_data: Callable[[], AbstractContextManager[object]],
+    claim: Callable[[object], None],
     *,
     pinned: bool,
     chooser: BatchChooser | None = None,
-    in_worker: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    in_worker: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[None]:
     """No worker processes; a batch is made within `in_data()` and then claimed. `pinned` keeps pin_memory as it is.
 
     A chooser decides which batch is made next. What the script gives to workers is made within `in_worker()` too: in a
     real run it lies in memory that they share.
     """
-    make, following = torch.utils.data.DataLoader.__init__, dataloader._BaseDataLoaderIter.__next__
-    start = dataloader._BaseDataLoaderIter.__init__
+    make: Callable[..., None] = torch.utils.data.DataLoader.__init__
+    following: Callable[..., object] = dataloader._BaseDataLoaderIter.__next__
+    start: Callable[..., None] = dataloader._BaseDataLoaderIter.__init__
     changes = IN_THIS_PROCESS if pinned else {**IN_THIS_PROCESS, "pin_memory": False}
 
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+    def made(self: _Loader, *args: object, **kwargs: object) -> None:
         self.memfit_workers = args[5] if len(args) > 5 else kwargs.get("num_workers", 0)
         if len(args) > 5:
             args = (*args[:5], 0, *args[6:])
         kwargs.update({name: value for name, value in changes.items() if name in kwargs})
         make(self, *args, **kwargs)
 
-    def started(self: Any, loader: Any) -> None:
+    def started(self: BatchIterator, loader: torch.utils.data.DataLoader) -> None:
         start(self, loader)
         self.memfit_workers = getattr(loader, "memfit_workers", 0)
         self.memfit_chosen = chooser is not None
 
-    def following_batch(self: Any) -> Any:
+    def following_batch(self: BatchIterator) -> object:
         with in_data(), in_worker() if self.memfit_workers else nullcontext():
             if chooser is not None:
                 chooser.choose(self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any
+from typing import TypeGuard, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,7 +25,9 @@ class Known:
 
     __slots__ = ("assumed", "memory", "reference")
 
-    def __init__(self, reference: Any, memory: torch.UntypedStorage, assumed: str) -> None:
+    def __init__(
+        self, reference: weakref.ref[torch.UntypedStorage], memory: torch.UntypedStorage, assumed: str
+    ) -> None:
         self.reference, self.memory = reference, memory
         self.assumed = assumed
         """Why they are an assumption; empty when they are what a real run would have."""
@@ -34,7 +36,7 @@ class Known:
 _known: dict[int, Known] = {}
 
 
-def storage_of(tensor: torch.Tensor) -> Any | None:
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The tensor's storage, or None for layouts that have none and parameters without a shape."""
     try:
         return tensor.untyped_storage()
@@ -55,7 +57,7 @@ def _find(tensor: torch.Tensor) -> Known | None:
     return found
 
 
-def shadow_of(tensor: Any) -> torch.Tensor | None:
+def shadow_of(tensor: object) -> torch.Tensor | None:
     """The true values of a tensor as a real tensor of the same geometry, where they are known."""
     if not isinstance(tensor, FakeTensor):
         return tensor.detach() if _is_real(tensor) else None
@@ -66,8 +68,8 @@ def shadow_of(tensor: Any) -> torch.Tensor | None:
         return _view(tensor, found.memory)
 
 
-def _is_real(tensor: Any) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+def _is_real(tensor: object) -> TypeGuard[torch.Tensor]:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and cast("torch.Tensor", tensor).device.type == "cpu"
 
 
 def _view(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.Tensor:
@@ -79,18 +81,18 @@ def _view(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.Tensor:
     return view._neg_view() if tensor.is_neg() else view
 
 
-def why_assumed(tensor: Any) -> str:
+def why_assumed(tensor: object) -> str:
     """Why the known values of a tensor are an assumption; empty when they are true."""
     found = _find(tensor) if isinstance(tensor, FakeTensor) else None
     return found.assumed if found is not None else ""
 
 
-def is_known(tensor: Any) -> bool:
+def is_known(tensor: object) -> bool:
     """Whether `shadow_of` has an answer."""
     return _find(tensor) is not None if isinstance(tensor, FakeTensor) else _is_real(tensor)
 
 
-def keep_shadow(fake: Any, values: torch.Tensor | None, assumed: str = "") -> None:
+def keep_shadow(fake: torch.Tensor, values: torch.Tensor | None, assumed: str = "") -> None:
     """Keep these values beside a fake tensor that covers its storage or lies as they do, or forget what it held."""
     storage = storage_of(fake)
     if storage is None:
@@ -120,7 +122,7 @@ def _lies_as(values: torch.Tensor, fake: torch.Tensor, num_bytes: int) -> bool:
     return same and values.untyped_storage().nbytes() == num_bytes
 
 
-def assume(tensor: Any, reason: str) -> None:
+def assume(tensor: object, reason: str) -> None:
     """From now on the known values of this tensor's storage are an assumption."""
     found = _find(tensor) if isinstance(tensor, FakeTensor) else None
     if found is not None and reason:
@@ -140,7 +142,7 @@ def covers_storage(tensor: torch.Tensor) -> bool:
     return True
 
 
-def integers_of(tensor: Any) -> list[int]:
+def integers_of(tensor: torch.Tensor) -> list[int]:
     """The values of a tensor of integers that is real or whose values are known."""
     with _disable_current_modes():
         return (tensor if (kept := shadow_of(tensor)) is None else kept).tolist()

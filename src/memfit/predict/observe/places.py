@@ -42,14 +42,14 @@ class Places:
         self.step = 0
         self.forced: Phase | None = "setup"
         self.in_backward = False
-        self._roots: list[tuple[weakref.ref[Any], str, bool]] = []
+        self._roots: list[tuple[weakref.ref[torch.nn.Module], str, bool]] = []
         """Outermost modules, their classes, and whether they have parameters; a module is not kept alive by it."""
-        self._stack: list[tuple[Any, tuple[int, str]]] = []
+        self._stack: list[tuple[torch.nn.Module, tuple[int, str]]] = []
         self._names: list[dict[int, list[str]]] = []
         self._kinds: dict[str, int] = {}
         self._main = threading.main_thread().ident
         self.saw_forward = False
-        self.run_root: Callable[[Any, Any, Callable[[], Any]], Any] | None = None
+        self.run_root: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
         """Runs an outermost module: given the module, its inputs, and the call itself."""
 
     # ---- phase -------------------------------------------------------------------------------------------------------
@@ -76,12 +76,12 @@ class Places:
     # ---- modules -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def follow_modules(self, on_root: Any = None) -> Iterator[None]:
+    def follow_modules(self, on_root: Callable[[torch.nn.Module, object], None] | None = None) -> Iterator[None]:
         """Wrap every module call; `on_root(module, inputs)` is called when an outermost module is entered."""
         original = torch.nn.Module.__call__
         places = self
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             is_root = not places._stack
             if is_root and on_root is not None:
                 on_root(module, (args, kwargs))
@@ -106,7 +106,7 @@ class Places:
         finally:
             torch.nn.Module.__call__ = original
 
-    def _enter(self, module: Any, inputs: Any) -> tuple[int, str]:
+    def _enter(self, module: torch.nn.Module, inputs: object) -> tuple[int, str]:
         if not self._stack:
             return self.root_of(module), ""
         (root, parent) = self._stack[-1][1]
@@ -117,11 +117,11 @@ class Places:
         below = f"{parent}." if parent else ""
         return root, next((name for name in names if name.startswith(below)), names[0])
 
-    def living_roots(self) -> list[Any]:
+    def living_roots(self) -> list[torch.nn.Module]:
         """The outermost modules that were called and still are there."""
         return [module for known, _, _ in self._roots if (module := known()) is not None]
 
-    def root_of(self, module: Any) -> int:
+    def root_of(self, module: torch.nn.Module) -> int:
         """The number of an outermost module; a new one is taken up."""
         for index, (known, _, _) in enumerate(self._roots):
             if known() is module:

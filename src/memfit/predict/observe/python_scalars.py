@@ -8,9 +8,11 @@ type. This matters only where a prediction is to be equal to the byte. Read off 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
+from memfit.predict.observe.arguments import Arguments, tensor_at, tensors_at
 
 _LIST_NAMES = ("_foreach_add", "_foreach_sub", "_foreach_mul", "_foreach_div")
 _DIVIDES_AT_THE_END = ("aten::mean",)
@@ -25,7 +27,7 @@ class NumberRule:
     divides: bool
 
     @classmethod
-    def of(cls, func: Any) -> NumberRule:
+    def of(cls, func: OpOverload) -> NumberRule:
         """Read the operator's declaration."""
         schema = func._schema
         name = schema.name.removeprefix("aten::")
@@ -33,13 +35,16 @@ class NumberRule:
         places = tuple(i for i, argument in enumerate(schema.arguments) if str(argument.type) == "Tensor")
         return cls(places, is_list, schema.name in _DIVIDES_AT_THE_END)
 
-    def num_bytes(self, args: tuple[Any, ...]) -> int:
+    def num_bytes(self, args: Arguments) -> int:
         """Bytes of the wrapped numbers of this call; 0 when there are none or the tensors are elsewhere."""
         if self.is_list:
-            tensors, number = args[0], args[1][0] if isinstance(args[1], (list, tuple)) and args[1] else args[1]
+            tensors, number = (
+                tensors_at(args, 0),
+                args[1][0] if isinstance(args[1], (list, tuple)) and args[1] else args[1],
+            )
             return _wrapped_bytes(number, tensors[0]) if tensors and isinstance(number, (int, float)) else 0
         if self.divides:
-            return _wrapped_bytes(1, args[0])
+            return _wrapped_bytes(1, tensor_at(args, 0))
         given = [args[i] for i in self.places if i < len(args)]
         numbers = [value for value in given if isinstance(value, (int, float))]
         if not numbers:

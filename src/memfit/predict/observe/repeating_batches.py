@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence, Sized
+from typing import cast
+
+from memfit.predict.observe.batches import BatchIterator
 
 NEGLIGIBLE = 1e-3
 LARGER_MAY_FOLLOW = (
@@ -14,7 +17,7 @@ MANY = 10**6
 """Batches of a loader that does not know how many it has."""
 
 
-def repeats(shapes: list[Any], count: int) -> bool:
+def repeats(shapes: Sequence[object], count: int) -> bool:
     """Whether the last ones are alike."""
     return len(shapes) >= count and all(shape == shapes[-1] for shape in shapes[-count:])
 
@@ -24,27 +27,28 @@ def grows(live: list[int], num_left: int) -> bool:
     return len(live) > 1 and (live[-1] - live[-2]) * max(1, num_left) > NEGLIGIBLE * live[-1]
 
 
-def go_to_smaller_last(batches: Any, shapes: list[Any]) -> bool:
+def go_to_smaller_last(batches: object, shapes: Sequence[Sequence[int]]) -> bool:
     """Let a loader go on with its last batch, where that has another size; False where there is none."""
     if batches.__dict__.get("_memfit_at_last") or not hasattr(batches, "_sampler_iter") or not shapes:
         return False
-    rest = list(itertools.islice(batches._sampler_iter, num_batches(batches))) if num_batches(batches) < MANY else []
+    going = cast("BatchIterator", batches)
+    rest = list(itertools.islice(going._sampler_iter, num_batches(batches))) if num_batches(batches) < MANY else []
     if not rest or not isinstance(rest[-1], list) or not shapes[0] or len(rest[-1]) == shapes[0][0]:
         return False
-    batches._sampler_iter, batches._memfit_at_last = iter(rest[-1:]), True
+    going._sampler_iter, going._memfit_at_last = iter(rest[-1:]), True
     return True
 
 
-def larger_may_follow(batches: Any, shapes: list[Any]) -> bool:
+def larger_may_follow(batches: object, shapes: Sequence[object]) -> bool:
     """Whether the batches that a loader gave differ, others were not seen, and which to see was not chosen."""
     if getattr(batches, "memfit_chosen", False) or batches.__dict__.get("_memfit_at_last"):
         return False
     return len(shapes) < num_batches(batches) and any(shape != shapes[0] for shape in shapes)
 
 
-def num_batches(batches: Any) -> int:
+def num_batches(batches: object) -> int:
     """The batches of a loader; many where it does not know."""
     try:
-        return len(batches)
+        return len(cast("Sized", batches))
     except TypeError:
         return MANY

@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.predict.fake.kernels.sparse import parts_of
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
+from memfit.predict.observe.arguments import Arguments, Keywords, several, tensor_at
 from memfit.predict.observe.known_values import storage_of
 from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
 from memfit.predict.observe.places import Places
@@ -56,13 +59,10 @@ MULTIPLIES = {
     aten.dot.default, aten.addbmm.default, aten._addmm_activation.default, aten._euclidean_dist.default,
 }  # fmt: skip
 
-Arguments = tuple[Any, ...]
-Keywords = dict[str, Any]
-"""What an operator is called with."""
-Signer = Callable[[Any, tuple[Any, ...], dict[str, Any]], int | None]
+Signer = Callable[[OpOverload, Arguments, Keywords], int | None]
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value if type(value).__name__ != "DTensor" else value._local_tensor  # pyright: ignore[reportAttributeAccessIssue]
@@ -74,10 +74,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def device_of(tensor: Any) -> torch.device:
+def device_of(tensor: torch.Tensor) -> torch.device:
     """What C++ asks of every fake tensor, several times per operator; an exception here would end the interpreter."""
     fake_device = getattr(tensor, "fake_device", None)
-    if fake_device is not None and not tensor.fake_mode.in_kernel_invocation:
+    if fake_device is not None and not cast("FakeTensor", tensor).fake_mode.in_kernel_invocation:
         return fake_device
     return PRIM_DEVICE(tensor)
 
@@ -87,7 +87,7 @@ def is_distributed(types: tuple[type, ...]) -> bool:
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
-def _is_inferred(args: tuple[Any, ...]) -> bool:
+def _is_inferred(args: Arguments) -> bool:
     """Whether inference mode is on, or was when one of these tensors was made."""
     return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_in(args))
 
@@ -108,7 +108,7 @@ class LeanMode(TorchDispatchMode):
         return False
 
 
-def _lies_in_file(storage: Any) -> bool:
+def _lies_in_file(storage: torch.UntypedStorage) -> bool:
     """Whether the memory of a real tensor is that of a mapped file, or shared between processes."""
     address = storage.data_ptr() if storage.device.type == "cpu" else 0
     if not address:
@@ -147,7 +147,7 @@ class OutsideMemory:
         finally:
             self.is_here = before
 
-    def allocated(self, storage: Any, device: torch.device) -> int:
+    def allocated(self, storage: torch.UntypedStorage, device: torch.device) -> int:
         """The bytes that the allocator gives for a new storage: none, where it lies outside."""
         if device.type != "cpu" or not (self.is_here or _lies_in_file(storage)):
             return storage.nbytes()
@@ -174,7 +174,7 @@ class Tracker(LeanMode):
         self.num_operators = 0
         self.work = WorkCounter()
         self._sign = sign
-        self.scratch_notes: list[Callable[[Tracker, Any, tuple[Any, ...], Any, int], None]] = []
+        self.scratch_notes: list[Callable[[Tracker, OpOverload, Arguments, object, int], None]] = []
         """Called with every operator, its arguments in order, its results, and where the entries of these begin.
 
         They add what kernels take inside.
@@ -183,21 +183,23 @@ class Tracker(LeanMode):
         """What libraries make at their first call and keep."""
         self.outside = OutsideMemory()
         self._uid_of: dict[int, int] = {}
-        self._keep: dict[int, Any] = {}
+        self._keep: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._forward_born: set[int] = set()
         self._takeover: tuple[int, int, int] | None = None
         self._task = -1
-        self._allocates: dict[Any, bool] = {}
-        self._composite: dict[Any, bool] = {}
+        self._allocates: dict[OpOverload, bool] = {}
+        self._composite: dict[OpOverload, bool] = {}
         self._in_recipe = False
-        self.left_whole: set[Any] = set()
+        self.left_whole: set[OpOverload] = set()
         """Recipes of other operators that are answered as a whole by somebody else."""
-        self._number_rules: dict[Any, NumberRule] = {}
+        self._number_rules: dict[OpOverload, NumberRule] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: tuple[type, ...], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is PRIM_DEVICE:
-            return device_of(args[0])
+            return device_of(tensor_at(args, 0))
         if is_distributed(types):
             return NotImplemented
         if self._is_composite(func) and (self._in_recipe or _is_inferred(args)):
@@ -209,14 +211,14 @@ class Tracker(LeanMode):
         self._takeover = None
         self._notice_backward()
         signature = self._sign(func, args, kwargs) if self._sign else None
-        multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and args[0].device.type == "cuda"
+        multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and tensor_at(args, 0).device.type == "cuda"
         position = len(self.log.entries)
         scalar_uid = self._note_wrapped_numbers(func, args)
         result = func(*args, **kwargs)
         num_entries = len(self.log.entries)
         uids = self._note_results(func, args, result)
         if multiplies:
-            self._note_gemm(args[0].device)
+            self._note_gemm(tensor_at(args, 0).device)
         given = _in_order(func, args, kwargs) if kwargs else args
         for note in self.scratch_notes:
             note(self, func, given, result, num_entries)
@@ -239,17 +241,19 @@ class Tracker(LeanMode):
 
     # ---- births and deaths -------------------------------------------------------------------------------------------
 
-    def _note_results(self, func: Any, args: tuple[Any, ...], result: Any) -> list[int]:
+    def _note_results(self, func: OpOverload, args: Arguments, result: object) -> list[int]:
         if not self._makes_storage(func):
             if func in RESIZES:
-                self._note_resize(args[0])
+                self._note_resize(tensor_at(args, 0))
             return []
-        if func in LIFTS and lies_in_an_array(args[0]) and not self.outside.is_here:
+        if func in LIFTS and lies_in_an_array(tensor_at(args, 0)) and not self.outside.is_here:
             with self.outside.made_here():
                 return self._note_results(func, args, result)
         old = self._accumulated_into(func, args)
         uids = []
-        made = tensors_in([result[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result)
+        made = tensors_in(
+            [several(result)[place] for place in BORN_IN_ORDER[func]] if func in BORN_IN_ORDER else result
+        )
         for tensor in (part for each in made for part in parts_of(each)):
             uid, is_new = self.see(tensor, str(func))
             uids.append(uid if is_new else -1)
@@ -257,7 +261,7 @@ class Tracker(LeanMode):
                 self._takeover = (uid, old, id(storage_of(tensor)))
         return uids
 
-    def _is_composite(self, func: Any) -> bool:
+    def _is_composite(self, func: OpOverload) -> bool:
         """Whether an operator is a recipe of others, which a dispatch mode gets as a whole in inference mode."""
         known = self._composite.get(func)
         if known is None:
@@ -266,7 +270,7 @@ class Tracker(LeanMode):
             self._composite[func] = known
         return known
 
-    def _makes_storage(self, func: Any) -> bool:
+    def _makes_storage(self, func: OpOverload) -> bool:
         """Whether some result is not declared as an alias of an argument; asked once per operator."""
         known = self._allocates.get(func)
         if known is None:
@@ -357,7 +361,7 @@ class Tracker(LeanMode):
             self.log.entries.remove(("alloc", new))
         self._uid_of[key] = old
 
-    def _accumulated_into(self, func: Any, args: tuple[Any, ...]) -> int | None:
+    def _accumulated_into(self, func: OpOverload, args: Arguments) -> int | None:
         """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""
         if self._task == -1 or not isinstance(args[0], torch.Tensor):
             return None
@@ -385,7 +389,7 @@ class Tracker(LeanMode):
             with self.outside.made_here():
                 self.see(tensor, "share_memory_", self.log.births[uid].category)
 
-    def note_storage_size(self, storage: Any) -> None:
+    def note_storage_size(self, storage: torch.UntypedStorage) -> None:
         """A storage was resized by its own method, as FSDP does to free gathered parameters."""
         key = id(storage)
         uid = self._uid_of.get(key)
@@ -429,7 +433,7 @@ class Tracker(LeanMode):
         num_bytes, step = self._gemm_workspace_bytes, self.places.step
         return self.log.alloc(Birth(num_bytes, str(device), CUBLAS_WORKSPACE, phase, step, module, line, "workspace"))
 
-    def _note_wrapped_numbers(self, func: Any, args: tuple[Any, ...]) -> int | None:
+    def _note_wrapped_numbers(self, func: OpOverload, args: Arguments) -> int | None:
         """A Python number in place of a CPU tensor becomes a tensor, and is cast to the result's type, for one call."""
         rule = self._number_rules.get(func)
         if rule is None:
@@ -453,7 +457,7 @@ class Tracker(LeanMode):
             self._forward_born.clear()
 
 
-def _in_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _in_order(func: OpOverload, args: Arguments, kwargs: Keywords) -> Arguments:
     """Arguments by position up to the last one that was given by name."""
     declared = func._schema.arguments
     last = max((place for place, each in enumerate(declared) if each.name in kwargs), default=-1)

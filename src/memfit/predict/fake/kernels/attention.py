@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
+from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
 VERSION = "2.13"
 """The torch whose choices are made again; 2.14 hands shared heads to the memory-efficient kernel as they are."""
-_registered: list[Any] = []
+_registered: list[torch.library.Library] = []
 _asked: dict[str, Any] = {}
 
 
@@ -29,9 +32,9 @@ def register_attention(capability: tuple[int, int], note: Callable[[str, str], N
         return
 
     def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
         backend = choose_backend(query, key, value, attn_mask, _asked["capability"])
         _asked["note"](
             "attention", f"the {backend} kernel is taken for {str(query.dtype).removeprefix('torch.')} attention"
@@ -46,7 +49,7 @@ def register_attention(capability: tuple[int, int], note: Callable[[str, str], N
             key, value = (part.repeat_interleave(repeats, 1) for part in (key, value))
         if backend == "efficient":
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        mask = _as_numbers(attn_mask, query)
+        mask = None if attn_mask is None else _as_numbers(attn_mask, query)
         with _masks_added_in_place():
             return aten._scaled_dot_product_attention_math.default(
                 query, key, value, mask, dropout_p, is_causal, scale=scale
@@ -69,14 +72,14 @@ def _masks_added_in_place() -> Iterator[None]:
         _asked["in place"] = False
 
 
-def answer_sum(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def answer_sum(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
     """Scores and mask are the scores again; any other sum is a new tensor."""
-    if _asked.get("in place") and args[0].device.type == "cuda" and args[0].dim() >= 3:
+    if _asked.get("in place") and tensor_at(args, 0).device.type == "cuda" and tensor_at(args, 0).dim() >= 3:
         return aten.alias.default(args[0])
     return func(*args, **kwargs)
 
 
-def answer_efficient(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def answer_efficient(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
     """With dropout, the random state is kept on the host."""
     result = func(*args, **kwargs)
     if len(args) < 6 or not args[5]:
@@ -84,7 +87,7 @@ def answer_efficient(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -
     return (*result[:2], *(torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2)))
 
 
-def _keep_whole(library: Any) -> None:
+def _keep_whole(library: torch.library.Library) -> None:
     """A few operators have kernels for some devices and a recipe for the rest: without CUDA, the recipe."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in torch._C._dispatch_get_all_op_names():
@@ -101,7 +104,9 @@ def _never_run(*args: object, **kwargs: object) -> object:
     raise RuntimeError("a CUDA kernel was called for real, without CUDA")
 
 
-def choose_backend(query: Any, key: Any, value: Any, mask: Any, capability: tuple[int, int]) -> str:
+def choose_backend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, capability: tuple[int, int]
+) -> str:
     """'flash', 'efficient' or 'math', by the rules of torch 2.13 and what the user has switched off."""
     settings = torch.backends.cuda
     shaped = query.dim() == key.dim() == value.dim() == 4
@@ -119,11 +124,14 @@ def choose_backend(query: Any, key: Any, value: Any, mask: Any, capability: tupl
     return "math"
 
 
-def _wants_gradient(mask: Any) -> bool:
+def _wants_gradient(mask: torch.Tensor | None) -> bool:
     return mask is not None and mask.requires_grad
 
 
-def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+def _efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    dropout_p: float, is_causal: bool, scale: float | None,
+) -> torch.Tensor:  # fmt: skip
     needs_gradient = any(part.requires_grad for part in (query, key, value)) and torch.is_grad_enabled()
     if mask is not None:
         mask = _padded(_as_numbers(mask, query)).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
@@ -132,14 +140,14 @@ def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is
     )[0]
 
 
-def _as_numbers(mask: Any, query: Any) -> Any:
+def _as_numbers(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """A boolean mask becomes zeros and minus infinities in the type of the query."""
-    if mask is None or mask.dtype is not torch.bool:
+    if mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
 
 
-def _padded(mask: Any) -> Any:
+def _padded(mask: torch.Tensor) -> torch.Tensor:
     """The kernel wants rows that are a multiple of 16 bytes long; others are copied into longer ones."""
     step = 16 // mask.element_size()
     missing = -mask.shape[-1] % step

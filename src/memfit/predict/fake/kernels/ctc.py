@@ -8,12 +8,13 @@ Read in torch 2.13 (LossCTC.cpp, LossCTC.cu); compared with real runs on the CPU
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from memfit.predict.fake.kernels.kernel_call import Inside
 from memfit.predict.fake.kernels.workspaces import note_inside
+from memfit.predict.observe.arguments import Arguments, Keywords, integers_at, tensor_at
 from memfit.predict.observe.tracker import Tracker
 
 aten = torch.ops.aten
@@ -25,32 +26,32 @@ CHOICES = tuple(
     for overload in (getattr(packet, each) for each in packet.overloads())
 )
 Note = Callable[[str, str], None]
-Answer = Callable[[Any, tuple[Any, ...], Any, Any], Any]
+Answer = Callable[[OpOverload, Arguments, Keywords, object], object]
 
 
-def answers(note: Note) -> dict[Any, Answer]:
+def answers(note: Note) -> dict[OpOverload, Answer]:
     """What to answer instead of fake kernels."""
 
-    def choose(func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> bool:
-        if args[1].dtype is torch.int32 and args[0].device.type == "cuda":
+    def choose(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> bool:
+        if tensor_at(args, 1).dtype is torch.int32 and tensor_at(args, 0).device.type == "cuda":
             note("library", "torch's own kernel is taken for the CTC loss; with targets of int32 it may be cuDNN's")
         return False
 
-    def forward(func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, lengths = args[0], args[3]
+    def forward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, lengths = tensor_at(args, 0), integers_at(args, 3)
         num_steps, samples = scores.shape[0], scores.shape[1:-1]
         states = 2 * max(lengths, default=0) + 1
         return scores.new_empty(samples), scores.new_empty((samples[0] if samples else 1, num_steps, states))
 
-    def backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> torch.Tensor:
-        return torch.empty_like(args[1], memory_format=torch.contiguous_format)
+    def backward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> torch.Tensor:
+        return torch.empty_like(tensor_at(args, 1), memory_format=torch.contiguous_format)
 
     return {**dict.fromkeys(CHOICES, choose), FORWARD: forward, BACKWARD: backward}
 
 
-def note_states(tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
+def note_states(tracker: Tracker, func: OpOverload, args: Arguments, result: object, start: int) -> None:
     """The states of the way back, while the gradient is made; a GPU is also sent lengths and where targets begin."""
     if func is BACKWARD:
-        states = args[6]
+        states = tensor_at(args, 6)
         sent = (8 * states.shape[0],) * 3 if states.device.type == "cuda" else ()
         note_inside(tracker, Inside(0, (*sent, states.nbytes), until=1), str(func), start, str(states.device))

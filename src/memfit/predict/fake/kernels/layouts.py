@@ -8,15 +8,15 @@ tensors for real and on fake tensors (torch 2.13, CPU); those of both devices ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch._prims_common import compute_elementwise_output_strides
 
+from memfit.predict.observe.arguments import Arguments, tensor_at
+
 aten = torch.ops.aten
-Arguments = Sequence[Any]
-Result = torch.Tensor | tuple[Any, ...]
-Rule = Callable[[Arguments, Any], Result]
+Result = torch.Tensor | tuple[object, ...]
+Rule = Callable[..., Result]
 
 
 def laid_out(func: object, args: Arguments, result: object) -> object:
@@ -32,7 +32,7 @@ def _in_order(args: Arguments, result: Result) -> Result:
 
 def _in_order_on_cpu(args: Arguments, result: Result) -> Result:
     """The same where the kernel of the CPU makes it; the order with channels last is kept."""
-    first = args[0]
+    first = tensor_at(args, 0)
     if first.device.type != "cpu" or (first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)):
         return result
     return _in_order(args, result)
@@ -55,7 +55,7 @@ def _made(like: torch.Tensor, shape: Sequence[int], strides: Sequence[int] | Non
     return like.new_empty(shape) if strides is None else like.new_empty_strided(shape, strides)
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[object, Rule] = {
     **dict.fromkeys(
         (
             aten._log_softmax_backward_data.default,

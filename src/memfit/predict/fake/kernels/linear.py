@@ -7,13 +7,11 @@ and GPU pass, so that recomputation takes it too.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 LINEAR = torch.ops.aten.linear.default
-_registered: list[Any] = []
+_registered: list[torch.library.Library] = []
 
 
 def register_linear() -> None:
@@ -26,7 +24,7 @@ def register_linear() -> None:
     _registered.append(library)
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     if bias is None or x.dim() == 2 or x.is_contiguous() or not isinstance(x, FakeTensor):
         return LINEAR._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, x, weight, bias)
     return torch.matmul(x, weight.t()).add_(bias)

@@ -8,13 +8,15 @@ input and weight differ in type, torch itself takes the norm apart on a GPU too 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
+from memfit.predict.observe.arguments import Arguments, Keywords, flags_at, integers_at, optional_tensor_at, tensor_at
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten._fused_rms_norm.default, aten._fused_rms_norm_backward.default
-_registered: list[Any] = []
+_registered: list[torch.library.Library] = []
 
 
 def register_rms_norm() -> None:
@@ -26,9 +28,9 @@ def register_rms_norm() -> None:
     _registered.append(library)
 
 
-def answer_norm(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def answer_norm(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
     """The result, and the inverse root mean square of each row, in the type that sums are made in."""
-    source, normalized_shape = args[:2]
+    source, normalized_shape = tensor_at(args, 0), integers_at(args, 1)
     kept = source.dim() - len(normalized_shape)
     shape = [*source.shape[:kept], *(1 for _ in normalized_shape)]
     dtype = torch.float64 if source.dtype is torch.float64 else torch.float32
@@ -37,9 +39,9 @@ def answer_norm(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any
     return result, rows.view(shape)
 
 
-def answer_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def answer_backward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
     """Gradients of the input and of the weight, where they are wanted."""
-    source, weight, wanted = args[1], args[4], args[5]
+    source, weight, wanted = tensor_at(args, 1), optional_tensor_at(args, 4), flags_at(args, 5)
     made = [
         torch.empty_like(tensor, memory_format=torch.contiguous_format) if is_wanted and tensor is not None else None
         for tensor, is_wanted in zip((source, weight), wanted, strict=True)

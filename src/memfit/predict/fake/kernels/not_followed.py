@@ -6,13 +6,14 @@ Found by running them on the phantom GPU (python -m benchmarks.accuracy.phantom_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.kernels.reductions import TRANSFORMS
 from memfit.predict.gpu_rules.sorting import MOST_SMALL, is_sort_known
+from memfit.predict.observe.arguments import integer_at, tensor_at
 
 aten = torch.ops.aten
 NAMES = (
@@ -32,7 +33,7 @@ NOT_FOLLOWED = {
 WORK_AREA = "cuFFT's work area is one copy of the complex data; it may be none, or more for lengths with large primes"
 
 
-def note_not_followed(note: Callable[[str, str], None], func: Any, args: Sequence[Any]) -> None:
+def note_not_followed(note: Callable[[str, str], None], func: OpOverload, args: Sequence[object]) -> None:
     """List a call on a GPU whose memory is not known."""
     if not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cuda":
         return
@@ -43,20 +44,21 @@ def note_not_followed(note: Callable[[str, str], None], func: Any, args: Sequenc
         note(UNSEEN, f"{name} takes memory inside on a GPU that fake tensors do not show; --engine phantom sees it")
 
 
-def _sorts_another_way(func: Any, args: Sequence[Any]) -> bool:
+def _sorts_another_way(func: object, args: Sequence[object]) -> bool:
     """Long slices of half precision, very many or very long ones, and long lists of the largest."""
-    if not args[0].dim():
+    given = tensor_at(args, 0)
+    if not given.dim():
         return False
     if func is aten.topk.default:
-        return args[1] > MOST_SMALL
+        return integer_at(args, 1) > MOST_SMALL
     if func not in (aten.sort.default, aten.sort.stable):
         return False
     place = 1 if func is aten.sort.default else 2
-    length = args[0].shape[args[place] if len(args) > place else -1]
-    num_slices = args[0].numel() // max(1, length)
-    return not is_sort_known(num_slices, length, item_bytes=args[0].element_size())
+    length = given.shape[integer_at(args, place) if len(args) > place else -1]
+    num_slices = given.numel() // max(1, length)
+    return not is_sort_known(num_slices, length, item_bytes=given.element_size())
 
 
-def _counts_words(func: Any, args: Sequence[Any]) -> bool:
+def _counts_words(func: object, args: Sequence[object]) -> bool:
     """The gradient of an embedding that is scaled by how often a word was used."""
     return func is aten.embedding_dense_backward.default and bool(args[4])

@@ -9,17 +9,30 @@ one buffer, as cuDNN leaves them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
+from torch._ops import OpOverload
 
 from memfit.predict.gpu_rules import recurrent as memory
+from memfit.predict.observe.arguments import (
+    Arguments,
+    Keywords,
+    flags_at,
+    integer_at,
+    integers_at,
+    optional_tensor_at,
+    tensor_at,
+    tensors_at,
+)
 from memfit.predict.observe.known_values import integers_of
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default
-_registered: list[Any] = []
+States = torch.Tensor | Sequence[torch.Tensor]
+"""The hidden state, or, for an LSTM, also that of the cells."""
+_registered: list[torch.library.Library] = []
 _asked: dict[str, Any] = {}
 
 
@@ -36,13 +49,13 @@ def register_recurrent(note: Callable[[str, str], None]) -> None:
     _registered.append(library)
 
 
-def _padded(mode: memory.Mode) -> Callable[..., Any]:
+def _padded(mode: memory.Mode) -> Callable[..., object]:
     """The layer over a padded batch: `hx` is one tensor, for an LSTM a pair."""
 
     def run(
-        x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
-        bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
+        x: torch.Tensor, hx: States, params: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float,
+        train: bool, bidirectional: bool, batch_first: bool,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         return _run(mode, x, hx, params, (num_layers, batch_first, dropout, train, bidirectional), [])
 
     return run
@@ -52,22 +65,27 @@ def _packed(mode: memory.Mode) -> Callable[..., object]:
     """The layer over a packed batch, which has a row for every place of every text."""
 
     def run(
-        x: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
-        train: bool, bidirectional: bool,
-    ) -> Any:  # fmt: skip
+        x: torch.Tensor, batch_sizes: torch.Tensor, hx: States, params: Sequence[torch.Tensor], has_biases: bool,
+        num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         return _run(mode, x, hx, params, (num_layers, False, dropout, train, bidirectional), integers_of(batch_sizes))
 
     return run
 
 
 def _run(
-    mode: memory.Mode, x: Any, hx: Any, params: Any, how: tuple[int, bool, float, bool, bool], batch_sizes: list[int]
-) -> Any:
+    mode: memory.Mode,
+    x: torch.Tensor,
+    hx: States,
+    params: Sequence[torch.Tensor],
+    how: tuple[int, bool, float, bool, bool],
+    batch_sizes: list[int],
+) -> tuple[torch.Tensor, ...]:
     """One call of cuDNN; `how` is layers, batch first, dropout, training, both directions."""
     _asked["note"](
         "kernels", f"the {mode} runs as one call of cuDNN; its workspace is assumed by rule, its reserve by formula"
     )
-    hidden, cell = (hx[0], hx[1]) if mode == "lstm" else (hx, None)
+    hidden, cell = (hx[0], hx[1]) if mode == "lstm" else (cast("torch.Tensor", hx), None)
     per_layer = len(params) // (how[0] * (2 if how[4] else 1))
     inner_size = cell.shape[-1] if cell is not None else hidden.shape[-1]
     projected = hidden.shape[-1] if hidden.shape[-1] != inner_size else 0
@@ -78,18 +96,19 @@ def _run(
     return (output, last, last_cell) if mode == "lstm" else (output, last)
 
 
-def answer_forward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> tuple[Any, ...]:
+def answer_forward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[object, ...]:
     """The fake kernel's results, in the order of the library and with the reserve that it would keep."""
     output, last, last_cell, reserve, weights = func(*args, **kwargs)
     output = _places_first(output) if args[10] else output
     if args[12]:
-        reserve = args[0].new_empty(memory.reserve_bytes(_call(args)), dtype=torch.uint8)
+        reserve = tensor_at(args, 0).new_empty(memory.reserve_bytes(_call(args)), dtype=torch.uint8)
     return output, last, last_cell, reserve, weights
 
 
-def answer_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> tuple[Any, ...]:
+def answer_backward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[object, ...]:
     """Gradients of input, states and weights, each as large as what it belongs to; only the last are made on demand."""
-    x, weights, hidden, cell, wanted = args[0], args[1], args[4], args[5], args[-1]
+    x, weights, hidden = tensor_at(args, 0), tensors_at(args, 1), tensor_at(args, 4)
+    cell, wanted = optional_tensor_at(args, 5), flags_at(args, -1)
     return (
         _places_first(x) if args[14] else torch.empty_like(x),
         torch.empty_like(hidden),
@@ -98,25 +117,25 @@ def answer_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) ->
     )
 
 
-def _places_first(tensor: Any) -> Any:
+def _places_first(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor like this one whose batch comes first to the eye only, as the library leaves it."""
     return tensor.new_empty(tensor.transpose(0, 1).shape).transpose(0, 1)
 
 
-def _views_of_one_buffer(weights: list[Any]) -> list[Any]:
+def _views_of_one_buffer(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     buffer = weights[0].new_empty(sum(weight.numel() for weight in weights))
     parts = buffer.split([weight.numel() for weight in weights])
     return [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
 
 
-def course_of(func: Any, args: tuple[Any, ...]) -> list[int | None]:
+def course_of(func: object, args: Arguments) -> list[int | None]:
     """What a call allocates in order: None is its next result, n > 0 something else, -1 - k releases the k-th of those.
 
     The library works on contiguous tensors with the places first, so a batch that comes first is copied.
     """
     workspace = library_workspace_bytes(func, args)
     if func is FORWARD:
-        copied = _copied(args[0], args[10])
+        copied = _copied(tensor_at(args, 0), bool(args[10]))
         results = [None] * (3 if args[5] is not None else 2)
         kept = [None] if args[12] else []
         return [*copied, *results, workspace, *kept, -1 - len(copied), *_released(copied)]
@@ -133,22 +152,23 @@ def draws_dropout(func: object, args: tuple[object, ...]) -> bool:
     return func is FORWARD and bool(args[11]) and bool(args[12])
 
 
-def _backward_course(args: tuple[Any, ...], workspace: int) -> list[int | None]:
+def _backward_course(args: Arguments, workspace: int) -> list[int | None]:
     """Zeros for gradients that did not come; one pass for input and states, one for the weights."""
-    x, hidden, cell, output, batch_first = args[0], args[4], args[5], args[6], args[14]
+    x, hidden, cell = tensor_at(args, 0), tensor_at(args, 4), optional_tensor_at(args, 5)
+    output, batch_first = tensor_at(args, 6), bool(args[14])
     given = zip((args[7], args[8], args[9]), (output, hidden, cell), strict=True)
     zeros = [like.nbytes for gradient, like in given if gradient is None and like is not None]
-    incoming = [] if args[7] is None else _copied(args[7], batch_first)
+    incoming = [] if args[7] is None else _copied(tensor_at(args, 7), batch_first)
     copied, again = [*_copied(x, batch_first), *incoming], _copied(x, batch_first)
     results = [None] * (3 if cell is not None else 2)
     first, second = len(zeros), len(zeros) + len(copied) + 1
     course = [*zeros, *copied, *results, workspace, -1 - (second - 1), *_released(copied, first)]
-    if args[-1][3]:
+    if flags_at(args, -1)[3]:
         course += [*again, None, workspace, -1 - (second + len(again)), *_released(again, second)]
     return [*course, *_released(zeros)]
 
 
-def _copied(tensor: Any, batch_first: bool) -> list[int]:
+def _copied(tensor: torch.Tensor, batch_first: bool) -> list[int]:
     placed = tensor.transpose(0, 1) if batch_first else tensor
     return [] if placed.is_contiguous() else [tensor.nbytes]
 
@@ -157,10 +177,10 @@ def _released(requests: list[int], first: int = 0) -> list[int]:
     return [-1 - (first + number) for number in reversed(range(len(requests)))]
 
 
-def _call(args: tuple[Any, ...], *, backward: bool = False) -> memory.RecurrentCall:
+def _call(args: Arguments, *, backward: bool = False) -> memory.RecurrentCall:
     shift = 4 if backward else 0
-    x, mode, hidden_size, projected_size, num_layers = args[0], *args[6 + shift : 10 + shift]
-    batch_sizes = args[14 + shift]
+    x, batch_sizes = tensor_at(args, 0), integers_at(args, 14 + shift)
+    mode, hidden_size, projected_size, num_layers = (integer_at(args, place + shift) for place in range(6, 10))
     return memory.RecurrentCall(
         mode=memory.MODES[mode],
         places=math.prod(x.shape[:-1]),

@@ -33,6 +33,7 @@ from memfit.predict.gpu_rules.attention import (
 )
 from memfit.predict.gpu_rules.embedding import sort_bytes
 from memfit.predict.gpu_rules.reduction import reduction_scratch
+from memfit.predict.observe.arguments import several
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -76,7 +77,7 @@ def _reduces(place: int | None, partial_bytes: Callable[[torch.dtype], int], num
     return rule
 
 
-def _copied(shape: Sequence[int]) -> Any:
+def _copied(shape: Sequence[int]) -> SimpleNamespace:
     """What a reduction asks of a copy in the longest integer type, in order."""
     steps = [1]
     for size in reversed(shape[1:]):
@@ -194,10 +195,11 @@ def _loss_before_it_is_reduced(call: KernelCall) -> list[Inside]:
     return [Inside(1, (every_bytes, *_flat_sum(every_bytes // kind.itemsize, kind, card)))]
 
 
-def kept_by_loss_bytes(args: Sequence[Any]) -> int:
+def kept_by_loss_bytes(args: Sequence[object]) -> int:
     """The loss of every element of two tensors that are broadcast to one shape."""
-    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    return math.prod(shape) * torch.promote_types(args[0].dtype, args[1].dtype).itemsize
+    first, second = several(args[:2])
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    return math.prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize
 
 
 def _magnitudes(call: KernelCall) -> list[Inside]:
@@ -349,9 +351,9 @@ def _index_put(call: KernelCall) -> list[Inside]:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-def _sizes(args: Sequence[Any], dropout: float) -> Attention:
+def _sizes(args: Sequence[object], dropout: float) -> Attention:
     """The sizes of a call whose arguments begin with query, key and value."""
-    query, key, value = args[:3]
+    query, key, value = several(args[:3])
     batch, heads, queries, head_size = query.shape
     return Attention(
         batch=batch, heads=heads, key_heads=key.shape[1], queries=queries, keys=key.shape[2],
@@ -393,7 +395,7 @@ def _efficient_backward(call: KernelCall) -> list[Inside]:
     return [Inside(num_results, (*copy, *behind(len(copy), steps)))]
 
 
-def _copied_gradient(gradient: Any) -> tuple[int, ...]:
+def _copied_gradient(gradient: torch.Tensor) -> tuple[int, ...]:
     """A gradient of which heads do not lie within positions, and these within samples, is copied."""
     heads, positions, size = gradient.shape[1:]
     expected = (positions * heads * size, size, heads * size, 1)

@@ -5,13 +5,13 @@ Read in torch 2.13, compared with torch 2.14 on the phantom GPU (benchmarks.accu
 
 from __future__ import annotations
 
-from typing import Any
+import torch
 
 from memfit.predict.fake.kernels.kernel_call import Inside, KernelCall, Rule, behind
 from memfit.predict.gpu_rules.sorting import shuffle_scratch, sort_scratch, top_scratch
 
 
-def _slices(tensor: Any, dim: int) -> tuple[int, int]:
+def _slices(tensor: torch.Tensor, dim: int) -> tuple[int, int]:
     """How many slices along a dimension there are, and how long each is."""
     length = tensor.shape[dim] if tensor.dim() else 1
     return (tensor.numel() // length if length else 0), length

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch._ops import OpOverload
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN
+from memfit.predict.observe.arguments import Arguments, Keywords, integer_at, several, tensor_at
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, storage_of
 
 aten = torch.ops.aten
@@ -40,11 +42,11 @@ BAGS = "what the backward of an EmbeddingBag with sparse gradients takes inside,
 Most = Callable[[torch.Tensor, str], int]
 
 
-def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[..., Any]]:
+def answers(most: Most, note: Callable[[str, str], None]) -> dict[OpOverload, Callable[..., object]]:
     """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known."""
 
     def noted(answer: Callable[..., object]) -> Callable[..., object]:
-        def call(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+        def call(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
             result = answer(func, args, kwargs, real)
             if any(each.layout is torch.sparse_coo for each in (result, *args) if isinstance(each, torch.Tensor)):
                 note(UNSEEN, INSIDE)
@@ -52,19 +54,19 @@ def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[
 
         return call
 
-    def to_sparse(func: Any, args: Any, kwargs: Any, real: Any) -> Any:
-        given, layout = args[0], kwargs.get("layout")
+    def to_sparse(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
+        given, layout = tensor_at(args, 0), kwargs.get("layout")
         if given.layout is not torch.strided or layout not in (None, torch.sparse_coo):
             return func(*args, **kwargs)
-        num_sparse = args[1] if len(args) > 1 else given.dim()
+        num_sparse = integer_at(args, 1) if len(args) > 1 else given.dim()
         return _made_sparse(given, num_sparse, _num_nonzero(given, num_sparse, most_in))
 
     diagonals: dict[int, tuple[Any, int]] = {}
 
-    def diagonal(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def diagonal(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
         result = func(*args, **kwargs)
         storage = storage_of(result)
-        diagonals[id(storage)] = weakref.ref(storage), args[0].numel()
+        diagonals[id(storage)] = weakref.ref(storage), tensor_at(args, 0).numel()
         return result
 
     def most_in(tensor: torch.Tensor, name: str) -> int:
@@ -72,11 +74,11 @@ def answers(most: Most, note: Callable[[str, str], None]) -> dict[Any, Callable[
         reference, count = diagonals.get(id(storage), (None, 0))
         return count if reference is not None and reference() is storage else most(tensor, name)
 
-    def bag_backward(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def bag_backward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
         if not args[9]:
             return func(*args, **kwargs)
         note(UNSEEN, BAGS)
-        return _rows_of_bags(args[0], args[1], args[6])
+        return _rows_of_bags(tensor_at(args, 0), tensor_at(args, 1), integer_at(args, 6))
 
     return {
         BAG_BACKWARD: bag_backward,
@@ -101,26 +103,26 @@ def _num_nonzero(tensor: torch.Tensor, num_sparse: int, most: Most) -> int:
         return known.to_sparse(num_sparse)._nnz()
 
 
-def _made_sparse(like: torch.Tensor, num_sparse: int, count: int) -> Any:
+def _made_sparse(like: torch.Tensor, num_sparse: int, count: int) -> torch.Tensor:
     indices = like.new_empty((num_sparse, count), dtype=torch.int64)
     values = like.new_empty((count, *like.shape[num_sparse:]))
     return torch.sparse_coo_tensor(indices, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
-def has_sparse(args: Any) -> bool:
+def has_sparse(args: object) -> bool:
     """Whether a sparse tensor is among the arguments."""
     leaves = _pytree.tree_leaves(args)
     return any(leaf.layout is torch.sparse_coo for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def answer_by_example(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def answer_by_example(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Any other operator on sparse tensors: run on entries that are known, or made up, to see how many there are."""
     given = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     parts = [part for tensor in given for part in parts_of(tensor)]
     if func in AS_THEY_ARE or sum(part.numel() for part in parts) > MOST_MADE_UP:
-        return LARGE[func](args[0], kwargs) if func in LARGE else func(*args, **kwargs)
+        return LARGE[func](tensor_at(args, 0), kwargs) if func in LARGE else func(*args, **kwargs)
     examples = [_example(tensor) for tensor in given]
-    device = kwargs.get("device") or given[0].device
+    device = cast("torch.device | None", kwargs.get("device")) or given[0].device
     with _disable_current_modes(), torch.no_grad():
         by_identity = {id(tensor): example for tensor, example in zip(given, examples, strict=True)}
         swapped = _pytree.tree_map(lambda leaf: by_identity.get(id(leaf), leaf), (args, {**kwargs, "device": None}))
@@ -145,7 +147,10 @@ def _moved(tensor: torch.Tensor, kwargs: Mapping[str, torch.device | torch.dtype
     return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=is_coalesced)
 
 
-LARGE: dict[Any, Callable[..., torch.Tensor]] = {aten._coalesce.default: _none_joined, aten._to_copy.default: _moved}
+LARGE: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    aten._coalesce.default: _none_joined,
+    aten._to_copy.default: _moved,
+}
 """What is done with more entries than are made up."""
 
 
@@ -167,7 +172,7 @@ def _example(tensor: torch.Tensor) -> torch.Tensor:
         return made._coalesced_(is_coalesced)
 
 
-def _fake_of(real: Any, device: Any, is_known: bool) -> Any:
+def _fake_of(real: object, device: torch.device | str, is_known: bool) -> object:
     """A fake tensor like this real one, with its values where they follow from known ones."""
     if not isinstance(real, torch.Tensor):
         return real
@@ -177,16 +182,16 @@ def _fake_of(real: Any, device: Any, is_known: bool) -> Any:
         return made
     with _disable_current_modes():
         parts, is_coalesced = (real._indices(), real._values()), real.is_coalesced()
-    indices, values = (_fake_of(part, device, is_known or number == 0) for number, part in enumerate(parts))
+    indices, values = several([_fake_of(part, device, is_known or number == 0) for number, part in enumerate(parts)])
     return torch.sparse_coo_tensor(
         indices, values, tuple(real.shape), check_invariants=False, is_coalesced=is_coalesced
     )
 
 
-def _product(func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+def _product(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
     """A sparse matrix times a dense one is dense."""
     place = 0 if func is aten.mm.default else 1
-    first, second = args[place], args[place + 1]
+    first, second = tensor_at(args, place), tensor_at(args, place + 1)
     if first.layout is not torch.sparse_coo or second.layout is not torch.strided:
         return answer_by_example(func, args, kwargs) if has_sparse(args) else func(*args, **kwargs)
     return second.new_empty((first.shape[0], second.shape[1]))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
+from torch._ops import OpOverload
 
 from memfit.predict.fake.kernels.kernel_call import Card, Inside
 from memfit.predict.fake.kernels.not_followed import note_not_followed
@@ -19,6 +20,7 @@ from memfit.predict.fake.kernels.reductions import (
 from memfit.predict.gpu_rules.cudnn import Pass, Scratch, batch_norm_scratch, convolution_scratch
 from memfit.predict.gpu_rules.embedding import embedding_course
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE, dropout_state_bytes
+from memfit.predict.observe.arguments import Arguments, flags_at, integer_at, tensor_at
 from memfit.predict.observe.log import Birth, Entry
 from memfit.predict.observe.tracker import Tracker
 
@@ -34,26 +36,31 @@ BAG_OF_LARGEST = 2
 Note = Callable[[str, str], None]
 
 
-def scratches_of_call(func: Any, args: tuple[Any, ...], result: Any) -> list[tuple[int, Scratch]]:
+def scratches_of_call(func: object, args: Arguments, result: object) -> list[tuple[int, Scratch]]:
     """What this call of cuDNN could take, each with how many of its results are born before."""
-    if args[0].device.type != "cuda":
+    first = tensor_at(args, 0)
+    if first.device.type != "cuda":
         return []
     if func in BATCH_NORMS:
-        return _kept(1, _of_batch_norm(args[0]))
+        return _kept(1, _of_batch_norm(first))
     if func is CONVOLUTION:
-        return _kept(1, _of_convolution("forward", args[0], args[1], result, args[8]))
-    gradient, picture, weight, groups = args[0], args[1], args[2], args[9]
-    num_before = 1 if args[10][0] else 0
+        made = cast("torch.Tensor", result)
+        return _kept(1, _of_convolution("forward", first, tensor_at(args, 1), made, integer_at(args, 8)))
+    gradient, picture, weight, groups = first, tensor_at(args, 1), tensor_at(args, 2), integer_at(args, 9)
+    wanted = flags_at(args, 10)
+    num_before = 1 if wanted[0] else 0
     found = _kept(num_before, _of_convolution("input gradient", picture, weight, gradient, groups))
     last = _kept(num_before + 1, _of_convolution("weight gradient", picture, weight, gradient, groups))
-    return (found if args[10][0] else []) + (last if args[10][1] else [])
+    return (found if wanted[0] else []) + (last if wanted[1] else [])
 
 
 def _kept(num_before: int, scratch: Scratch | None) -> list[tuple[int, Scratch]]:
     return [] if scratch is None else [(num_before, scratch)]
 
 
-def _of_convolution(kind: Pass, picture: Any, weight: Any, result: Any, groups: int) -> Scratch | None:
+def _of_convolution(
+    kind: Pass, picture: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, groups: int
+) -> Scratch | None:
     is_last = _is_last(picture) or _is_last(weight)
     if groups > 1 and groups == picture.shape[1] and picture.dtype is torch.float32 and not is_last:
         return None
@@ -63,40 +70,40 @@ def _of_convolution(kind: Pass, picture: Any, weight: Any, result: Any, groups: 
     )  # fmt: skip
 
 
-def _is_last(tensor: Any) -> bool:
+def _is_last(tensor: torch.Tensor) -> bool:
     """Whether a picture is in channels-last order and not in the plain one as well."""
     last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     return last and not tensor.is_contiguous()
 
 
-def _of_batch_norm(picture: Any) -> Scratch | None:
+def _of_batch_norm(picture: torch.Tensor) -> Scratch | None:
     """Only in channels-last order is it cuDNN's."""
     return batch_norm_scratch(0, picture.numel()) if _is_last(picture) else None
 
 
 def note_scratch(
-    card: Card, note: Note, tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int
+    card: Card, note: Note, tracker: Tracker, func: OpOverload, args: Arguments, result: object, start: int
 ) -> None:
     """Put what a call takes, or could take, where it takes it: after the result it is computed into."""
     log = tracker.log
     note_not_followed(note, func, args)
-    if func in RESULT_KEEPS_EVERY_ELEMENT and args[0].device.type == "cuda":
+    if func in RESULT_KEEPS_EVERY_ELEMENT and tensor_at(args, 0).device.type == "cuda":
         _keep_every_element(tracker, args, start)
     for inside in reversed(scratch_of(func, args, result, card)):
         note_inside(tracker, inside, str(func), start, f"cuda:{torch.cuda.current_device()}")
     if func in (FORWARD, BACKWARD):
         course = _course_of_layers(card, tracker, func, args)
         _note_course(tracker, course, str(func), start, by_rule=library_workspace_bytes(func, args))
-    if func in (EMBEDDING_BACKWARD, BAG_BACKWARD) and args[0].device.type == "cuda":
+    if func in (EMBEDDING_BACKWARD, BAG_BACKWARD) and tensor_at(args, 0).device.type == "cuda":
         course = _course_of_embedding(args) if func is EMBEDDING_BACKWARD else _course_of_bags(args)
-        _note_course(tracker, _with_gradient_in_order(args[0], course), str(func), start)
+        _note_course(tracker, _with_gradient_in_order(tensor_at(args, 0), course), str(func), start)
     if func not in CUDNN:
         return
     for num_before, scratch in reversed(scratches_of_call(func, args, result)):
         log.scratch(scratch, _after_births(log.entries, start, num_before))
 
 
-def _keep_every_element(tracker: Tracker, args: tuple[Any, ...], start: int) -> None:
+def _keep_every_element(tracker: Tracker, args: Arguments, start: int) -> None:
     """The result of a reduced loss lives in a storage for the loss of every element."""
     log, num_bytes = tracker.log, kept_by_loss_bytes(args)
     for kind, uid in log.entries[start:]:
@@ -164,24 +171,24 @@ def _course_of_layers(card: Card, tracker: Tracker, func: object, args: tuple[ob
     return [state, *(step if step is None or step > 0 else step - 1 for step in course)]
 
 
-def _course_of_embedding(args: tuple[Any, ...]) -> Sequence[int | None]:
-    gradient, indices, num_words = args[:3]
+def _course_of_embedding(args: Arguments) -> Sequence[int | None]:
+    gradient, indices, num_words = tensor_at(args, 0), tensor_at(args, 1), integer_at(args, 2)
     sum_bytes = max(4, gradient.element_size())
     return embedding_course(
         indices.numel(), num_words, gradient.shape[-1], index_bytes=indices.element_size(), sum_bytes=sum_bytes
     )
 
 
-def _with_gradient_in_order(gradient: Any, course: Sequence[int | None]) -> Sequence[int | None]:
+def _with_gradient_in_order(gradient: torch.Tensor, course: Sequence[int | None]) -> Sequence[int | None]:
     """A gradient that is not contiguous is copied for the whole call."""
     if gradient.is_contiguous():
         return course
     return [gradient.nbytes, *(step if step is None or step > 0 else step - 1 for step in course), -1]
 
 
-def _course_of_bags(args: tuple[Any, ...]) -> Sequence[int | None]:
-    gradient, indices, num_words, mode, is_sparse = args[0], args[1], args[6], args[8], args[9]
-    if mode == BAG_OF_LARGEST or is_sparse:
+def _course_of_bags(args: Arguments) -> Sequence[int | None]:
+    gradient, indices, num_words = tensor_at(args, 0), tensor_at(args, 1), integer_at(args, 6)
+    if args[8] == BAG_OF_LARGEST or args[9]:
         return [None]
     sum_bytes, index_bytes = max(4, gradient.element_size()), indices.element_size()
     width = gradient.shape[-1]

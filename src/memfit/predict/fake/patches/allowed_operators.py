@@ -6,10 +6,11 @@ refusal becomes `UnsupportedOperatorException`. An operator that is allowed runs
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import FakeTensorMode, run_fallback_kernel
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, run_fallback_kernel
 
 from memfit.predict.real_operators import is_allowed
 
@@ -26,11 +27,13 @@ class ChoosyFakeMode(FakeTensorMode):
         """Known constants (a batch norm's counter) are moved to a GPU as fakes too: no kernel runs on a device."""
         return True
 
-    def can_run_unsafe_fallback(self, func: Any) -> bool:
+    def can_run_unsafe_fallback(self, func: OpOverload) -> bool:
         """Whether the user allowed this very operator."""
         return is_allowed(func.name(), self._allow_real)
 
-    def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _dispatch_impl(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> FakeTensor | None:
         """What is allowed runs, also where a fake kernel is only announced, as `torch.library.custom_op` does."""
         if not self._allow_real or not is_allowed(func.name(), self._allow_real):
             return super()._dispatch_impl(func, types, args, kwargs)

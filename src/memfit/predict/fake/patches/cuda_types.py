@@ -22,9 +22,10 @@ class CudaType:
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.__name__, self.__module__, self.dtype = name, "torch.cuda", dtype
 
-    def __call__(self, *args: Any, device: Any = "cuda") -> Any:
-        if not args or all(isinstance(arg, int) for arg in args):
-            return torch.empty(args or (0,), dtype=self.dtype, device=device)
+    def __call__(self, *args: object, device: torch.device | str | int = "cuda") -> torch.Tensor:
+        sizes = [arg for arg in args if isinstance(arg, int)]
+        if len(sizes) == len(args):
+            return torch.empty(sizes or (0,), dtype=self.dtype, device=device)
         if isinstance(args[0], torch.Size):
             return torch.empty(args[0], dtype=self.dtype, device=device)
         if isinstance(args[0], torch.Tensor):
@@ -45,7 +46,7 @@ def cuda_types() -> Iterator[None]:
     by_name = {f"torch.cuda.{name}": kind for name, kind in kinds.items()}
     original: Any = torch.Tensor.type
 
-    def cast(tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def cast(tensor: torch.Tensor, dtype: object = None, *args: object, **kwargs: object) -> object:
         kind = dtype if isinstance(dtype, CudaType) else by_name.get(dtype) if isinstance(dtype, str) else None
         if kind is not None:
             return tensor.to(device="cuda", dtype=kind.dtype)

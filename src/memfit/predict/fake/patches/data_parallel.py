@@ -15,9 +15,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as distributed
+from torch._ops import OpOverload
 from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from memfit.predict.observe.arguments import Arguments, Keywords, integers_at
 from memfit.predict.observe.tracker import tensors_in
 
 EMPTY = torch.ops.aten.empty.memory_format
@@ -26,11 +28,13 @@ EMPTY = torch.ops.aten.empty.memory_format
 class _RealIntegers(TorchDispatchMode):
     """Within, new tensors of 32-bit integers are real ones on the CPU, and operators on real tensors run for real."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: tuple[type, ...], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is EMPTY and kwargs.get("dtype") is torch.int32:
             with _disable_current_modes():
-                return torch.empty(args[0], dtype=torch.int32)
+                return torch.empty(integers_at(args, 0), dtype=torch.int32)
         tensors = list(tensors_in((args, kwargs)))
         if tensors and all(type(tensor) is torch.Tensor for tensor in tensors):
             with _disable_current_modes():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -102,8 +102,10 @@ def _foreach_takes_fakes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]
 def _scaler_always_steps(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """A gradient scaler asks whether a value was infinite and would skip the step."""
 
-    def step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        return optimizer.step(*args, **kwargs)
+    def step(
+        self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, state: object, *args: object, **kwargs: object
+    ) -> object:
+        return cast("Callable[..., object]", optimizer.step)(*args, **kwargs)
 
     with patch.object(torch.amp.GradScaler, "_maybe_opt_step", step):
         yield
@@ -113,7 +115,7 @@ def _scaler_always_steps(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]
 def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """`.tolist()` and `.numpy()`: the truth where it is known, else ones and zeros, noted."""
 
-    def tolist(self: Any) -> Any:
+    def tolist(self: FakeTensor) -> object:
         real = shadow_of(self)
         if real is not None:
             shadow.note_assumed(self)
@@ -123,7 +125,7 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         given = shadow.guess("a list of values" if is_float else INTEGERS, 1, "ones")
         return _nested(_of_type(given, self.dtype), list(self.shape))
 
-    def numpy(self: Any, *, force: bool = False) -> Any:
+    def numpy(self: FakeTensor, *, force: bool = False) -> np.ndarray:
         real = shadow_of(self)
         if real is not None:
             shadow.note_assumed(self)
@@ -137,7 +139,7 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
                 array[...] = given
         return np.asarray(ArrayOfTensor(array, self))
 
-    def formatted(self: Any, spec: str) -> str:
+    def formatted(self: FakeTensor, spec: str) -> str:
         return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
 
     with contextlib.ExitStack() as stack:
@@ -164,7 +166,7 @@ def _addresses(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """Libraries find tensors that share memory by the addresses of their storages: all fake ones lie at 0."""
     original = torch.UntypedStorage.data_ptr
 
-    def address(storage: Any) -> int:
+    def address(storage: torch.UntypedStorage) -> int:
         fake = storage.device.type == "meta" and storage.nbytes()
         return id(storage) if fake else original(storage)
 
@@ -172,13 +174,13 @@ def _addresses(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         yield
 
 
-def _of_type(number: float, dtype: torch.dtype) -> Any:
+def _of_type(number: float, dtype: torch.dtype) -> float:
     if dtype is torch.bool:
         return bool(number)
     return float(number) if dtype.is_floating_point or dtype.is_complex else int(number)
 
 
-def _nested(value: Any, shape: list[int]) -> Any:
+def _nested(value: object, shape: list[int]) -> object:
     return value if not shape else [_nested(value, shape[1:]) for _ in range(shape[0])]
 
 
@@ -186,7 +188,7 @@ def _nested(value: Any, shape: list[int]) -> Any:
 def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """`trunc_normal_` looks at values; on fake tensors filling in is all there is to it."""
 
-    def truncated(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def truncated(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         with torch.no_grad():
             return tensor.normal_()
 
@@ -198,14 +200,19 @@ def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 def _lazy_modules(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """An uninitialised parameter is an empty real tensor, which becomes a fake one when it gets its shape."""
 
-    def unmade(original: Any) -> Any:
-        def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def unmade(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def make(cls: type, *args: object, **kwargs: object) -> torch.Tensor:
             with _disable_current_modes():
                 return original(cls, *args, **{**kwargs, "device": None})
 
         return make
 
-    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    def materialize(
+        self: torch.Tensor,
+        shape: Sequence[int],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         made = torch.empty(shape, device=device, dtype=dtype or self.dtype)
         is_parameter = isinstance(self, UninitializedParameter)
         made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made

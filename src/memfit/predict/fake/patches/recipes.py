@@ -7,8 +7,7 @@ reading them. Both are decided in C++ by the type of the arguments (torch 2.13: 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 from unittest.mock import patch
 
 import torch
@@ -19,11 +18,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.observe.known_values import shadow_of
 
+Lengths = torch.Tensor | Sequence[int]
+
 
 @contextlib.contextmanager
 def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """Within, `one_hot` and `ctc_loss` do with fake tensors what they do with others."""
-    one_hot, ctc_loss = functional.one_hot, torch.ctc_loss
+    one_hot = functional.one_hot
+    ctc_loss: Callable[..., torch.Tensor] = torch.ctc_loss
 
     def written(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         if (
@@ -37,9 +39,9 @@ def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         return rows.scatter_(-1, tensor.unsqueeze(-1), 1)
 
     def by_lengths(
-        scores: Any, targets: Any, input_lengths: Any, target_lengths: Any,
+        scores: torch.Tensor, targets: torch.Tensor, input_lengths: Lengths, target_lengths: Lengths,
         blank: int = 0, reduction: int = 1, zero_infinity: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> torch.Tensor:  # fmt: skip
         if not isinstance(scores, FakeTensor):
             return ctc_loss(scores, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
         num_targets = scores.shape[1] if scores.dim() == 3 else 1
@@ -57,7 +59,7 @@ def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         yield
 
 
-def _lengths(shadow: Shadow, lengths: Any, room: int, name: str, *, is_most: bool = True) -> list[int]:
+def _lengths(shadow: Shadow, lengths: Lengths, room: int, name: str, *, is_most: bool = True) -> list[int]:
     """What a tensor of lengths holds; where it is not known, `room`, which may be the most that is possible."""
     if not isinstance(lengths, torch.Tensor):
         return [int(length) for length in lengths]

@@ -15,17 +15,19 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from memfit.predict.fake.values.compute import small_copy
-from memfit.predict.fake.values.copies import Stored, forget_stored, is_parameter, read_to, rebuild, reduced
+from memfit.predict.fake.values.copies import Reduced, Stored, forget_stored, is_parameter, read_to, rebuild, reduced
 from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
 
-Outside = Callable[[], contextlib.AbstractContextManager[Any]]
+Outside = Callable[[], contextlib.AbstractContextManager[object]]
+Stay = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
+"""Where `torch.load` puts a storage that was saved at a place."""
 
 
 class Checkpoints:
@@ -33,7 +35,7 @@ class Checkpoints:
 
     def __init__(self, note: Callable[[str, str], None], outside: Outside = contextlib.nullcontext) -> None:
         self._note, self._outside = note, outside
-        self._load = torch.load
+        self._load: Callable[..., object] = torch.load
         self._saved: list[bytes] = []
 
     def save(self, value: object, file: object, *args: object, **kwargs: object) -> None:
@@ -42,7 +44,7 @@ class Checkpoints:
         self._saved.append(pickled(value))
         leave_mark(file, len(self._saved) - 1)
 
-    def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load(self, file: object, map_location: object = None, *args: object, **kwargs: object) -> object:
         """Tensors as they were saved, or whatever torch finds in the file."""
         number = number_in(file)
         if number is None:
@@ -54,7 +56,7 @@ class Checkpoints:
         """A checkpoint that was there before, as fake tensors."""
         locations: dict[int, str] = {}
 
-        def stay(storage: Any, location: str) -> Any:
+        def stay(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
             locations[storage.data_ptr()] = location
             return storage
 
@@ -65,7 +67,7 @@ class Checkpoints:
         with self._outside() if kwargs.get("mmap") else contextlib.nullcontext():
             return _as_fakes(value, locations, map_location)
 
-    def _read(self, file: Any, stay: Callable[[Any, str], Any], *args: Any, **kwargs: Any) -> Any:
+    def _read(self, file: object, stay: Stay, *args: object, **kwargs: object) -> object:
         if isinstance(file, (str, os.PathLike)) and not kwargs.get("mmap"):
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 return self._load(os.fspath(file), stay, *args, **{**kwargs, "mmap": True})
@@ -83,7 +85,7 @@ class SafeOpened:
     outside: Any = contextlib.nullcontext
     """Within it, tensors on the host are made that lie in the mapped file."""
 
-    def __init__(self, path: Any, framework: str = "pt", device: Any = "cpu", **options: Any) -> None:
+    def __init__(self, path: object, framework: str = "pt", device: object = "cpu", **options: object) -> None:
         self._device = device
         self._file = self.open(path, framework=framework, device="cpu", **options)
 
@@ -109,7 +111,7 @@ class SafeOpened:
         """One tensor of which parts can be asked for."""
         return _Slice(self._file.get_slice(name), self._made)
 
-    def _made(self, read: Callable[[], Any]) -> Any:
+    def _made(self, read: Callable[[], object]) -> object:
         if _get_current_dispatch_mode() is None:
             return read()
         with _disable_current_modes():
@@ -119,16 +121,22 @@ class SafeOpened:
             return _as_fakes(found, {}, place)
 
 
+class Sliceable(Protocol):
+    """A tensor in a file."""
+
+    def __getitem__(self, index: object, /) -> object: ...
+
+
 class _Slice:
     """Part of a tensor of a file, by its indices."""
 
-    def __init__(self, part: Any, made: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, part: Sliceable, made: Callable[[Callable[[], object]], object]) -> None:
         self._part, self._made = part, made
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._part, name)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> object:
         return self._made(lambda: self._part[index])
 
 
@@ -144,7 +152,7 @@ def _as_fakes(value: object, locations: dict[int, str], map_location: object) ->
 class _Pickler(pickle.Pickler):
     """Describes tensors of every kind, also those that have their own way of being pickled."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Reduced:
         """Tensors are described; anything else goes its own way."""
         return reduced(value) if isinstance(value, torch.Tensor) else NotImplemented
 
@@ -157,7 +165,7 @@ class _RealPickler(pickle.Pickler):
         self._locations = locations
         self._stored: dict[int, Stored] = {}
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Reduced:
         """Tensors are described; anything else goes its own way."""
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.layout is not torch.strided:
             return NotImplemented
@@ -185,7 +193,7 @@ def _check_places(locations: Iterable[str]) -> None:
         )
 
 
-def pickled(value: Any) -> bytes:
+def pickled(value: object) -> bytes:
     """A checkpoint without its tensors' memory."""
     stream = io.BytesIO()
     forget_stored()

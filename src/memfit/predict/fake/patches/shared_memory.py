@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.predict.observe.known_values import storage_of
@@ -19,17 +19,17 @@ class SharedTensors:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._shared: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._shared: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Within, fake tensors can be shared."""
         tensors = self
 
-        def share(tensor: Any) -> Any:
+        def share(tensor: torch.Tensor) -> torch.Tensor:
             return tensors.share(tensor)
 
-        def is_shared(tensor: Any) -> bool:
+        def is_shared(tensor: torch.Tensor) -> bool:
             return tensor.device.type == "cuda" or storage_of(tensor) in tensors._shared
 
         with (
@@ -38,7 +38,7 @@ class SharedTensors:
         ):
             yield
 
-    def share(self, tensor: Any) -> Any:
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
         """As torch does: memory of a GPU is shared anyway, memory of the host is copied out of the allocator."""
         storage = storage_of(tensor)
         if tensor.device.type == "cpu" and storage is not None and storage not in self._shared:
@@ -54,7 +54,7 @@ class SharedTensors:
         for parameter in self._parameters():
             parameter.grad = before.get(id(parameter))
 
-    def _parameters(self) -> Iterator[Any]:
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
         """Shared parameters of all models that were called."""
         for module in self._tracker.places.living_roots():
             yield from (parameter for parameter in module.parameters() if storage_of(parameter) in self._shared)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import psutil
 
@@ -19,6 +18,7 @@ from memfit.predict.child.imports import Imports
 from memfit.predict.child.known_probes import BareProcess, KnownCall, KnownProbes, unknown_calls
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
+from memfit.predict.fake.probe.replies import Answered, Began, Skipped, Taken, Trying
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.log import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
@@ -169,7 +169,7 @@ class ProbeProcess:
         trying: int | None = None
         for reply in self._answers(json.dumps(request), most_seconds + 60):
             trying = reply.get("trying")
-            if trying is None:
+            if "trying" not in reply:
                 _take(probed, reply)
         self._note_end(probed, "" if trying is None else _operator(texts[trying]))
         for number in texts:
@@ -187,7 +187,7 @@ class ProbeProcess:
         probed.signal = signal_of_end(code)
         probed.end = f"the probe process ended by {name_of_end(code)}{where}"
 
-    def _answers(self, request: str, most_seconds: float) -> list[dict[str, Any]]:
+    def _answers(self, request: str, most_seconds: float) -> list[Began | Trying | Skipped | Answered]:
         try:
             asked = BEGIN + request if self._waits else request
             output, _ = self._process.communicate(asked, timeout=most_seconds)
@@ -208,7 +208,7 @@ def _operator(text: str) -> str:
     return json.loads(text)[0]
 
 
-def result_of(reply: dict[str, Any]) -> ProbeResult:
+def result_of(reply: Taken) -> ProbeResult:
     """What the probe process said of one call."""
     return ProbeResult(
         inside_bytes=reply["inside_bytes"],
@@ -226,7 +226,7 @@ def untouched_bytes(log: TraceLog, root_names: list[str], results: dict[int, Pro
     return max(0, peak_bytes - peak_of(timeline_of(log, root_names, touched), "cpu")[0])
 
 
-def _take(probed: Probed, reply: dict[str, Any]) -> None:
+def _take(probed: Probed, reply: Began | Skipped | Answered) -> None:
     if "baseline_bytes" in reply:
         probed.baseline_bytes = reply["baseline_bytes"]
         probed.not_imported = tuple(reply["not_imported"])

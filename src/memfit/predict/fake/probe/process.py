@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import torch
+from torch._ops import OpOverload
 
 from memfit.predict.fake.probe.real_run import memory_events
+from memfit.predict.fake.probe.replies import NotRun, Taken
 from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, takes_a_mask
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
 from memfit.predict.observe.tracker import storage_of, tensors_in
@@ -77,7 +79,7 @@ def _write(replies: TextIO, reply: dict[str, object]) -> None:
     replies.flush()
 
 
-def attempt(text: str) -> dict[str, object]:
+def attempt(text: str) -> Taken | NotRun:
     """Probe one call, or say why it could not be."""
     try:
         return probe(text)
@@ -85,11 +87,11 @@ def attempt(text: str) -> dict[str, object]:
         return {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
 
 
-def probe(text: str) -> dict[str, Any]:
+def probe(text: str) -> Taken:
     """Run one call for real: the most it held at once, the true sizes of its results, and what it wrote to."""
     name, args, kwargs, with_grad = json.loads(text)
     function = _operator(name)
-    real_args, real_kwargs = decode(args), decode(kwargs)
+    real_args, real_kwargs = cast("list[object]", decode(args)), cast("dict[str, object]", decode(kwargs))
     if "mkldnn_rnn_layer_backward" in name:
         real_args = _with_true_workspace(real_args)
     if takes_a_mask(name):
@@ -114,17 +116,17 @@ def probe(text: str) -> dict[str, Any]:
     }
 
 
-def _storages(value: Any) -> list[Any]:
+def _storages(value: object) -> list[torch.UntypedStorage]:
     """The storages of all tensors in a nest, each once."""
     found = {id(storage): storage for storage in map(storage_of, tensors_in(value)) if storage is not None}
     return list(found.values())
 
 
-def _touched(storage: Any) -> int:
+def _touched(storage: torch.UntypedStorage) -> int:
     return touched_bytes(storage.data_ptr(), storage.nbytes())
 
 
-def _with_true_workspace(args: list[Any]) -> list[Any]:
+def _with_true_workspace(args: list[object]) -> list[object]:
     """Run the forward that belongs to this backward, and hand on the workspace it leaves."""
     reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first = args[13:22]
     output, hy, cy, workspace = torch.ops.aten.mkldnn_rnn_layer.default(
@@ -133,7 +135,7 @@ def _with_true_workspace(args: list[Any]) -> list[Any]:
     return [*args[:7], output, hy, cy, *args[10:22], workspace]
 
 
-def _operator(name: str) -> Any:
+def _operator(name: str) -> OpOverload:
     value: Any = torch.ops
     for part in name.split("."):
         value = getattr(value, part)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
+from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 
 RISKY = {
     "aten::linalg_lstsq",
@@ -169,9 +171,9 @@ class Signatures:
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
-        self._risky: dict[Any, Hides] = {}
+        self._risky: dict[OpOverload, Hides] = {}
 
-    def sign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    def sign(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> int | None:
         """The number of this call's signature; None for operators that hide nothing."""
         hides = self._risky.get(func)
         if hides is None:
@@ -182,7 +184,7 @@ class Signatures:
         return self.texts.setdefault(text, len(self.texts))
 
 
-Hides = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+Hides = Callable[[Arguments, Keywords], bool]
 
 
 def _when_it_hides(name: str) -> Hides:
@@ -202,11 +204,11 @@ def _when_it_hides(name: str) -> Hides:
     return _has_mask if name in TAKES_A_MASK else _never
 
 
-def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _always(args: Arguments, kwargs: Keywords) -> bool:
     return True
 
 
-def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _never(args: Arguments, kwargs: Keywords) -> bool:
     return False
 
 
@@ -219,7 +221,7 @@ def _is_out_of_order(args: tuple[object, ...], kwargs: dict[str, object]) -> boo
     )
 
 
-def _differ_in_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _differ_in_type(args: Arguments, kwargs: Keywords) -> bool:
     """Whether an operand may have to be copied into the type that is computed in."""
     types = {a.dtype for a in args if isinstance(a, torch.Tensor)}
     if len(types) > 1:
@@ -228,12 +230,12 @@ def _differ_in_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return whole and any(isinstance(a, float) for a in args)
 
 
-def _sums_in_another_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    own, asked = args[0].dtype, kwargs.get("dtype")
+def _sums_in_another_type(args: Arguments, kwargs: Keywords) -> bool:
+    own, asked = tensor_at(args, 0).dtype, kwargs.get("dtype")
     return (not own.is_floating_point and own is not torch.int64) or asked not in (None, own)
 
 
-def _has_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _has_mask(args: Arguments, kwargs: Keywords) -> bool:
     masks = args[1] if isinstance(args[1], (list, tuple)) else (args[1],)
     return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in masks)
 
@@ -274,7 +276,7 @@ def encode(value: object) -> object:
     return value if isinstance(value, (bool, int, float, str)) or value is None else None
 
 
-def decode(value: Any) -> Any:
+def decode(value: object) -> object:
     """Plain data as arguments; tensors are made anew."""
     if isinstance(value, list):
         return [decode(item) for item in value]

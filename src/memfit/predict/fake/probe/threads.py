@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 from unittest.mock import patch
 
 import torch
@@ -52,9 +52,10 @@ def threads_now(count_before: int) -> Threads:
 @contextlib.contextmanager
 def variables_heeded() -> Iterator[None]:
     """Within, a variable that the script sets before it imports torch counts, as it would in a run of its own."""
-    original, at_start = builtins.__import__, _chosen(os.environ)
+    original: Callable[..., ModuleType] = builtins.__import__
+    at_start = _chosen(os.environ)
 
-    def importing(name: str, scope: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def importing(name: str, scope: Mapping[str, object] | None = None, *args: object, **kwargs: object) -> ModuleType:
         if name.partition(".")[0] == "torch" and not _is_inner(scope):
             builtins.__import__ = original
             chosen = _chosen(os.environ)
@@ -71,7 +72,7 @@ def _at_most_cores(count: int) -> int:
     return min(count, len(os.sched_getaffinity(0))) if torch.backends.mkl.is_available() else count
 
 
-def _is_inner(scope: Mapping[str, Any] | None) -> bool:
+def _is_inner(scope: Mapping[str, object] | None) -> bool:
     """Whether torch or memfit itself imports something late."""
     return str((scope or {}).get("__name__", "")).partition(".")[0] in ("torch", "memfit")
 

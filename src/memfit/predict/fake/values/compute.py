@@ -10,13 +10,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.levels.guesses import DRAWN
+from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 from memfit.predict.observe.known_values import (
     FINITE,
     UNEQUAL,
@@ -67,8 +69,8 @@ UNDECLARED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm"
 class ComputePlan:
     """How an operator would run on known values: its arguments, and why they are an assumption."""
 
-    args: Any
-    kwargs: Any
+    args: Arguments
+    kwargs: Keywords
     assumed: str
     ran: bool = False
     """Whether it ran to its end."""
@@ -79,7 +81,7 @@ class Properties:
 
     __slots__ = ("by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "unwritten", "written")
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: OpOverload) -> None:
         schema = func._schema
         self.name = schema.name.partition("::")[2]
         self.random = torch.Tag.nondeterministic_seeded in func.tags
@@ -96,10 +98,10 @@ class Properties:
         ]
 
 
-_properties: dict[Any, Properties] = {}
+_properties: dict[OpOverload, Properties] = {}
 
 
-def properties_of(func: Any) -> Properties:
+def properties_of(func: OpOverload) -> Properties:
     """The same, remembered."""
     found = _properties.get(func)
     if found is None:
@@ -107,7 +109,7 @@ def properties_of(func: Any) -> Properties:
     return found
 
 
-def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ComputePlan | None:
+def plan_for(func: OpOverload, args: Arguments, kwargs: Keywords) -> ComputePlan | None:
     """The operator's arguments as known values; None when some are unknown."""
     of = properties_of(func)
     if of.unwritten:
@@ -123,7 +125,8 @@ def plan_for(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Comput
     assumed = DRAWN if of.random else next(iter(reasons), "")
     plain = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
     with _disable_current_modes(), torch.no_grad():
-        return ComputePlan(_swap(args), _swap(plain), assumed)
+        swapped, named = cast("Arguments", _swap(args)), cast("Keywords", _swap(plain))
+        return ComputePlan(swapped, named, assumed)
 
 
 def _is_read(tensor: torch.Tensor, given: list[torch.Tensor], overwritten: list[torch.Tensor]) -> bool:
@@ -145,7 +148,7 @@ def _swap(value: object) -> object:
     return value
 
 
-def compute(func: Any, plan: ComputePlan | None) -> Any:
+def compute(func: OpOverload, plan: ComputePlan | None) -> object:
     """The result on known values; None when there is none."""
     if plan is None:
         return None
@@ -158,11 +161,11 @@ def compute(func: Any, plan: ComputePlan | None) -> Any:
         return None
 
 
-def is_small(func: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_small(func: OpOverload, result: object, args: Arguments, kwargs: Keywords) -> bool:
     """Whether what the operator makes or changes is worth computing."""
     of = properties_of(func)
     if func is aten._to_copy.default:
-        return result.numel() <= MOST_COPIED
+        return cast("torch.Tensor", result).numel() <= MOST_COPIED
     most_floats = CHOOSE.get(of.name, MOST_DRAWN_FLOATS) if of.random else MOST_FLOATS
     touched = [*tensors_in(result), *written_by(func, args, kwargs)] if of.is_mutable else list(tensors_in(result))
     if of.random and any(tensor.requires_grad for tensor in touched):
@@ -185,7 +188,9 @@ def small_copy(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.detach().cpu().clone()
 
 
-def attach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, real: Any, plan: ComputePlan) -> None:
+def attach(
+    func: OpOverload, args: Arguments, kwargs: Keywords, result: object, real: object, plan: ComputePlan
+) -> None:
     """Remember what an operator made and changed."""
     for fake, value in zip(tensors_in(result), tensors_in(real), strict=False):
         fits = isinstance(fake, FakeTensor) and fake.shape == value.shape and fake.dtype is value.dtype
@@ -202,7 +207,7 @@ def attach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
             assume(fake, plan.assumed)
 
 
-def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+def written_by(func: OpOverload, args: Arguments, kwargs: Keywords) -> Iterator[torch.Tensor]:
     """The tensors that an operator writes to."""
     of = properties_of(func)
     for index, name in of.written:
@@ -212,18 +217,18 @@ def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(args[3:5])
 
 
-def forget_written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def forget_written(func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
     """A storage that was written with unknown values has no known values any more."""
     for tensor in written_by(func, args, kwargs):
         if isinstance(tensor, FakeTensor):
             keep_shadow(tensor, None)
 
 
-def finite_answer(func: Any, args: tuple[Any, ...], result: Any) -> None:
+def finite_answer(func: OpOverload, args: Arguments, result: object) -> None:
     """Unknown numbers are neither infinite nor 'not a number', and a few of them equal no given one (`std == 0`): what
     asks for that is answered so, as an assumption."""
     answer, why = _finite_answer(func, args), FINITE
-    if answer is None and func in (aten.eq.Scalar, aten.ne.Scalar) and _is_measured(args[0]):
+    if answer is None and func in (aten.eq.Scalar, aten.ne.Scalar) and _is_measured(tensor_at(args, 0)):
         answer, why = func is aten.ne.Scalar, UNEQUAL
     if answer is not None and isinstance(result, FakeTensor) and result.numel() <= MOST_CHECKED:
         with _disable_current_modes():
@@ -236,10 +241,10 @@ def _is_measured(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point and tensor.numel() <= MOST_DRAWN_FLOATS and not is_known(tensor)
 
 
-def _finite_answer(func: Any, args: tuple[Any, ...]) -> bool | None:
+def _finite_answer(func: OpOverload, args: Arguments) -> bool | None:
     if func in (aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default):
         return False
-    if func in (aten.eq.Tensor, aten.ne.Tensor) and args[0] is args[1] and args[0].dtype.is_floating_point:
+    if func in (aten.eq.Tensor, aten.ne.Tensor) and args[0] is args[1] and tensor_at(args, 0).dtype.is_floating_point:
         return func is aten.eq.Tensor
     if func in BESIDE_INFINITY and isinstance(args[1], float) and abs(args[1]) == float("inf"):
         return BESIDE_INFINITY[func](0.0, args[1])

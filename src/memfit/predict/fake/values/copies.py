@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -24,7 +24,7 @@ OWN = {"fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor", "_fake
 
 
 @contextlib.contextmanager
-def copied_as_fakes(mode: FakeTensorMode, shadow: Any) -> Iterator[None]:
+def copied_as_fakes(mode: FakeTensorMode, shadow: object) -> Iterator[None]:
     """Within, fake tensors can be deep-copied and pickled."""
     with (
         patch.object(FakeTensor, "__deepcopy__", deep_copy, create=True),
@@ -33,7 +33,7 @@ def copied_as_fakes(mode: FakeTensorMode, shadow: Any) -> Iterator[None]:
         yield
 
 
-def deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
+def deep_copy(tensor: torch.Tensor, memo: dict[int, object]) -> object:
     """As torch copies: a parameter is cloned, without its gradient and what was put on it; of any other tensor the
     whole storage is copied, and the rest with it."""
     if id(tensor) in memo:
@@ -56,28 +56,29 @@ def deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def _whole(tensor: Any, memo: dict[int, Any]) -> Any:
+def _whole(tensor: torch.Tensor, memo: dict[int, object]) -> torch.Tensor:
     """A copy of all that a tensor's storage holds, made once."""
     storage: Any = storage_of(tensor)
     key = id(storage)
     if key not in memo:
         count = storage.nbytes() // tensor.element_size()
         memo[key] = tensor.detach().as_strided((count,), (1,), 0).clone()
-        memo.setdefault(id(memo), []).append(storage)  # its identity is in use as long as the memo lives
-    return memo[key]
+        kept = cast("list[object]", memo.setdefault(id(memo), []))
+        kept.append(storage)  # its identity is in use as long as the memo lives
+    return cast("torch.Tensor", memo[key])
 
 
-def is_parameter(tensor: Any) -> bool:
+def is_parameter(tensor: object) -> bool:
     """Whether a fake tensor stands for a parameter."""
     return isinstance(tensor, torch.nn.Parameter)
 
 
-def as_it_was(made: Any, parameter: bool, requires_grad: bool) -> Any:
+def as_it_was(made: torch.Tensor, parameter: bool, requires_grad: bool) -> torch.Tensor:
     """A plain tensor or a parameter."""
     return torch.nn.Parameter(made, requires_grad) if parameter else made.requires_grad_(requires_grad)
 
 
-def own_attributes(tensor: Any) -> dict[str, Any]:
+def own_attributes(tensor: object) -> dict[str, object]:
     """What the user has put on a tensor."""
     attributes = getattr(tensor, "__dict__", {})
     return {
@@ -90,20 +91,25 @@ def own_attributes(tensor: Any) -> dict[str, Any]:
 # ---- pickles ---------------------------------------------------------------------------------------------------
 
 
+State = tuple[int, str, bytes | None, str]
+Reduced = tuple[Callable[..., torch.Tensor], tuple[object, ...]]
+"""What makes a tensor out of a pickle, and what it is called with."""
+
+
 class Stored:
     """A storage in a pickle: how large, where, and what was known of it. Tensors that share it share it again."""
 
     def __init__(self, num_bytes: int, device: str, values: bytes | None, assumed: str) -> None:
         self.num_bytes, self.device, self.values, self.assumed = num_bytes, device, values, assumed
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> State:
         return self.num_bytes, self.device, self.values, self.assumed
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: State) -> None:
         self.num_bytes, self.device, self.values, self.assumed = state
-        self._tensors: dict[Any, Any] = {}
+        self._tensors: dict[torch.dtype, torch.Tensor] = {}
 
-    def tensor(self, dtype: torch.dtype, size: Any, stride: Any, offset: int) -> Any:
+    def tensor(self, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
         """A tensor of this storage."""
         if self._tensors:
             first = next(iter(self._tensors.values()))
@@ -116,7 +122,7 @@ class Stored:
         self._fill(made)
         return made if tuple(made.shape) == tuple(size) else made.as_strided(size, stride, offset).detach()
 
-    def _fill(self, made: Any) -> None:
+    def _fill(self, made: torch.Tensor) -> None:
         if self.values is None:
             return
         with _disable_current_modes():
@@ -125,19 +131,19 @@ class Stored:
         keep_shadow(made, flat, self.assumed)
 
 
-_places: list[Any] = []
+_places: list[object] = []
 """Where tensors that are being read go, the innermost last; None leaves them where they were."""
 _stored: dict[int, tuple[Any, Stored]] = {}
 
 
-def reduced(tensor: Any) -> tuple[Any, ...]:
+def reduced(tensor: torch.Tensor) -> Reduced:
     """How a tensor is pickled."""
     state = own_attributes(tensor)
     shape = tensor.dtype, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset()
     return rebuild, (stored_of(tensor), *shape, is_parameter(tensor), tensor.requires_grad and tensor.is_leaf, state)
 
 
-def stored_of(tensor: Any) -> Stored:
+def stored_of(tensor: torch.Tensor) -> Stored:
     """The storage of a tensor; the same object for all its tensors, so that a pickle holds it once."""
     storage: Any = storage_of(tensor)
     kept = _stored.get(id(storage))
@@ -159,7 +165,7 @@ def forget_stored() -> None:
 
 
 @contextlib.contextmanager
-def read_to(place: Any) -> Iterator[None]:
+def read_to(place: object) -> Iterator[None]:
     """Within, tensors that are read go to another device."""
     _places.append(place)
     try:
@@ -169,8 +175,15 @@ def read_to(place: Any) -> Iterator[None]:
 
 
 def rebuild(
-    stored: Stored, dtype: torch.dtype, size: Any, stride: Any, offset: int, parameter: bool, gradient: bool, state: Any
-) -> Any:
+    stored: Stored,
+    dtype: torch.dtype,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    parameter: bool,
+    gradient: bool,
+    state: dict[str, object],
+) -> torch.Tensor:
     """A tensor out of a pickle."""
     if _places and _places[-1] is not None:
         stored.device = device_by(_places[-1], stored.device)
@@ -182,7 +195,7 @@ def rebuild(
     return made
 
 
-def device_by(map_location: Any, device: str) -> str:
+def device_by(map_location: object, device: str) -> str:
     """Where `torch.load(map_location=...)` puts what was saved on a device."""
     if isinstance(map_location, dict):
         return str(map_location.get(device, device))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.predict.observe.known_values import keep_shadow, shadow_of
 
 
-def of_numbers(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
+def of_numbers(make: Callable[..., torch.Tensor], data: object, *args: object, **kwargs: object) -> torch.Tensor:
     """A tensor of a list in which fake tensors are numbers; unknown numbers make a tensor of unknown values."""
     leaves, nest = _pytree.tree_flatten(data if isinstance(data, (list, tuple)) else ())
     fakes = [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
@@ -30,7 +29,7 @@ def of_numbers(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -
     return made
 
 
-def _number(fake: Any) -> Any:
+def _number(fake: torch.Tensor) -> complex:
     known = shadow_of(fake)
     if known is None:
         return 0

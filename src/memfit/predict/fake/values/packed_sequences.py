@@ -9,16 +9,17 @@ cuDNN (`fake/kernels/recurrent.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.kernels.kernel_call import Inside
 from memfit.predict.fake.kernels.workspaces import note_inside
 from memfit.predict.gpu_rules.packing import blocks_of, copied_bytes
+from memfit.predict.observe.arguments import Arguments, several, tensor_at
 from memfit.predict.observe.known_values import integers_of, keep_shadow, shadow_of
 from memfit.predict.observe.tracker import Tracker
 
@@ -29,7 +30,7 @@ PACK, PAD, UNPACK = (
     aten._pack_padded_sequence_backward.default,
 )
 LAYERS = (aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data)
-_registered: list[Any] = []
+_registered: list[torch.library.Library] = []
 
 
 def register_packed() -> None:
@@ -44,11 +45,11 @@ def register_packed() -> None:
     _registered.append(library)
 
 
-def _overload(func: Any) -> str:
+def _overload(func: OpOverload) -> str:
     return f".{func._schema.overload_name}" if func._schema.overload_name else ""
 
 
-def pack(source: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
+def pack(source: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """A packed batch; where lengths are not known, every text is as long as the longest can be."""
     if lengths.device.type != "cpu":
         found = f"{lengths.dim()}D {lengths.device} tensor"
@@ -64,10 +65,10 @@ def pack(source: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
     return source.new_empty((num_rows, *source.shape[2:])), fake_sizes
 
 
-def _with_real_sizes(func: object, place: int) -> Callable[..., object]:
+def _with_real_sizes(func: OpOverload, place: int) -> Callable[..., object]:
     """torch's own recipe, with the real numbers of texts at this place of its arguments."""
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         kept = shadow_of(args[place])
         changed = args if kept is None else (*args[:place], kept, *args[place + 1 :])
         return _own_recipe(func, changed)
@@ -75,15 +76,17 @@ def _with_real_sizes(func: object, place: int) -> Callable[..., object]:
     return run
 
 
-def _own_recipe(func: Any, args: tuple[Any, ...]) -> Any:
+def _own_recipe(func: OpOverload, args: Arguments) -> object:
     """torch's compiled recipe; `decompose` would take one written for its compiler (torch 2.13)."""
     return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
-def _pad(data: Any, batch_sizes: Any, batch_first: bool, padding_value: Any, total_length: int) -> tuple[Any, Any]:
+def _pad(
+    data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
+) -> Sequence[torch.Tensor]:
     """Blocks of places are copied into a full tensor, one after the other."""
     if not isinstance(batch_sizes, FakeTensor):
-        return _own_recipe(PAD, (data, batch_sizes, batch_first, padding_value, total_length))
+        return several(_own_recipe(PAD, (data, batch_sizes, batch_first, padding_value, total_length)))
     sizes = integers_of(batch_sizes)
     if 0 < total_length < len(sizes):
         longest = f"length {len(sizes)} and total_length={total_length}"
@@ -109,24 +112,24 @@ def _lengths(sizes: list[int]) -> torch.Tensor:
     return fake
 
 
-RECIPES: dict[Any, Callable[..., Any]] = {
+RECIPES: dict[OpOverload, Callable[..., object]] = {
     PAD: _pad,
     UNPACK: _with_real_sizes(UNPACK, 2),
     **{layer: _with_real_sizes(layer, 1) for layer in LAYERS},
 }
 
 
-def answer_recipe(func: object, args: tuple[object, ...], kwargs: object, real: object) -> object:
+def answer_recipe(func: OpOverload, args: Arguments, kwargs: object, real: object) -> object:
     """The same, where autograd does not take operators apart (inference mode)."""
     return RECIPES[func](*args)
 
 
-def note_packing(tracker: Tracker, func: Any, args: tuple[Any, ...], result: Any, start: int) -> None:
+def note_packing(tracker: Tracker, func: OpOverload, args: Arguments, result: object, start: int) -> None:
     """Blocks that are copied live until they are joined."""
     if func is not PACK:
         return
-    source = args[0].transpose(0, 1) if args[2] else args[0]
-    sizes = integers_of(result[1])
+    source = tensor_at(args, 0).transpose(0, 1) if args[2] else tensor_at(args, 0)
+    sizes = integers_of(several(result)[1])
     copies = copied_bytes(source.shape, source.stride(), sizes, source.element_size())
     if copies:
         note_inside(tracker, Inside(1, copies, until=2), str(func), start, str(source.device))

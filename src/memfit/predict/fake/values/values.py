@@ -9,8 +9,8 @@ guess. Where the size of a result depends on values that are not known, the larg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch._ops import OpOverload
@@ -38,13 +38,18 @@ from memfit.predict.fake.values.compute import (
     small_copy,
 )
 from memfit.predict.levels.guesses import AS_SET, BOOLEAN, EQUALITY, INTEGER, Guesses
+from memfit.predict.observe.arguments import (
+    Arguments,
+    Keywords,
+    integer_at,
+    several,
+    tensor_at,
+)
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.places import is_for_order
 from memfit.predict.observe.tracker import (
     LIFTS,
     PRIM_DEVICE,
-    Arguments,
-    Keywords,
     LeanMode,
     device_of,
     is_distributed,
@@ -66,6 +71,8 @@ NO_OPERATION = {
 
 KEEPS_THE_BEST_BOXES = "torchvision::nms"
 """Of detectors: the best of overlapping boxes, at most all of them."""
+Bound = Callable[..., object]
+"""Answers for an operator: called with it, its arguments, and its result on known values."""
 ANSWERED_BY_SIZE = (aten.bincount.default, aten.repeat_interleave.Tensor)
 """Operators whose results have no largest possible size: only the user can give one."""
 
@@ -87,7 +94,7 @@ class Shadow(LeanMode):
         self._is_sparse = False
         self.guesses = Guesses(answers or {})
         self.answered: Counter[tuple[str, str, str]] = Counter()
-        self._bounds = {
+        self._bounds: dict[OpOverload, Bound] = {
             aten.nonzero.default: self._nonzero,
             aten.masked_select.default: self._masked_select,
             aten._unique2.default: self._unique,
@@ -128,14 +135,16 @@ class Shadow(LeanMode):
         """Remember an assumption with the line that needed it."""
         self.answered[kind, text, self._line()] += 1
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: tuple[type, ...], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is PRIM_DEVICE:
-            return device_of(args[0])
+            return device_of(tensor_at(args, 0))
         if is_distributed(types):
             return NotImplemented
         if func is aten._local_scalar_dense.default:
-            return self.scalar(args[0])
+            return self.scalar(tensor_at(args, 0))
         if func in NO_OPERATION:
             return None
         if func in LIFTS and not isinstance(args[0], FakeTensor):
@@ -167,13 +176,15 @@ class Shadow(LeanMode):
             if func.name() != KEEPS_THE_BEST_BOXES:
                 raise
             self.note(UNSEEN, "what torchvision's nms takes inside, to sort boxes and compare them")
-            return args[0].new_empty((self._most(args[1], "nms"),), dtype=torch.int64)
+            return tensor_at(args, 0).new_empty((self._most(tensor_at(args, 1), "nms"),), dtype=torch.int64)
         self.note(
             "kernels", f"{func} has no fake kernel; the shapes of its results are those of a run on made-up values"
         )
         return result
 
-    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, plan: ComputePlan | None) -> None:
+    def _follow(
+        self, func: OpOverload, args: Arguments, kwargs: Keywords, result: object, plan: ComputePlan | None
+    ) -> None:
         """After the fake operator: compute the values of its results, or forget what it wrote to."""
         real = compute(func, plan) if plan is not None and is_small(func, result, args, kwargs) else None
         if plan is not None and (real is not None or (plan.ran and properties_of(func).is_mutable)):
@@ -183,7 +194,9 @@ class Shadow(LeanMode):
         if plan is None:
             finite_answer(func, args, result)
 
-    def _sized_by_values(self, func: Any, args: Any, kwargs: Any, plan: ComputePlan | None, bound: Any) -> Any:
+    def _sized_by_values(
+        self, func: OpOverload, args: Arguments, kwargs: Keywords, plan: ComputePlan | None, bound: Bound | None
+    ) -> object:
         """An operator whose result, or the size of it, depends on values."""
         real = compute(func, plan)
         for tensor in tensors_in((args, kwargs)):
@@ -202,11 +215,12 @@ class Shadow(LeanMode):
             attach(func, args, kwargs, result, real, plan)
         return result
 
-    def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _lifted(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """A real tensor, made of a list or number, becomes a fake one that knows its values."""
-        values = small_copy(args[0])
-        if lies_in_an_array(args[0]):
-            values = args[0]  # whoever changes the array changes the tensor, and the other way round
+        given = tensor_at(args, 0)
+        values = small_copy(given)
+        if lies_in_an_array(given):
+            values = given  # whoever changes the array changes the tensor, and the other way round
         result = func(*args, **kwargs)
         if values is not None:
             keep_shadow(result, values)
@@ -214,7 +228,7 @@ class Shadow(LeanMode):
 
     # ---- single values ---------------------------------------------------------------------------------------
 
-    def scalar(self, tensor: torch.Tensor) -> Any:
+    def scalar(self, tensor: torch.Tensor) -> complex:
         """The value of a one-element tensor: true where known, else the user's answer or a fixed one."""
         real = shadow_of(tensor)
         if real is not None:
@@ -227,7 +241,7 @@ class Shadow(LeanMode):
             return float(self.guess("a number", 1.0))
         return int(self.guess(INTEGER, 1))
 
-    def guess(self, what: str, usual: Any, shown: str = "") -> Any:
+    def guess(self, what: str, usual: float, shown: str = "") -> float:
         """The user's answer for the line that asks, else the usual one; both are listed."""
         line = self._line()
         given = self.guesses.answer(line)
@@ -248,16 +262,16 @@ class Shadow(LeanMode):
             self.answered["assumed value", text, line] += 1
             self.guesses.add(line, text)
 
-    def _equal(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> bool:
+    def _equal(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> bool:
         if real is not None:
-            return real
-        if tuple(args[0].shape) != tuple(args[1].shape):
+            return cast("bool", real)
+        if tuple(tensor_at(args, 0).shape) != tuple(tensor_at(args, 1).shape):
             return False
         return bool(self.guess(EQUALITY, self._truth))
 
-    def _routed(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: object) -> tuple[torch.Tensor, ...]:
+    def _routed(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[torch.Tensor, ...]:
         """The best k of some scores of tokens by experts: as the scenario of a mixture of experts has them."""
-        scores, result = args[0], func(*args, **kwargs)
+        scores, result = tensor_at(args, 0), func(*args, **kwargs)
         num_tokens, num_experts = (scores.numel() // scores.shape[-1], scores.shape[-1]) if scores.dim() else (0, 0)
         if self._routing is None or shadow_of(scores) is not None or not 1 <= result[1].shape[-1] < num_experts:
             return result
@@ -272,27 +286,29 @@ class Shadow(LeanMode):
     # ---- results whose size depends on values ----------------------------------------------------------------
 
     def _nonzero(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
-        rows = real.shape[0] if real is not None else self._most(args[0], "nonzero")
-        return args[0].new_empty((rows, args[0].dim()), dtype=torch.int64)
+        given = tensor_at(args, 0)
+        rows = real.shape[0] if real is not None else self._most(given, "nonzero")
+        return given.new_empty((rows, given.dim()), dtype=torch.int64)
 
     def _masked_select(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
-        mask = shadow_of(args[1])
+        given, mask = tensor_at(args, 0), shadow_of(args[1])
         if mask is not None:
             with _disable_current_modes():
-                return args[0].new_empty((int(mask.expand(torch.broadcast_shapes(mask.shape, args[0].shape)).sum()),))
-        return args[0].new_empty((self._most(args[0], "masked_select"),))
+                return given.new_empty((int(mask.expand(torch.broadcast_shapes(mask.shape, given.shape)).sum()),))
+        return given.new_empty((self._most(given, "masked_select"),))
 
-    def _unique(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def _unique(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[torch.Tensor, ...]:
+        given = tensor_at(args, 0)
         if real is not None:
-            return tuple(args[0].new_empty(part.shape, dtype=part.dtype) for part in real)
-        rows = self._most(args[0], "unique")
-        index = args[0].new_empty(args[0].shape, dtype=torch.int64)
-        return args[0].new_empty((rows,)), index, args[0].new_empty((rows,), dtype=torch.int64)
+            return tuple(given.new_empty(part.shape, dtype=part.dtype) for part in several(real))
+        rows = self._most(given, "unique")
+        index = given.new_empty(given.shape, dtype=torch.int64)
+        return given.new_empty((rows,)), index, given.new_empty((rows,), dtype=torch.int64)
 
     def _unique_rows(self, func: object, args: Arguments, kwargs: object, real: Arguments | None) -> Arguments:
         if real is not None:
-            return tuple(args[0].new_empty(part.shape, dtype=part.dtype) for part in real)
-        tensor, dim = args[:2]
+            return tuple(tensor_at(args, 0).new_empty(part.shape, dtype=part.dtype) for part in several(real))
+        tensor, dim = tensor_at(args, 0), integer_at(args, 1)
         num_rows = tensor.shape[dim]
         rows = self._most(tensor.new_empty((num_rows,)), "unique")
         shape = [*tensor.shape]
@@ -302,9 +318,9 @@ class Shadow(LeanMode):
 
     def _counted(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: torch.Tensor | None) -> torch.Tensor:
         """Numbers up to the largest are counted, and at least as many as asked for."""
-        numbers, *given = args
-        weights = kwargs.get("weights", given[0] if given else None)
-        least = kwargs.get("minlength", given[1] if len(given) > 1 else 0)
+        numbers, given = tensor_at(args, 0), args[1:]
+        weights = cast("torch.Tensor | None", kwargs.get("weights", given[0] if given else None))
+        least = cast("int", kwargs.get("minlength", given[1] if len(given) > 1 else 0))
         dtype = torch.int64 if weights is None else torch.float64
         if weights is not None and weights.dtype is torch.float32:
             dtype = torch.float32
@@ -314,12 +330,12 @@ class Shadow(LeanMode):
 
     def _repeated(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: torch.Tensor | None) -> torch.Tensor:
         """As many indices as all repeats together."""
-        given = kwargs.get("output_size")
+        given = cast("int | None", kwargs.get("output_size"))
         if given is None and real is not None:
             given = real.shape[0]
         if given is not None:
-            return args[0].new_empty((int(given),), dtype=torch.int64)
-        return args[0].new_empty((self._size(func, "repeat_interleave", None, ""),), dtype=torch.int64)
+            return tensor_at(args, 0).new_empty((int(given),), dtype=torch.int64)
+        return tensor_at(args, 0).new_empty((self._size(func, "repeat_interleave", None, ""),), dtype=torch.int64)
 
     def _size(self, func: OpOverload, name: str, usual: int | None, origin: str) -> int:
         """A size without an upper bound: the user's answer for that line, the usual one, or none."""
@@ -335,12 +351,12 @@ class Shadow(LeanMode):
         self.answered["upper bound", text, line] += 1
         return int(given if given is not None else usual or 0)
 
-    def _index(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> torch.Tensor:
+    def _index(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> torch.Tensor:
         """Boolean indices become as many rows as they have true elements, or could have."""
-        source, indices = args[0], list(args[1])
+        source, indices = tensor_at(args, 0), list(cast("Sequence[torch.Tensor | None]", args[1]))
         if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
             return func(*args, **kwargs)
-        expanded: list[Any] = []
+        expanded: list[torch.Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 expanded.append(index)
@@ -354,9 +370,11 @@ class Shadow(LeanMode):
             expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
         return func(source, expanded)
 
-    def _least_squares(self, func: Any, args: tuple[Any, ...], kwargs: Any, real: Any) -> Any:
+    def _least_squares(
+        self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object
+    ) -> tuple[torch.Tensor, ...]:
         """Solution, residuals, rank and singular values; matrices of measurements are taken to have their full rank."""
-        matrix, right = args[:2]
+        matrix, right = several(args[:2])
         driver = kwargs.get("driver") or "gelsy"
         (*batch, rows, columns), is_vector = matrix.shape, right.dim() == matrix.dim() - 1
         wide = () if is_vector else right.shape[-1:]
@@ -369,10 +387,10 @@ class Shadow(LeanMode):
             right.new_empty((*batch, min(rows, columns)) if driver in ("gelsd", "gelss") else (0,), dtype=real_type),
         )
 
-    def _pack(self, func: object, args: Arguments, kwargs: object, real: object) -> Any:
+    def _pack(self, func: object, args: Arguments, kwargs: object, real: object) -> tuple[torch.Tensor, torch.Tensor]:
         if shadow_of(args[1]) is None:
             self.note("upper bound", "the lengths of a packed batch are not known; all were taken as the longest")
-        return packed.pack(*args)
+        return packed.pack(tensor_at(args, 0), tensor_at(args, 1), bool(args[2]))
 
     def _most(self, tensor: torch.Tensor, name: str) -> int:
         line = self._line()
@@ -391,10 +409,10 @@ _WRITERS = (
     "copy_", "normal_", "uniform_", "masked_fill_", "clamp_", "clamp_min_", "clamp_max_", "relu_",
     "reciprocal_", "bernoulli_", "pow_", "maximum_",
 )  # fmt: skip
-_only_writing: dict[Any, bool] = {}
+_only_writing: dict[OpOverload, bool] = {}
 
 
-def _only_writes(func: Any, args: tuple[Any, ...]) -> bool:
+def _only_writes(func: OpOverload, args: Arguments) -> bool:
     """Whether the operator writes into its first argument and does nothing else: then there is nothing to fake."""
     known = _only_writing.get(func)
     if known is None:
