@@ -9,7 +9,7 @@ from __future__ import annotations
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
@@ -122,7 +122,8 @@ class _Reader:
     def snapshot(self, content: Any) -> Snapshot:
         """The whole file."""
         if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
-            found = f"a {type(content).__name__}" + (f" with {sorted(map(str, content))[:5]}" if content else "")
+            parts = sorted(map(str, content))[:5] if isinstance(content, Iterable) else []
+            found = f"a {type(content).__name__}" + (f" with {parts}" if parts else "")
             raise RecordError("this pickle is no memory snapshot", found=found, hint="torch.cuda.memory._dump_snapshot")
         try:
             devices = self._devices(content["segments"], content.get("device_traces") or [])
