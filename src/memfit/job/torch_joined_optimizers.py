@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 
 class JoinedOptimizers(torch.optim.Optimizer):
@@ -15,7 +15,7 @@ class JoinedOptimizers(torch.optim.Optimizer):
         self.parts = tuple(parts)
         super().__init__([group for part in parts for group in part.param_groups], {})
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], object] | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A step of each; the loss is computed once."""
         loss = None
         if closure is not None:
@@ -25,11 +25,11 @@ class JoinedOptimizers(torch.optim.Optimizer):
             part.step()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The states of the parts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, list[dict[str, object]]]) -> None:
         """Give each part its state back."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
@@ -39,10 +39,10 @@ class JoinedOptimizers(torch.optim.Optimizer):
 class NoUpdate(torch.optim.Optimizer):
     """Leaves the parameters as they are: a training without the memory of an optimizer."""
 
-    def __init__(self, parameters: Iterable[Any]) -> None:
+    def __init__(self, parameters: ParamsT) -> None:
         super().__init__(parameters, {})
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], object] | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Computes the loss where it is asked to, and changes nothing."""
         return None if closure is None else closure()
 
