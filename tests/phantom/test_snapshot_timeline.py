@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.predict.phantom.snapshot_timeline import Place, timeline_of_record
+from memfit.predict.snapshot.recorded import RecordedEvent
 
 PHASES = ("setup", "forward", "backward", "recompute", "update")
 Happening = tuple[str, bool]
 """A phase, and whether what is allocated in it is released at once."""
 
 
-def recorded(happenings: list[Happening]) -> tuple[list[dict[str, Any]], list[Place]]:
+def recorded(happenings: list[Happening]) -> tuple[list[RecordedEvent], list[Place]]:
     """One place for each happening, one storage in each place."""
-    events: list[dict[str, Any]] = []
+    events: list[RecordedEvent] = []
     for index, (_, is_short) in enumerate(happenings):
-        event = {"addr": index, "size": 512 * (index + 1), "user_metadata": str(index)}
-        events.append({**event, "action": "alloc"})
+        event = RecordedEvent(action="alloc", addr=index, size=512 * (index + 1), user_metadata=str(index))
+        events.append(event)
         if is_short:
             events.append({**event, "action": "free_completed"})
     return events, [Place(1, phase) for phase, _ in happenings]  # pyright: ignore[reportArgumentType]

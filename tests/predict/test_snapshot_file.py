@@ -187,7 +187,7 @@ def test_lists_that_repeat_each_other_are_stopped(tmp_path: Path):
 @pytest.mark.parametrize(
     "content",
     [
-        [1, 2], {"segments": 3}, {"no": "segments"}, {"segments": [{"address": 1}]}, {"segments": [7]},
+        5, [1, 2], {"segments": 3}, {"no": "segments"}, {"segments": [{"address": 1}]}, {"segments": [7]},
         {"segments": [], "device_traces": [[{"size": 1}]]}, {"segments": [], "device_traces": [[[]]]},
         NEW_LAYOUT | {"allocator_settings": {"max_split_size": "many"}},
     ],

@@ -180,9 +180,9 @@ class PlannedCall:
         stage = (self.member.stage, self.member.is_first, self.member.is_last)
         self.make = CallMaker(position, self.member.name, stage, self.watch, Drawing(), self._say_kept)
         self._lock, self._armed, self._num_swapped = threading.Lock(), threading.local(), 0
-        self._plain: Callable[..., Any] | None = None
+        self._plain: Callable[..., object] | None = None
 
-    def __call__(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not self._may_drop():
             return proceed(*args, **kwargs)
         if is_compiled(self.module):
@@ -304,7 +304,7 @@ class AppliedPlan:
     def __enter__(self) -> AppliedPlan:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from types import EllipsisType
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch.nn import functional
@@ -28,6 +29,8 @@ LEAST_ROWS = 32
 """Of one chunk: smaller products are slow."""
 NUM_TEMPORARY = 4
 """Logits, their logarithms, and the gradients of both are alive at once in the backward of a chunk."""
+IndexPart = int | slice | EllipsisType | torch.Tensor | None
+Index = IndexPart | tuple[IndexPart, ...]
 
 
 # ---- cross entropy in chunks -----------------------------------------------------------------------------------------
@@ -62,12 +65,22 @@ class LossOptions:
         return torch.where(counted, class_weight[torch.where(counted, target, 0)], 0.0).sum()
 
 
+class LossContext(Protocol):
+    """What autograd hands from the forward to the backward."""
+
+    options: LossOptions
+    saved_tensors: tuple[torch.Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: torch.Tensor | None) -> None: ...
+
+
 class ChunkedCrossEntropy(torch.autograd.Function):
     """`cross_entropy(linear(hidden, weight, bias), target)`, a chunk of rows at a time."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
+        ctx: LossContext,
         hidden: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -85,7 +98,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: LossContext, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         hidden, weight, bias, target, class_weight = ctx.saved_tensors
         options: LossOptions = ctx.options
         scale = gradients[0] / options.divisor(target, class_weight)
@@ -154,7 +167,13 @@ class Deferred:
 
     stands_for_a_tensor = True
 
-    def __init__(self, origin: _Origin, hidden: torch.Tensor, dtype: torch.dtype, steps: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        origin: _Origin,
+        hidden: torch.Tensor,
+        dtype: torch.dtype,
+        steps: tuple[tuple[str, Sequence[object]], ...] = (),
+    ) -> None:
         self._origin, self._hidden, self._dtype, self._steps = origin, hidden, dtype, steps
 
     # ---- on the way to the loss --------------------------------------------------------------------------------------
@@ -179,7 +198,7 @@ class Deferred:
     def requires_grad(self) -> bool:
         return True
 
-    def size(self, dim: int | None = None) -> Any:
+    def size(self, dim: int | None = None) -> torch.Size | int:
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
@@ -194,11 +213,11 @@ class Deferred:
     def contiguous(self) -> object:
         return self._then("contiguous", (), self._hidden, self._dtype)
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
+    def to(self, *args: object, **kwargs: object) -> object:
         if not kwargs and args in ((torch.float32,), (self.device,)):
             dtype = torch.float32 if args[0] is torch.float32 else self._dtype
             return self._then("to", args, self._hidden, dtype)
-        return self._whole().to(*args, **kwargs)
+        return cast("Callable[..., torch.Tensor]", self._whole().to)(*args, **kwargs)
 
     def view(self, *shape: object) -> object:
         return self._shaped("view", shape)
@@ -206,8 +225,8 @@ class Deferred:
     def reshape(self, *shape: object) -> object:
         return self._shaped("reshape", shape)
 
-    def _shaped(self, name: str, shape: Any) -> Any:
-        sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    def _shaped(self, name: str, shape: Sequence[object]) -> object:
+        sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
         num_classes, num_rows = self.shape[-1], math.prod(self.shape[:-1])
         known = all(isinstance(size, int) for size in sizes) and len(sizes) == 2
         if not known or sizes[1] not in (num_classes, -1) or sizes[0] not in (num_rows, -1) or sizes == (-1, -1):
@@ -219,7 +238,7 @@ class Deferred:
             return self._whole().flatten(start_dim, end_dim)
         return self._then("flatten", (start_dim, end_dim), self._hidden.flatten(0, self.ndim - 2), self._dtype)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> object:
         """A part of the rows; all classes of them."""
         places = index if isinstance(index, tuple) else (index,)
         if any(not isinstance(each, slice) and each is not Ellipsis for each in places):
@@ -230,7 +249,7 @@ class Deferred:
             return self._whole()[index]
         return self._then("__getitem__", (index,), self._hidden[index], self._dtype)
 
-    def _then(self, name: str, args: object, hidden: torch.Tensor, dtype: torch.dtype) -> Deferred:
+    def _then(self, name: str, args: Sequence[object], hidden: torch.Tensor, dtype: torch.dtype) -> Deferred:
         return Deferred(self._origin, hidden, dtype, (*self._steps, (name, args)))
 
     # ---- everything else ---------------------------------------------------------------------------------------------
@@ -247,13 +266,19 @@ class Deferred:
         return getattr(self._whole(), name)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         return call_with(func, args, kwargs or {})
 
     def __repr__(self) -> str:
         return repr(self._whole())
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[object], object], tuple[torch.Tensor]]:
         return _as_it_is, (self._whole(),)
 
     def __deepcopy__(self, memo: dict[int, object]) -> object:
@@ -281,16 +306,16 @@ for _name in (
 Deferred.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-def call_with(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call_with(func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Call a torch function that was given logits that are not computed yet."""
     if func is functional.cross_entropy:
-        found = _cross_entropy(*args, **kwargs)
+        found = cast("Callable[..., torch.Tensor | None]", _cross_entropy)(*args, **kwargs)
         if found is not None:
             return found
     name = getattr(func, "__name__", "")
     if args and isinstance(args[0], Deferred) and name in _ON_THE_WAY and _is_method(func):
         return getattr(args[0], name)(*args[1:], **kwargs)
-    return func(*_computed(args), **{key: _computed(value) for key, value in kwargs.items()})
+    return func(*map(_computed, args), **{key: _computed(value) for key, value in kwargs.items()})
 
 
 _ON_THE_WAY = {"float", "contiguous", "to", "view", "reshape", "flatten", "__getitem__", "size", "dim", "numel"}
@@ -300,17 +325,17 @@ def _is_method(func: object) -> bool:
     return getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
 
 
-def _computed(value: Any) -> Any:
+def _computed(value: object) -> object:
     if isinstance(value, Deferred):
         return value._whole()
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value)(_computed(each) for each in value)
     return value
 
 
 def _cross_entropy(
-    input: Any,
-    target: Any,
+    input: object,
+    target: object,
     weight: torch.Tensor | None = None,
     size_average: object = None,
     ignore_index: int = -100,
@@ -319,8 +344,11 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> torch.Tensor | None:
     """The loss in chunks; None where it is not one number of rows and their classes."""
-    plain = isinstance(input, Deferred) and isinstance(target, torch.Tensor) and size_average is reduce is None
-    if not plain or reduction not in ("mean", "sum") or input.ndim != 2 or target.is_floating_point():
+    if not isinstance(input, Deferred) or not isinstance(target, torch.Tensor):
+        return None
+    if size_average is not None or reduce is not None:
+        return None
+    if reduction not in ("mean", "sum") or input.ndim != 2 or target.is_floating_point():
         return None
     if target.shape != input.shape[:1] or (weight is not None and weight.requires_grad):
         return None
@@ -356,7 +384,7 @@ class ChunkedLoss:
         while self._closers:
             self._closers.pop()()
 
-    def __call__(self, proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         hidden = args[0] if len(args) == 1 and not kwargs else None
         if not isinstance(hidden, torch.Tensor) or not self._may_defer(hidden):
             return proceed(*args, **kwargs)

@@ -14,7 +14,7 @@ import contextlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -28,17 +28,18 @@ from memfit.model.step import tensors_of
 from memfit.records.plan import Keep, Node, Plan, stages_of
 
 SMALL_BYTES = 4096
+TicketOf = TypeVar("TicketOf")
 
 
-class Store(Protocol):
+class Store(Protocol[TicketOf]):
     """Where moved bytes go: a file, or pinned memory of the host."""
 
-    def send(self, block: torch.Tensor) -> object: ...
-    def is_sent(self, ticket: Any) -> bool: ...
-    def wait_sent(self, ticket: Any) -> None: ...
-    def fetch(self, ticket: Any, block: torch.Tensor) -> None: ...
-    def wait_fetched(self, ticket: Any) -> None: ...
-    def forget(self, ticket: Any) -> None: ...
+    def send(self, block: torch.Tensor) -> TicketOf: ...
+    def is_sent(self, ticket: TicketOf) -> bool: ...
+    def wait_sent(self, ticket: TicketOf) -> None: ...
+    def fetch(self, ticket: TicketOf, block: torch.Tensor) -> None: ...
+    def wait_fetched(self, ticket: TicketOf) -> None: ...
+    def forget(self, ticket: TicketOf) -> None: ...
     def close(self) -> None: ...
 
 
@@ -72,7 +73,7 @@ class Packet:
             self.bytes = torch.empty(self.num_bytes, dtype=torch.uint8, device=self.device)
             self.store.fetch(self.ticket, self.bytes)
 
-    def storage(self) -> Any:
+    def storage(self) -> torch.UntypedStorage:
         """The bytes, here."""
         if self.source is not None:
             return self.source.untyped_storage()

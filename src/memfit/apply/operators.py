@@ -20,7 +20,6 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -44,10 +43,10 @@ SHAPES_ONLY = frozenset({"aten::empty_like", "aten::empty.memory_format", "aten:
 """Read nothing but the shape of what they are given."""
 SMALL_BYTES = 4096
 """Smaller tensors are always kept, and those from outside are copied."""
-_names: dict[Any, str] = {}
+_names: dict[torch._ops.OpOverload, str] = {}
 
 
-def name_of(func: Any) -> str:
+def name_of(func: torch._ops.OpOverload) -> str:
     """What torch calls an operator."""
     found = _names.get(func)
     if found is None:
@@ -55,14 +54,14 @@ def name_of(func: Any) -> str:
     return found
 
 
-def is_plain(tensor: Any) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is nothing but a window on its storage."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return False
     return not tensor.is_conj() and not tensor.is_neg() and not tensor.is_quantized
 
 
-def written_by(func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
+def written_by(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
     """The tensors among the arguments that an operator says it writes into."""
     if not func._schema.is_mutable:
         return []
@@ -74,12 +73,12 @@ def written_by(func: Any, args: tuple[object, ...], kwargs: dict[str, object]) -
     return found
 
 
-def draws(func: Any) -> bool:
+def draws(func: torch._ops.OpOverload) -> bool:
     """Whether an operator reads torch's random generator."""
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def can_be_repeated(func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+def can_be_repeated(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether an operator, run again with the same arguments, makes the same."""
     leaves, name = leaves_of((args, kwargs)), name_of(func)
     if not name.startswith("aten::") or KEPT.match(name):  # what operators of others do is unknown
@@ -112,7 +111,7 @@ class MadeStorage:
         self.num_handles = 0
         self.tensor: torch.Tensor | None = None
         """Of the first run: it tells whether somebody has written into it since."""
-        self.storage: Any = None
+        self.storage: torch.UntypedStorage | None = None
         """Of the first run where nothing else is known of it, or of the second."""
         self.digest: bytes | None = None
         """Of a storage of the first run whose writers torch does not count for us."""
@@ -122,7 +121,7 @@ class MadeStorage:
         """Whether it stays when it has been made on the way to another."""
         return self.num_handles > 0 and self.stays and bool(self.steps)
 
-    def there(self) -> Any:
+    def there(self) -> torch.UntypedStorage | None:
         """Its storage if it is held; None when it has to be made again."""
         if self.tensor is None:
             if self.digest is not None and _digest_of(self.storage) != self.digest:
@@ -138,12 +137,16 @@ class MadeStorage:
             self.digest = _digest_of(self.storage)
 
 
-def _bytes_of(storage: Any) -> torch.Tensor:
+def _bytes_of(storage: torch.UntypedStorage | None) -> torch.Tensor:
+    assert storage is not None
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _digest_of(storage: object) -> bytes:
+def _digest_of(storage: torch.UntypedStorage | None) -> bytes:
     return hashlib.blake2b(_bytes_of(storage).cpu().numpy().data, digest_size=16).digest()
+
+
+Storages = dict[MadeStorage, torch.UntypedStorage | None]
 
 
 class Ref:
@@ -179,14 +182,14 @@ class RepeatedOperator:
 
     __slots__ = ("func", "made", "number", "random", "refs", "template", "with_gradients")
 
-    def __init__(self, number: int, func: Any, template: Any, refs: list[Ref]) -> None:
+    def __init__(self, number: int, func: torch._ops.OpOverload, template: object, refs: list[Ref]) -> None:
         self.number, self.func, self.template, self.refs = number, func, template, refs
         self.random = cpu_state() if draws(func) else None
         self.with_gradients = torch.is_grad_enabled()  # some kernels make less when no backward may follow
         self.made: list[weakref.ref[MadeStorage]] = []
         """Values on new storages, in order; they hold it, not it them."""
 
-    def again(self, storages: dict[MadeStorage, Any]) -> list[Any]:
+    def again(self, storages: Storages) -> list[torch.UntypedStorage]:
         """Make the call once more; the new storages in order."""
 
         def fill(leaf: object) -> object:
@@ -210,7 +213,8 @@ def fresh(result: object, known: set[int]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _window(storage: Any, ref: Ref | SavedHandle) -> torch.Tensor:
+def _window(storage: torch.UntypedStorage | None, ref: Ref | SavedHandle) -> torch.Tensor:
+    assert storage is not None
     empty = torch.empty(0, dtype=ref.dtype, device=storage.device)
     return empty.set_(storage, ref.offset, ref.size, ref.stride)
 
@@ -244,7 +248,14 @@ class SavedHandle:
 
     __slots__ = ("dtype", "lock", "name", "offset", "sample", "size", "stride", "value")
 
-    def __init__(self, value: MadeStorage, tensor: torch.Tensor, lock: Any, name: str, is_exact: bool) -> None:
+    def __init__(
+        self,
+        value: MadeStorage,
+        tensor: torch.Tensor,
+        lock: contextlib.AbstractContextManager[bool],
+        name: str,
+        is_exact: bool,
+    ) -> None:
         self.value, self.lock, self.name = value, lock, name
         self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
@@ -265,7 +276,7 @@ class SavedHandle:
         return found
 
 
-def find(kept: Any) -> torch.Tensor:
+def find(kept: SavedHandle | torch.Tensor) -> torch.Tensor:
     """The tensor behind what autograd keeps."""
     return kept.tensor() if isinstance(kept, SavedHandle) else kept
 
@@ -277,7 +288,7 @@ def _make(wanted: MadeStorage) -> None:
     for step in steps:
         for value in {ref.value for ref in step.refs}:
             readers[value] = readers.get(value, 0) + 1
-    storages: dict[MadeStorage, Any] = {}
+    storages: Storages = {}
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for step in steps:
             _run(step, storages)
@@ -309,7 +320,7 @@ def _needed(wanted: MadeStorage) -> tuple[list[MadeStorage], list[RepeatedOperat
     return list(found), [steps[number] for number in sorted(steps)]
 
 
-def _run(step: RepeatedOperator, storages: dict[MadeStorage, Any]) -> None:
+def _run(step: RepeatedOperator, storages: Storages) -> None:
     for ref in step.refs:
         if ref.value not in storages:
             storages[ref.value] = ref.value.there()
@@ -327,9 +338,7 @@ def _run(step: RepeatedOperator, storages: dict[MadeStorage, Any]) -> None:
             storages[value] = storage
 
 
-def _release(
-    step: RepeatedOperator, storages: dict[MadeStorage, object], readers: dict[MadeStorage, int], wanted: MadeStorage
-) -> None:
+def _release(step: RepeatedOperator, storages: Storages, readers: dict[MadeStorage, int], wanted: MadeStorage) -> None:
     """Drop what no later call reads and no handle waits for."""
     for value in {ref.value for ref in step.refs}:
         readers[value] -= 1
@@ -350,7 +359,13 @@ class OperatorRecording(TorchDispatchMode):
         self.lock = threading.RLock()
         self._values: dict[int, MadeStorage] = {}
 
-    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         number, kwargs = self.number, kwargs or {}
         self.number = number + 1
         if self.on_plan and number < len(self.chosen.names) and self.chosen.names[number] != name_of(func):
@@ -376,12 +391,14 @@ class OperatorRecording(TorchDispatchMode):
             self._note_made(step, result, known, written)
         return result
 
-    def _noted(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RepeatedOperator | None:
+    def _noted(
+        self, number: int, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> RepeatedOperator | None:
         if not can_be_repeated(func, args, kwargs):
             return None
         refs: list[Ref] = []
 
-        def stand_in(leaf: Any) -> Any:
+        def stand_in(leaf: object) -> object:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             value = self._value_of(leaf)
@@ -400,7 +417,7 @@ class OperatorRecording(TorchDispatchMode):
             if known is None or known.first.expired():
                 self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, drop=False)
 
-    def _note_writes(self, func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _note_writes(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
         for tensor in written_by(func, args, kwargs):
             value = self._values.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
@@ -479,13 +496,13 @@ class OperatorRecording(TorchDispatchMode):
         self._values.clear()
 
 
-def _empty_like(like: torch.Tensor) -> tuple[object, object]:
+def _empty_like(like: torch.Tensor) -> tuple[torch._ops.OpOverload, object]:
     """A call that makes an empty tensor of the same shape without reading anything."""
     arguments = (list(like.size()), list(like.stride()))
     return torch.ops.aten.empty_strided.default, (arguments, {"dtype": like.dtype, "device": like.device})
 
 
-def _without_statistics(func: object, args: tuple[object, ...]) -> tuple[object, ...]:
+def _without_statistics(func: torch._ops.OpOverload, args: tuple[object, ...]) -> tuple[object, ...]:
     """The arguments of an operator for its second run: a batch norm in training must not move its statistics twice."""
     if name_of(func) in BATCH_NORMS and len(args) > 5 and args[5]:
         return (*args[:3], None, None, *args[5:])

@@ -111,12 +111,14 @@ class _Hold(torch.autograd.Function):
     """Saves tensors as autograd would, so that hooks around the model may move them, and writing is noticed."""
 
     @staticmethod
-    def forward(ctx: Any, _dummy: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: torch.autograd.function.FunctionCtx, _dummy: torch.Tensor, *tensors: torch.Tensor
+    ) -> torch.Tensor:
         ctx.save_for_backward(*tensors)
         return torch.empty(0)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:  # pragma: no cover
+    def backward(ctx: object, *gradients: object) -> object:  # pragma: no cover
         raise AssertionError("nothing flows back through a hold")
 
 
@@ -152,7 +154,7 @@ class RepeatedCall:
     is_last: bool
     saved: list[Saved] = field(default_factory=list)
 
-    def arguments(self, values: dict[Place, torch.Tensor]) -> Any:
+    def arguments(self, values: dict[Place, torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments and keyword arguments; tensors are cut off from the graph of the first run."""
         tensors = self._held()
 
@@ -245,10 +247,15 @@ class Frame:
         """Where in its run the last call was."""
         return self.calls[-1].position if self.calls else -1
 
-    def place_of(self, value: Any) -> Place | None:
+    def place_of(self, value: object) -> Place | None:
         """Which call returned this very tensor, if it was not written into since."""
         known = self._returned.get(id(value)) if isinstance(value, torch.Tensor) else None
-        if known is None or known[0]() is not value or known[1] != value._version:
+        if (
+            not isinstance(value, torch.Tensor)
+            or known is None
+            or known[0]() is not value
+            or known[1] != value._version
+        ):
             return None
         return known[2]
 
@@ -531,7 +538,7 @@ class CallMaker:
         held: list[torch.Tensor] = []
         given: list[torch.Tensor] = []
 
-        def stand_in(leaf: Any) -> Any:
+        def stand_in(leaf: object) -> object:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             given.append(leaf)

@@ -25,7 +25,7 @@ import inspect
 import sys
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -57,6 +57,7 @@ def refuse_what_differs(optimizer: object, model: torch.nn.Module) -> None:
     reason = _reason_against(optimizer, model)
     if reason:
         raise CannotPull(NOT_STEPPED, found=reason, hint="a larger budget")
+    assert isinstance(optimizer, torch.optim.Optimizer)
     refuse_coupled(optimizer)
 
 
@@ -92,14 +93,14 @@ def _reason_in_parameters(parameters: Sequence[torch.Tensor]) -> str:
     return ""
 
 
-def stepped_parameters(optimizer: Any, model: torch.nn.Module) -> list[torch.Tensor]:
+def stepped_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[torch.Tensor]:
     """The parameters of a model that an optimizer updates, each once."""
     own = {id(p) for p in model.parameters() if p.requires_grad}
     found = {id(p): p for group in optimizer.param_groups for p in group["params"] if id(p) in own}
     return list(found.values())
 
 
-def refuse_coupled(optimizer: object) -> None:
+def refuse_coupled(optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer that does something else when parameters are stepped one by one: compared to the bit."""
     before = RandomState.now()
     generator = torch.Generator().manual_seed(0)
@@ -127,7 +128,7 @@ def refuse_coupled(optimizer: object) -> None:
 class _Trial:
     """Some parameters of every group, stood in for, with an optimizer of their own."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.shadow = shadow_of(optimizer)
         self.shadow.state, self.shadow.param_groups = defaultdict(dict), []
         for group in optimizer.param_groups:
@@ -192,22 +193,22 @@ def _chosen(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
+def _options(group: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def _noted(group: dict[str, Any]) -> dict[str, Any]:
+def _noted(group: Mapping[str, object]) -> dict[str, object]:
     """Options as they are now; a learning rate that is a tensor may be written into."""
     return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in _options(group).items()}
 
 
-def _attributes(shadow: Any) -> dict[str, Any]:
+def _attributes(shadow: torch.optim.Optimizer) -> dict[str, object]:
     """Attributes of an optimizer that a step could change, by value where they are plain."""
     skipped = {"state", "param_groups"}
     return {n: copy.copy(v) for n, v in shadow.__dict__.items() if n not in skipped and not callable(v)}
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Whether two nests of values are equal, tensors to the bit."""
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
@@ -228,7 +229,7 @@ def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 # ---- one parameter's step --------------------------------------------------------------------------------------------
 
 
-def shadow_of(optimizer: Any) -> Any:
+def shadow_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The same optimizer without hooks; state and groups are to be set."""
     shadow = object.__new__(type(optimizer))
     shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n not in ("step", "zero_grad")})
@@ -246,11 +247,11 @@ def step_alone(shadow: Any) -> None:
 class _Lone:
     """Steps one parameter of an optimizer, which keeps its state."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self._groups: dict[int, dict[str, Any]] = {}
 
-    def group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+    def group_of(self, parameter: torch.Tensor) -> dict[str, object]:
         """The group of a parameter; groups are replaced when a state is loaded."""
         group = self._groups.get(id(parameter))
         if group is None or not any(group is each for each in self.optimizer.param_groups):
@@ -391,7 +392,9 @@ def unguarded(parameter: torch.Tensor) -> Iterator[None]:
 class StepInBackward:
     """Steps the parameters of a model in its backward, from `start` to `undo`."""
 
-    def __init__(self, optimizer: Any, model: torch.nn.Module, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, say: Callable[[str], None] | None = None
+    ) -> None:
         self.optimizer, self.model, self._say = optimizer, model, say or _warn
         self.parameters = stepped_parameters(optimizer, model)
         self._lone = _Lone(optimizer)
@@ -399,7 +402,7 @@ class StepInBackward:
         """Stepped in the backward; the program has not called `step` yet."""
         self._done: dict[int, torch.Tensor] = {}
         """The program has called `step` and has not dropped the gradients yet."""
-        self._options: dict[int, dict[str, Any]] = {}
+        self._options: dict[int, dict[str, object]] = {}
         """Of groups, as they were when their parameters were stepped."""
         self._has_said = False
         self._closers: list[Callable[[], None]] = []
@@ -449,7 +452,9 @@ class StepInBackward:
 
     # ---- what the program does in between ----------------------------------------------------------------------------
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         if has_closure(args, kwargs):
             raise _broken("the optimizer's step was given a closure", "a function that runs the backward itself")
         if self._done and not self._waiting:
@@ -469,7 +474,7 @@ class StepInBackward:
         for parameter in self.parameters:
             parameter.__class__ = torch.nn.Parameter
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, *_: object) -> None:
         for parameter in self.parameters:
             parameter.__class__ = GuardedParameter
 
@@ -508,12 +513,12 @@ class StepInBackward:
 class ProgramWatch:
     """Notes what a program does with gradients from the end of its backward, `start`, to its next pass, `stop`."""
 
-    def __init__(self, optimizer: Any, model: torch.nn.Module) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self.optimizer, self.parameters = optimizer, stepped_parameters(optimizer, model)
         self.parameters = [p for p in self.parameters if type(p) is torch.nn.Parameter]
         self.reason = ""
         self._num_steps = 0
-        self._options: list[dict[str, Any]] = []
+        self._options: list[dict[str, object]] = []
         self._closers: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -534,7 +539,9 @@ class ProgramWatch:
             self.reason = f"the program called the optimizer's step {self._num_steps} times after one backward"
         return self.reason
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         self._num_steps += 1
         if has_closure(args, kwargs):
             self._note("the program gives the optimizer's step a closure")
@@ -543,7 +550,7 @@ class ProgramWatch:
         for parameter in self.parameters:
             parameter.__class__ = torch.nn.Parameter
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, *_: object) -> None:
         for parameter in self.parameters:
             parameter.__class__ = GuardedParameter
 
@@ -564,7 +571,7 @@ class ProgramWatch:
         self.reason = self.reason or reason
 
 
-def has_closure(args: Any, kwargs: Any) -> bool:
+def has_closure(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether `step` was given a function to run."""
     return kwargs.get("closure", args[1] if len(args) > 1 else None) is not None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.records.fit import Fit
@@ -35,5 +34,5 @@ class FittedModel:
     def __enter__(self) -> FittedModel:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()

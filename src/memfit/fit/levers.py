@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import torch
@@ -130,6 +129,7 @@ def stepping_job(job: Job) -> Job:
     if job.unsteppable:
         raise CannotPull(stepping.NOT_STEPPED, found=job.unsteppable)
     stepping.refuse_what_differs(job.optimizer, job.model)
+    assert job.optimizer is not None
     parameters = stepping.stepped_parameters(job.optimizer, job.model)
     scratch_bytes = transients_alone(job)
     plain_run = job.run
@@ -156,13 +156,14 @@ def _weights_needed_later() -> Iterator[None]:
         raise CannotPull(stepping.NOT_STEPPED, found=found) from error
 
 
-def _step_in_backward(model: Any, optimizer: Any, say: Say | None) -> Callable[[], None]:
+def _step_in_backward(model: torch.nn.Module, optimizer: object, say: Say | None) -> Callable[[], None]:
     if optimizer is None:
         raise UsageError(
             "the plan steps the optimizer in the backward, and there is none",
             hint="memfit.apply_plan(model, plan, optimizer=optimizer)",
         )
     stepping.refuse_what_differs(optimizer, model)
+    assert isinstance(optimizer, torch.optim.Optimizer)
     applied = stepping.StepInBackward(optimizer, model, say)
     applied.start()
     return applied.undo

@@ -57,9 +57,9 @@ class _Hung:
 class _Entry:
     """One call: of a module, or of a torch function."""
 
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Any
+    function: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     has_gradients: bool
     """Whether autograd recorded: a pass has parts under `no_grad`."""
     autocast: Autocast
@@ -94,7 +94,12 @@ class Tape:
         return self._fault or ("" if self._backward is not None else "it has no backward")
 
     def add(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, output: Any, written: Sequence[torch.Tensor] = ()
+        self,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        output: object,
+        written: Sequence[torch.Tensor] = (),
     ) -> None:
         """Note one call that was made, and which of its tensors it changed in place."""
         entry = self._entry(function, args, kwargs)
@@ -106,7 +111,14 @@ class Tape:
         for position, tensor in enumerate(tensors_in(output)):
             self._known[tensor] = _Made(number, position)
 
-    def add_module(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any, is_trained: bool) -> None:
+    def add_module(
+        self,
+        module: torch.nn.Module,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        output: object,
+        is_trained: bool,
+    ) -> None:
         """Note the call of a module."""
         known = self.modules if is_trained else self.others
         if not any(module is each for each in known):
@@ -122,7 +134,7 @@ class Tape:
         """Whether the pass did not make this tensor."""
         return tensor not in self._known
 
-    def close(self, backward: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def close(self, backward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Note the backward, and drop what it does not need."""
         self._backward = self._entry(backward, args, kwargs)
         needed, waiting = set(), set(self._backward.reads)
@@ -166,10 +178,10 @@ class Tape:
                 found.setdefault(at, []).append(number)
         return found
 
-    def _entry(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Entry:
+    def _entry(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> _Entry:
         reads: set[int] = set()
 
-        def kept(leaf: Any) -> Any:
+        def kept(leaf: object) -> object:
             if not isinstance(leaf, torch.Tensor):
                 if any(tensor in self._known or tensor.grad_fn is not None for tensor in _within(leaf)):
                     self._say(f"{_name_of(function)} is given a {type(leaf).__name__} with tensors of this pass in it")
@@ -202,8 +214,8 @@ class Tape:
     def _say(self, fault: str) -> None:
         self._fault = self._fault or fault
 
-    def _filled(self, entry: _Entry, made: list[list[torch.Tensor]]) -> tuple[Any, Any]:
-        def fill(leaf: Any) -> Any:
+    def _filled(self, entry: _Entry, made: list[list[torch.Tensor]]) -> tuple[tuple[object, ...], dict[str, object]]:
+        def fill(leaf: object) -> object:
             if isinstance(leaf, _Made):
                 return made[leaf.entry][leaf.position]
             return getattr(leaf.module, leaf.name) if isinstance(leaf, _Hung) else leaf
@@ -220,7 +232,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
-def _within(value: Any) -> list[torch.Tensor]:
+def _within(value: object) -> list[torch.Tensor]:
     """Tensors in an object that `replaced` does not open: in a mapping, a data class or its attributes."""
     attributes = getattr(value, "__dict__", None)
     if isinstance(value, torch.nn.Module) or not isinstance(attributes, dict):
@@ -228,11 +240,11 @@ def _within(value: Any) -> list[torch.Tensor]:
     return [*tensors_in(value), *(t for each in list(attributes.values()) for t in tensors_in(each))]
 
 
-def _name_of(function: Any) -> str:
+def _name_of(function: object) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _played(entry: _Entry, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def _played(entry: _Entry, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
     if entry.function is _nothing:
         return []
     with torch.set_grad_enabled(entry.has_gradients), entry.autocast.again():
@@ -242,7 +254,7 @@ def _played(entry: _Entry, args: Any, kwargs: Any) -> list[torch.Tensor]:
         return tensors_in(entry.function(*args, **kwargs))
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     """In the place of a call that the backward does not need."""
 
 
@@ -263,7 +275,7 @@ class PassRecorder(TorchFunctionMode):
         self._plain_apply = plain = _FUNCTION.__dict__["apply"]
         recorder = self
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply(cls: type[torch.autograd.Function], *args: object, **kwargs: object) -> object:
             return recorder._applied(cls, plain.__get__(None, cls), args, kwargs)
 
         _FUNCTION.apply = classmethod(apply)
@@ -277,7 +289,13 @@ class PassRecorder(TorchFunctionMode):
             self.is_on_stack = False
             self.__exit__(None, None, None)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if not self._records():
             return func(*args, **kwargs)
@@ -289,7 +307,9 @@ class PassRecorder(TorchFunctionMode):
         self._note(func, args, kwargs, output, written, copies)
         return output
 
-    def _copies(self, func: Any, given: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _copies(
+        self, func: Callable[..., object], given: list[torch.Tensor]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The values of small tensors from before the pass, where a function by its name writes into its first."""
         first = given[:1] if self.tape.modules and _writes_by_name(func) else []
         with torch.no_grad():
@@ -301,10 +321,10 @@ class PassRecorder(TorchFunctionMode):
 
     def _note(
         self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        output: Any,
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        output: object,
         written: list[torch.Tensor],
         copies: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
@@ -317,8 +337,13 @@ class PassRecorder(TorchFunctionMode):
             self.tape.add(func, args, kwargs, output, written)
 
     def call_module(
-        self, module: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any, is_trained: bool = True
-    ) -> Any:
+        self,
+        module: torch.nn.Module,
+        call: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        is_trained: bool = True,
+    ) -> object:
         """Make the call of a module; it is one entry."""
         if not self._records():
             return call(*args, **kwargs)
@@ -326,7 +351,13 @@ class PassRecorder(TorchFunctionMode):
         self.tape.add_module(module, args, kwargs, output, is_trained)
         return output
 
-    def _applied(self, cls: Any, apply: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _applied(
+        self,
+        cls: type[torch.autograd.Function],
+        apply: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         if not self._records():
             return apply(*args, **kwargs)
         output = self._as_one(apply, args, kwargs)
@@ -334,7 +365,7 @@ class PassRecorder(TorchFunctionMode):
             self.tape.add(cls.apply, args, kwargs, output)
         return output
 
-    def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _as_one(self, call: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         self.inside_module += 1
         try:
             return call(*args, **kwargs)
@@ -345,7 +376,7 @@ class PassRecorder(TorchFunctionMode):
         return self.is_open and not self.inside_module and threading.get_ident() == self._thread
 
 
-def _writes_by_name(func: Any) -> bool:
+def _writes_by_name(func: Callable[..., object]) -> bool:
     """Whether a function announces that it changes its first argument: `add_`, `__iadd__`, `__setitem__`."""
     name = getattr(func, "__name__", "")
     if name.startswith("__"):
@@ -353,7 +384,7 @@ def _writes_by_name(func: Any) -> bool:
     return name.endswith("_") and name != "requires_grad_"
 
 
-def _is_silent(func: Any) -> bool:
+def _is_silent(func: Callable[..., object]) -> bool:
     name = getattr(func, "__name__", "")
     if name == "__get__":
         owner = getattr(getattr(func, "__self__", None), "__name__", "")

@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -110,10 +110,10 @@ class LoopFitter:
         self._plain_call, self._plain_backward = torch.nn.Module.__call__, torch.autograd.backward
         fitter = self
 
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             return fitter._called(module, args, kwargs)
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(*args: object, **kwargs: object) -> None:
             return fitter._backward(args, kwargs)
 
         torch.nn.Module.__call__ = call
@@ -148,7 +148,7 @@ class LoopFitter:
         torch.nn.Module.__call__ = self._plain_call
         torch.autograd.backward = self._plain_backward
 
-    def _called(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def _called(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         is_trained = _trains(module)
         if self._depth or threading.get_ident() != self._thread or not (is_trained or self._records(module)):
             return self._plain_call(module, *args, **kwargs)
@@ -175,7 +175,7 @@ class LoopFitter:
     def _bound(self, module: torch.nn.Module) -> Callable[..., object]:
         return lambda *args, **kwargs: self._plain_call(module, *args, **kwargs)
 
-    def _backward(self, args: Any, kwargs: Any) -> Any:
+    def _backward(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._depth or threading.get_ident() != self._thread:
             return self._plain_backward(*args, **kwargs)
         tape = self._tape if self._recorder is not None else None
@@ -191,7 +191,7 @@ class LoopFitter:
 
     # ---- passes --------------------------------------------------------------------------------------------------
 
-    def _begin_pass(self, module: torch.nn.Module, args: object, kwargs: object) -> None:
+    def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._within_pass = True
         self._end_recording()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
@@ -206,7 +206,7 @@ class LoopFitter:
             self._record(module, args, kwargs, size)
         self._measure(module)
 
-    def _record(self, module: torch.nn.Module, args: object, kwargs: object, size: int) -> None:
+    def _record(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], size: int) -> None:
         """Write the pass that begins to a tape, recomputing its blocks where it would be too large."""
         if len(self.fits) >= MOST_FITS:
             warnings.warn(
@@ -231,7 +231,9 @@ class LoopFitter:
         self._recorder = PassRecorder(self._tape)
         self._recorder.begin()
 
-    def _first_pass_plan(self, module: torch.nn.Module, args: object, kwargs: object) -> AppliedPlan | None:
+    def _first_pass_plan(
+        self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AppliedPlan | None:
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
         stand_in.optimizer = optimizer_of([module])
         stand_in.limit_bytes = self.options.require_budget()
@@ -349,9 +351,9 @@ class LoopFitter:
             found.highest_bytes, found.highest_at = peak_bytes, number
 
 
-def _backward_of_torch(*args: Any, **kwargs: Any) -> Any:
+def _backward_of_torch(*args: object, **kwargs: object) -> object:
     """Through the attribute, so that watchers of backwards see it."""
-    return torch.autograd.backward(*args, **kwargs)
+    return cast("Callable[..., object]", torch.autograd.backward)(*args, **kwargs)
 
 
 def _trains(module: torch.nn.Module) -> bool:
@@ -366,7 +368,7 @@ def _said_of(fit: Fit) -> str:
     return f"plan {fit.plan.solver}{levers}: {measured} measured in the proof, {slower}"
 
 
-def _run_to_a_sum(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _run_to_a_sum(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """A forward, and a backward from everything it returned."""
     ends = [t for t in tensors_in(module(*args, **kwargs)) if t.requires_grad and t.is_floating_point()]
     torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])

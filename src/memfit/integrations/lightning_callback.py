@@ -12,13 +12,19 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from memfit import inside
 from memfit.errors import MissingExtra
 from memfit.integrations.trainer_run import TrainerRun
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
+
+
+class HasGlobalRank(Protocol):
+    """A trainer of Lightning, as far as it matters here."""
+
+    global_rank: int
 
 
 def callback_class() -> Any:
@@ -38,7 +44,7 @@ class MemfitCallback(callback_class()):
         super().__init__()
         self._run = TrainerRun(run_folder, ledger_every=ledger_every, overwrite=overwrite)
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: HasGlobalRank, pl_module: object) -> None:
         """Begin, unless the process is measured already."""
         self._run.begin(int(trainer.global_rank))
 
@@ -54,6 +60,6 @@ class MemfitCallback(callback_class()):
         """End what was begun here."""
         self._run.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         """A fit that fails ends here too."""
         self._run.end(exception)

@@ -10,7 +10,6 @@ callback adds the end of evaluations and checkpoints to it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
@@ -24,7 +23,7 @@ class MemfitCallback(TrainerCallback):
     def __init__(self, run_folder: str | Path, *, ledger_every: int | None = None, overwrite: bool = False) -> None:
         self._run = TrainerRun(run_folder, ledger_every=ledger_every, overwrite=overwrite)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """Begin, unless the process is measured already."""
         self._run.begin(int(getattr(args, "process_index", 0)))
 
@@ -36,6 +35,6 @@ class MemfitCallback(TrainerCallback):
         """An evaluation ended: the next step's data phase begins."""
         inside.mark_phase("data")
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """End what was begun here."""
         self._run.end()

@@ -9,22 +9,31 @@ collected, or when the process ends.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
 from memfit.integrations.trainer_fit import BudgetedTraining, refuse_ranks
 
 
+class HasWorldSize(Protocol):
+    """Arguments of a training of Transformers, as far as they matter here."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def n_gpu(self) -> int: ...
+
+
 class MemfitFit(BudgetedTraining, TrainerCallback):
     """Holds the trainings of a Trainer to a budget such as '2GiB'."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: HasWorldSize, state: object, control: object, **kwargs: object) -> None:
         """Refuse what cannot be fitted; begin."""
         how = "DeepSpeed" if getattr(args, "deepspeed", None) else "FSDP" if getattr(args, "fsdp", None) else ""
         refuse_ranks(max(int(args.world_size), int(args.n_gpu)), how)
         self.begin()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """End what was begun here."""
         self.end()

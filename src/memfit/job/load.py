@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
@@ -12,7 +11,7 @@ from memfit.job.python_file import load_file
 from memfit.job.workloads.registry import recipe_settings, workload_function
 
 
-def load_function(job: JobDescription) -> Callable[..., Any]:
+def load_function(job: JobDescription) -> Callable[..., object]:
     """The function that builds the job."""
     if job.kind == "workload":
         return workload_function(job.target)
@@ -40,7 +39,7 @@ def build_job(job: JobDescription, device: str) -> object:
     return with_recipe(as_training(built, job.target), job.recipe, job.target)
 
 
-def arguments_for(function: Callable[..., Any], settings: dict[str, Any], device: str) -> dict[str, Any]:
+def arguments_for(function: Callable[..., object], settings: Mapping[str, object], device: str) -> dict[str, object]:
     """The keyword arguments for a function: the settings it knows, and the device if it asks for one."""
     parameters = inspect.signature(function).parameters
     recipe = recipe_settings(function)

@@ -55,7 +55,7 @@ class NetworkSize:
         if hasattr(first, "numel") and getattr(first, "dim", lambda: 0)() > 0 and first.shape[0]:
             self._outputs += first.numel() // first.shape[0]
 
-    def _first_pass_is_over(self, module: Any, inputs: Any, output: Any) -> None:
+    def _first_pass_is_over(self, module: object, inputs: object, output: object) -> None:
         self.num_activations = self._outputs
         for handle in self._handles:
             handle.remove()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from memfit.errors import MemfitError, UsageError
-from memfit.job.description import JobDescription, describe_job, parse_settings
+from memfit.job.description import JobDescription, SettingValue, describe_job, parse_settings
 from memfit.job.load import build_job, load_function
 from memfit.job.network_size import NetworkSize
 from memfit.job.recipes.recipe import PLAIN, Recipe, parse_techniques
@@ -45,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run_job(target: str, settings: dict[str, Any], reporter: Reporter, recipe: Recipe = NO_RECIPE) -> Round | None:
+def run_job(
+    target: str, settings: Mapping[str, SettingValue], reporter: Reporter, recipe: Recipe = NO_RECIPE
+) -> Round | None:
     """Build a job with these settings and train it; `epochs`, `steps`, `seed` and `device` are ours unless it knows
     them. A recipe is put on what was built."""
     job = describe_job(target, settings)
@@ -54,7 +57,9 @@ def run_job(target: str, settings: dict[str, Any], reporter: Reporter, recipe: R
             "a script is run by itself", found=target, hint=f"python {target}; or name a function: {target}:train"
         )
     function, settings = load_function(job), dict(settings)
-    own = {name: settings.pop(name) for name in OWN_SETTINGS if name in settings and not _knows(function, name)}
+    own: dict[str, Any] = {
+        name: settings.pop(name) for name in OWN_SETTINGS if name in settings and not _knows(function, name)
+    }
     extent = Extent(epochs=_count("epochs", own.get("epochs")), steps=_count("steps", own.get("steps")))
     _seed(own.get("seed", 0))
     put_on = None if recipe == NO_RECIPE else recipe
@@ -67,7 +72,7 @@ def run_job(target: str, settings: dict[str, Any], reporter: Reporter, recipe: R
     return last
 
 
-def _knows(function: Any, name: str) -> bool:
+def _knows(function: Callable[..., object], name: str) -> bool:
     from inspect import signature
 
     return name in signature(function).parameters and name != "device"
@@ -81,7 +86,7 @@ def _count(name: str, value: object) -> int | None:
     return int(value)
 
 
-def _seed(seed: Any) -> None:
+def _seed(seed: float | str) -> None:
     """Fix the randomness of the libraries that the job has loaded."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:

@@ -11,25 +11,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
 ATTRIBUTE = "_compiled_call_impl"
 
-Layer = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Layer = Callable[[Callable[..., object], tuple[object, ...], dict[str, object]], object]
 """Called with the next layer (or the module's own call), the arguments and the keyword arguments."""
 
 
 class CallSite:
     """What stands in `module._compiled_call_impl` while there are layers."""
 
-    def __init__(self, module: torch.nn.Module, compiled: Callable[..., Any] | None) -> None:
+    def __init__(self, module: torch.nn.Module, compiled: Callable[..., object] | None) -> None:
         self.module, self.compiled = module, compiled
         self.layers: list[Layer] = []
-        self._entry: Callable[..., Any] = self._own
+        self._entry: Callable[..., object] = self._own
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self._entry(*args, **kwargs)
 
     @property
@@ -45,7 +44,7 @@ class CallSite:
     def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
 
 
@@ -84,8 +83,8 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return (found.compiled if isinstance(found, CallSite) else found) is not None
 
 
-Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[Any], None]
+Before = Callable[[tuple[object, ...], dict[str, object]], None]
+After = Callable[[object], None]
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ call it ran in, which storages it read, and how many bytes it made.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, overload
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -60,7 +61,11 @@ class Numbers:
             known = self._storages[storage._cdata] = (StorageWeakRef(storage), next(self._next))
         return known[1]
 
-    def seen(self, value: Any) -> Any:
+    @overload
+    def seen(self, value: torch.Tensor) -> SeenTensor: ...
+    @overload
+    def seen(self, value: builtins.object) -> builtins.object: ...
+    def seen(self, value: builtins.object) -> builtins.object:
         """What is kept of a value: all of it unless it is a tensor."""
         if not isinstance(value, torch.Tensor):
             return value
@@ -76,9 +81,9 @@ class Call:
     module: torch.nn.Module
     parent: Call | None
     children: list[Call] = field(default_factory=list)
-    given: list[Any] = field(default_factory=list)
+    given: list[object] = field(default_factory=list)
     """Leaves of the arguments."""
-    shape_of_given: Any = None
+    shape_of_given: object = None
     returned: list[SeenTensor] = field(default_factory=list)
     mutates_input: bool = False
     is_checkpointed: bool = False
@@ -128,7 +133,13 @@ class _Watch(TorchDispatchMode):
         self.is_open = True
         self.sized_by_values = ""
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         if self.is_open and not self.sized_by_values and _is_sized_by_values(func, args):
             where = self.current.name if self.current is not None else ""
@@ -148,7 +159,7 @@ class _Watch(TorchDispatchMode):
         self.number += 1
 
 
-def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+def _is_sized_by_values(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
     """Whether how much an operator returns depends on values, as with `nonzero` and with masks as indices."""
     if torch.Tag.dynamic_output_shape not in func.tags:
         return False
@@ -186,7 +197,7 @@ def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[No
 @contextlib.contextmanager
 def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int]) -> Iterator[None]:
     def around(module: torch.nn.Module) -> Layer:
-        def layer(proceed: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def layer(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
             if not watch.is_open:
                 return proceed(*args, **kwargs)
             counts[id(module)] = counts.get(id(module), 0) + 1
@@ -231,8 +242,14 @@ def _within_torchs_checkpoint() -> bool:
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
+class CanClose(Protocol):
+    """What notes something as long as it is open."""
+
+    is_open: bool
+
+
 @contextlib.contextmanager
-def closing_at_backward(watch: Any) -> Iterator[None]:
+def closing_at_backward(watch: CanClose) -> Iterator[None]:
     """Set `is_open` to False when the first backward begins."""
 
     def close() -> None:
@@ -243,11 +260,11 @@ def closing_at_backward(watch: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_backward(begin: Any, end: Any) -> Iterator[None]:
+def at_backward(begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
     """Call back when `torch.autograd.backward` begins and ends; `Tensor.backward` goes through it."""
-    plain = torch.autograd.backward
+    plain: Callable[..., None] = torch.autograd.backward
 
-    def reporting(*args: Any, **kwargs: Any) -> Any:
+    def reporting(*args: object, **kwargs: object) -> None:
         begin()
         try:
             return plain(*args, **kwargs)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -36,7 +36,7 @@ _installed_by_models: set[types.CodeType] = set()
 # ---- one container -----------------------------------------------------------------------------------------------
 
 
-def _content(container: Any) -> Any:
+def _content(container: Iterable[object]) -> dict[object, object] | list[object]:
     """What a container holds now, by reference."""
     return dict(container) if isinstance(container, dict) else list(container)
 
@@ -63,7 +63,7 @@ def _lay(container: Any, content: Any) -> None:
         (container.extend if isinstance(container, deque) else container.update)(content)
 
 
-def _is_container(value: object) -> bool:
+def _is_container(value: object) -> TypeGuard[list[object] | dict[object, object] | set[object] | deque[object]]:
     return isinstance(value, (list, dict, set, deque)) and not isinstance(value, torch.Size)
 
 
@@ -117,7 +117,7 @@ def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]]
     return noted
 
 
-def _open(value: Any, noted: Noted) -> Iterable[object]:
+def _open(value: object, noted: Noted) -> Iterable[object]:
     """Note a value, and say what lies in it."""
     if isinstance(value, torch.Tensor):
         noted.tensors.append((value, value._version))
@@ -156,7 +156,7 @@ def closed_over(function: object) -> list[object]:
 class HookTables:
     """The hooks of some modules at one moment."""
 
-    def __init__(self, tables: Sequence[dict[int, Any]]) -> None:
+    def __init__(self, tables: Sequence[dict[int, Callable[..., object]]]) -> None:
         self.tables, self.contents = tables, [dict(table) for table in tables]
         self._lengths = list(map(len, tables))
 

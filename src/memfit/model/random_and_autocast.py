@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+OtherGenerators = tuple[tuple[object, ...], tuple[str, "ndarray", int, int, float]]
+"""States of the generators of Python and of NumPy."""
 _LEARNING_CALLS = 2
 """Python's and NumPy's generators are compared around so many calls of a module; one that draws is watched for good."""
 
@@ -25,11 +30,11 @@ class Drawing:
         """Whether the next call has to be looked at."""
         return self.draws or self.num_calls < _LEARNING_CALLS
 
-    def before(self) -> object:
+    def before(self) -> OtherGenerators | None:
         """The state before a call; None when it is not watched."""
         return _other_generators() if self.is_watched else None
 
-    def after(self, before: Any) -> Any:
+    def after(self, before: OtherGenerators | None) -> OtherGenerators | None:
         """What to keep of the state before a call: None when the call drew nothing."""
         self.num_calls += 1
         if before is None or _same(before, _other_generators()):
@@ -38,18 +43,18 @@ class Drawing:
         return before
 
 
-def _other_generators() -> tuple[object, object]:
+def _other_generators() -> OtherGenerators:
     from numpy import random as numpy_random
 
-    return random.getstate(), numpy_random.get_state()
+    return cast("OtherGenerators", (random.getstate(), numpy_random.get_state()))
 
 
-def _same(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+def _same(one: OtherGenerators, other: OtherGenerators) -> bool:
     mine, theirs = one[1], other[1]
     return one[0] == other[0] and mine[2:] == theirs[2:] and bool((mine[1] == theirs[1]).all())
 
 
-def _lay_other_generators(state: tuple[Any, Any]) -> None:
+def _lay_other_generators(state: OtherGenerators) -> None:
     from numpy import random as numpy_random
 
     random.setstate(state[0])
@@ -86,12 +91,12 @@ class Circumstances:
         state = cpu_state()
         same = before is not None and before.cpu == state
         self.cpu = before.cpu if before is not None and same else state  # one copy for all calls that draw nothing
-        self.devices: Any = None
+        self.devices: tuple[list[int], list[torch.Tensor]] | None = None
         kinds = ("cpu", *sorted({t.device.type for t in given if t.device.type not in ("cpu", "meta")}))
         if len(kinds) > 1:  # never run on the machine this was written on
             self.devices = get_device_states(*given)
         self.autocast = Autocast(kinds)
-        self.others: Any = None
+        self.others: OtherGenerators | None = None
         """State of the generators of Python and NumPy, where the call draws from them."""
 
     @contextlib.contextmanager
@@ -126,7 +131,7 @@ def lay_cpu_state(state: bytearray) -> None:
     torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))
 
 
-def _on(devices: Any) -> list[torch.Tensor]:
+def _on(devices: tuple[list[int], list[torch.Tensor]]) -> list[torch.Tensor]:
     return [torch.empty(0, device=f"{torch.accelerator.current_accelerator()}:{i}") for i in devices[0]]
 
 

@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -20,8 +21,19 @@ from memfit.errors import RunExists, UsageError
 from memfit.model.call_sites import is_compiled
 from memfit.model.module_state import State, Watch
 
-Run = Callable[[], Any]
+Run = Callable[[], object]
 """One forward and backward; returns the loss, or None where it cannot be had."""
+
+
+class LiveTraining(Protocol):
+    """What a user's function built, as far as a job is made of it."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[..., object] | None
+    batch: object
+    step: Callable[[], object] | None
+    on_loss: Callable[[torch.Tensor], None] | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +65,7 @@ class Job:
     """Why the optimizer's step must not be taken in the backward, as far as the program was watched."""
     stepped: tuple[torch.Tensor, ...] = ()
     """Parameters that the optimizer updates within the backward: their gradients are gone after it."""
-    block_by_block: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    block_by_block: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
     @property
@@ -63,7 +75,13 @@ class Job:
         return torch.device("cpu") if first is None else first.device
 
 
-def job_of(model: Any, batch: Any, loss: Callable[..., object] | None, optimizer: Any, name: str = "") -> Job:
+def job_of(
+    model: object,
+    batch: object,
+    loss: Callable[..., object] | None,
+    optimizer: object,
+    name: str = "",
+) -> Job:
     """A job from the four things everybody has."""
     if not isinstance(model, torch.nn.Module):
         raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
@@ -73,7 +91,8 @@ def job_of(model: Any, batch: Any, loss: Callable[..., object] | None, optimizer
             found=type(model).__name__,
             hint="fit the model as it is before torch.compile; blocks compiled one by one can be fitted",
         )
-    job = Job(model=model, run=lambda: None, optimizer=optimizer, batch=batch, name=name)
+    given = cast("torch.optim.Optimizer | None", optimizer)
+    job = Job(model=model, run=lambda: None, optimizer=given, batch=batch, name=name)
 
     def run() -> object:
         value = _loss_of(model, batch, loss)
@@ -106,14 +125,15 @@ def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., object] | N
     return value
 
 
-def job_of_step(training: Any, name: str = "") -> Job:
+def job_of_step(training: LiveTraining, name: str = "") -> Job:
     """A job from a training with a step of its own: the step runs, its update does not."""
     job = Job(model=training.model, run=lambda: None, optimizer=training.optimizer, batch=training.batch, name=name)
 
-    def note(value: Any) -> None:
+    def note(value: torch.Tensor) -> None:
         job.seen["loss"] = value.detach()
 
-    def run() -> Any:
+    def run() -> object:
+        assert training.step is not None
         before, training.on_loss = training.on_loss, note
         try:
             with _without_update(training.optimizer):
@@ -176,7 +196,7 @@ class RandomState:
         )
 
 
-def _numpy_random() -> Any:
+def _numpy_random() -> ModuleType:
     from numpy import random as numpy_random
 
     return numpy_random
@@ -217,7 +237,7 @@ def gradient_bytes_in_passing(job: Job) -> int:
     return max((storage_bytes(list(module.parameters(recurse=False))) for module in job.model.modules()), default=0)
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: object) -> list[torch.Tensor]:
     """Every tensor in a nest of containers."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
@@ -231,7 +251,7 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 # How does what a user's function built become a job, and is everything in order before the slow part?
 
 
-def build_job(training: Any, name: str) -> Job:
+def build_job(training: LiveTraining, name: str) -> Job:
     """A job from a training: its own step where it has one, else forward, loss and backward."""
     if training.model is None or training.optimizer is None:
         raise UsageError(

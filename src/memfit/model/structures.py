@@ -8,40 +8,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 
-def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
+def replaced(value: object, replace: Callable[[object], object]) -> Any:
     """The same nest of tuples, lists and dictionaries with every other value replaced."""
-    kind = type(value)
-    if kind is tuple:
+    if type(value) is tuple:
         return tuple(replaced(each, replace) for each in value)
-    if kind is list:
+    if type(value) is list:
         return [replaced(each, replace) for each in value]
-    if kind is dict:
+    if type(value) is dict:
         return {name: replaced(each, replace) for name, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple.__new__(
-            kind, (replaced(each, replace) for each in value)
+            type(value), (replaced(each, replace) for each in value)
         )  # a PackedSequence checks what it is given
     return replace(value)
 
 
-def leaves_of(value: Any) -> list[Any]:
+def leaves_of(value: object) -> list[object]:
     """Every value in a nest of tuples, lists and dictionaries."""
-    found: list[Any] = []
+    found: list[object] = []
     replaced(value, found.append)
     return found
 
 
-def stands_for_a_tensor(value: Any) -> bool:
+def stands_for_a_tensor(value: object) -> TypeGuard[torch.Tensor]:
     """Whether an object is there in place of a tensor that is computed later (`apply/chunked_loss.py`)."""
     return hasattr(type(value), "stands_for_a_tensor")
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: object) -> list[torch.Tensor]:
     """Every tensor that a call returned, also within mappings and data classes; in a fixed order."""
     if isinstance(value, torch.Tensor) or stands_for_a_tensor(value):
         return [value]

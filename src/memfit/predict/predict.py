@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.job.description import JobDescription, describe_job, parse_settings
+from memfit.job.description import JobDescription, SettingValue, describe_job, parse_settings
 from memfit.job.sharding import check_sharding
 from memfit.predict.allocator.settings import parse_allocator_settings
 from memfit.predict.child.instruction_sets import AskProcessor
@@ -46,10 +46,10 @@ SCRIPT_STEPS = 3
 
 
 def predict(
-    target: str | Callable[..., Any],
+    target: str | Callable[..., object],
     options: PredictOptions,
     *,
-    settings: Mapping[str, Any] | tuple[str, ...] = (),
+    settings: Mapping[str, object] | tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
     tell: Callable[[str], None] | None = None,
@@ -134,16 +134,17 @@ def predict_reply(engine: FakeEngine, question: Question, reply: TraceReply) -> 
 
 
 def ask(
-    target: str | Callable[..., Any],
+    target: str | Callable[..., object],
     options: PredictOptions,
     *,
-    settings: Mapping[str, Any] | tuple[str, ...] = (),
+    settings: Mapping[str, object] | tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     ask_processor: AskProcessor | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Question:
     """What a caller wrote as a question; whatever is wrong in it is refused here, before anything slow."""
-    given = dict(settings) if isinstance(settings, Mapping) else parse_settings(tuple(settings))
+    is_mapping = isinstance(settings, Mapping)
+    given = cast("dict[str, SettingValue]", dict(settings)) if is_mapping else parse_settings(tuple(settings))
     function = None if isinstance(target, str) else target
     job = describe_job(target, given, tuple(arguments)) if isinstance(target, str) else _described(target, given)
     options = msgspec.structs.replace(options, num_steps=_num_steps(job, options))
@@ -225,6 +226,6 @@ def _would_be_nearer_on_phantom(engine: Engine, question: Question) -> bool:
     return engine.name == "fake" and question.options.engine == "auto" and question.device.kind == "cuda"
 
 
-def _described(function: Callable[..., Any], settings: dict[str, Any]) -> JobDescription:
+def _described(function: Callable[..., object], settings: dict[str, SettingValue]) -> JobDescription:
     name = getattr(function, "__qualname__", type(function).__name__)
     return JobDescription(kind="function", target=name, function=name, settings=settings)

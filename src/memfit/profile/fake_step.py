@@ -14,11 +14,11 @@ from memfit.errors import PredictionFailed
 from memfit.model.call_sites import After, Before, watching
 from memfit.model.calls import SeenTensor, storage_key, watch_calls
 from memfit.model.stages import Layout, find_stages
-from memfit.model.step import Job, build_job, leaving_no_trace, storage_bytes, tensors_of
+from memfit.model.step import Job, LiveTraining, build_job, leaving_no_trace, storage_bytes, tensors_of
 from memfit.records.plan import Stage
 
 
-def draft_of(build: Callable[[], object], name: str) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
+def draft_of(build: Callable[[], LiveTraining], name: str) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
     """Build a training on fake tensors, watch one step, and name its stages; with notes."""
     try:
         with replacing_parameters(), FakeTensorMode(allow_non_fake_inputs=True):
@@ -39,7 +39,9 @@ def replacing_parameters() -> Iterator[None]:
     plain = torch.nn.Module._apply
     made: dict[int, torch.nn.Parameter] = {}
 
-    def replace(self: torch.nn.Module, fn: Callable[..., Any], recurse: bool = True) -> torch.nn.Module:
+    def replace(
+        self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> torch.nn.Module:
         for child in self.children() if recurse else ():
             replace(child, fn)
         for key, parameter in self._parameters.items():

@@ -15,7 +15,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -102,7 +101,13 @@ class _Watch(TorchDispatchMode):
         known = self._storages.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
         return None if known is None or known[0].expired() else known[1]
 
-    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs, number = kwargs or {}, len(self.operators)
         given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         shapes_only = name_of(func) in SHAPES_ONLY
@@ -151,7 +156,7 @@ class _Watch(TorchDispatchMode):
         self.tensors[number].saved_after = len(self.tensors[number].writers)
         return (number, tensor if self.keeps else None, self)
 
-    def returned(self, depth: int, output: Any) -> None:
+    def returned(self, depth: int, output: object) -> None:
         """Note what a module returned."""
         for tensor in tensors_of(output):
             number = self.number_of(tensor)
@@ -159,7 +164,7 @@ class _Watch(TorchDispatchMode):
                 self.tensors[number].depth = min(self.tensors[number].depth, depth)
 
 
-def _unpack(kept: Any) -> torch.Tensor:
+def _unpack(kept: torch.Tensor | tuple[int, torch.Tensor | None, _Watch]) -> torch.Tensor:
     if isinstance(kept, torch.Tensor):
         return kept
     number, tensor, watch = kept
@@ -224,7 +229,7 @@ def _watched(model: torch.nn.Module, watch: _Watch) -> Iterator[None]:
         return lambda *_: watch.path.append(name)
 
     def ends(depth: int) -> After:
-        def after(output: Any) -> None:
+        def after(output: object) -> None:
             watch.returned(depth, output)
             watch.path.pop()
 

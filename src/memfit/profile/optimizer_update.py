@@ -34,7 +34,7 @@ class Update:
     seconds: float = 0.0
 
 
-def refuse_closures(optimizer: Any) -> None:
+def refuse_closures(optimizer: torch.optim.Optimizer | None) -> None:
     """Refuse an optimizer that runs the step itself, as LBFGS does: what it does is not one step."""
     closure = inspect.signature(optimizer.step).parameters.get("closure") if optimizer is not None else None
     if closure is not None and closure.default is inspect.Parameter.empty:
@@ -72,7 +72,7 @@ def transients_alone(job: Job) -> dict[int, int]:
         before.put_back()
 
 
-def _sum_of(job: Job, optimizer: Any) -> tuple[Update, dict[int, int]]:
+def _sum_of(job: Job, optimizer: torch.optim.Optimizer) -> tuple[Update, dict[int, int]]:
     found: dict[Any, Update] = {}
     alone: dict[int, int] = {}
     within_backward = {id(p) for p in job.stepped}
@@ -93,7 +93,7 @@ def _sum_of(job: Job, optimizer: Any) -> tuple[Update, dict[int, int]]:
     return Update(state_bytes, in_passing, seconds), alone
 
 
-def _in_passing(job: Job, optimizer: Any, transients: list[int], alone: dict[int, int]) -> int:
+def _in_passing(job: Job, optimizer: torch.optim.Optimizer, transients: list[int], alone: dict[int, int]) -> int:
     """What updating all parameters takes, tried with the smallest of a size that counts; `alone` is by id of each.
 
     Updated together, they take the sum. Updated one after the other, each takes its own beside what is left of the one
@@ -112,7 +112,9 @@ def _in_passing(job: Job, optimizer: Any, transients: list[int], alone: dict[int
     return max(transients, default=0)
 
 
-def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequence[torch.Tensor]) -> Update:
+def _of_some(
+    job: Job, optimizer: torch.optim.Optimizer, group: dict[str, object], parameters: Sequence[torch.Tensor]
+) -> Update:
     stand_ins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
     for stand_in in stand_ins:
         stand_in.grad = torch.zeros_like(stand_in)
@@ -124,7 +126,9 @@ def _of_some(job: Job, optimizer: Any, group: dict[str, Any], parameters: Sequen
     return Update(state_bytes=state, transient_bytes=record.peak_bytes, seconds=seconds)
 
 
-def _shadow(optimizer: Any, group: dict[str, Any], stand_ins: dict[torch.Tensor, torch.nn.Parameter]) -> Any:
+def _shadow(
+    optimizer: torch.optim.Optimizer, group: dict[str, object], stand_ins: dict[torch.Tensor, torch.nn.Parameter]
+) -> torch.optim.Optimizer:
     """The same optimizer for other parameters, with a state of its own and no hooks."""
     shadow = object.__new__(type(optimizer))
     shadow.__dict__.update({n: v for n, v in optimizer.__dict__.items() if n != "step"})
@@ -141,7 +145,7 @@ def _shadow(optimizer: Any, group: dict[str, Any], stand_ins: dict[torch.Tensor,
     return shadow
 
 
-def _time_of(optimizer: Any) -> float:
+def _time_of(optimizer: torch.optim.Optimizer) -> float:
     start = time.perf_counter()
     optimizer.step()
     return time.perf_counter() - start

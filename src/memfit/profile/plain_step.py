@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 
 from memfit.apply.checkpoints import LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.model.calls import CallTree, at_backward, watch_calls
-from memfit.model.stages import FUSED, GLUE, find_stages
+from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
     Job,
     gradient_bytes_in_passing,
@@ -88,7 +87,7 @@ def profile_plain(job: Job, timed_runs: int = TIMED_RUNS, calls: CallTree | None
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
 
-def _draft(stage: Any) -> Stage:
+def _draft(stage: StageLayout) -> Stage:
     return Stage(
         name=stage.name, forward_seconds=0.0, backward_seconds=0.0, output_bytes=0, saved_bytes=0,
         kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next,

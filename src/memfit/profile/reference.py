@@ -83,7 +83,9 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
         stepped: dict[str, Compared] = {}
         job.seen["keep"] = lambda name, tensor: stepped.update({name: kept_aside(f"gradient of {name}", tensor)})
         try:
-            record = record_events(job.run, job.device) if watched else job.run() and None
+            record = record_events(job.run, job.device) if watched else None
+            if not watched:
+                job.run()
         finally:
             job.seen.pop("keep", None)
         loss = job.seen.get("loss")

@@ -7,7 +7,7 @@ kernels. Seconds are arithmetic operations of products over 10^12, and a backwar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from memfit.records.plan import Chain, Fixed, Stage
 
 BACKWARD_PER_FORWARD = 2.0
 OPERATIONS_PER_SECOND = 1e12
+M = TypeVar("M", bound=nn.Module)
 
 
 class _SavedByStage:
@@ -38,10 +39,10 @@ class _SavedByStage:
         return tensor
 
     def watch(self, name: str, module: nn.Module) -> None:
-        def enter(*_: Any) -> None:
+        def enter(*_: object) -> None:
             self.stage = name
 
-        def leave(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
+        def leave(_module: object, _inputs: object, output: torch.Tensor) -> None:
             self.outputs[name] = output.untyped_storage().nbytes()
             self.alive.append(self.pack(output))  # the stage's own, also where only the next one keeps it
 
@@ -50,7 +51,7 @@ class _SavedByStage:
 
 
 def shape_chain(
-    make: Callable[[], nn.Module], names: Callable[[Any], Sequence[str]], shape: tuple[int, ...], target: str
+    make: Callable[[], M], names: Callable[[M], Sequence[str]], shape: tuple[int, ...], target: str
 ) -> Chain:
     """The chain of a network on a batch of this shape; `names` gives the modules that are called one after another."""
     with FakeTensorMode():

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from memfit.records.plan import Stage
 
@@ -39,7 +40,7 @@ T = TypeVar("T", bound=HasModel)
 
 
 def work_by_stage(
-    build: Callable[[], T], forward: Callable[[T], Any], draft: Sequence[Stage], make_counter: Callable[[], C]
+    build: Callable[[], T], forward: Callable[[T], object], draft: Sequence[Stage], make_counter: Callable[[], C]
 ) -> list[C]:
     """One counter per stage of the draft, after one forward, up to the loss, of the training that `build` makes."""
     watch = _Watch([make_counter() for _ in draft])
@@ -71,7 +72,13 @@ class _Watch(TorchDispatchMode, Generic[C]):
         super().__init__()
         self.counters, self.stage = counters, 0
 
-    def __torch_dispatch__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         known = {_storage(value) for value in args if isinstance(value, torch.Tensor)}
         result = func(*args, **kwargs)
@@ -86,7 +93,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _follow(model: torch.nn.Module, draft: Sequence[Stage], watch: _Watch[Any]) -> list[Any]:
+def _follow(model: torch.nn.Module, draft: Sequence[Stage], watch: _Watch[C]) -> list[RemovableHandle]:
     """Hooks that say which stage runs; after a module that is followed by glue, the glue does."""
     modules = dict(model.named_modules())
     handles = []
@@ -98,7 +105,7 @@ def _follow(model: torch.nn.Module, draft: Sequence[Stage], watch: _Watch[Any]) 
     return handles
 
 
-def _set(watch: _Watch[Any], stage: int) -> Callable[..., None]:
+def _set(watch: _Watch[C], stage: int) -> Callable[..., None]:
     def hook(*_: object) -> None:
         watch.stage = stage
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -70,7 +69,11 @@ class _Reads(TorchDispatchMode):
         self._made: dict[int, tuple[torch.Tensor, int, str]] = {id(given): (given, 0, "nothing: it is the input")}
 
     def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> object:
         for tensor in _tensors_in((args, kwargs or {})):
             self._note_read(tensor, func)

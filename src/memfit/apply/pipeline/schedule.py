@@ -10,7 +10,6 @@ import csv
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.pipelining import PipelineStage, schedules
@@ -60,7 +59,7 @@ def make_schedule(
     num_micro_batches: int,
     loss: Loss,
     orders: Sequence[Sequence[str]] = (),
-) -> Any:
+) -> schedules._PipelineSchedule:
     """A schedule of torch, or the given order of every rank."""
     if orders:
         return _custom_schedule(stages, num_micro_batches, loss, orders)
@@ -75,7 +74,7 @@ def make_schedule(
 
 def _custom_schedule(
     stages: list[PipelineStage], num_micro_batches: int, loss: Loss, orders: Sequence[Sequence[str]]
-) -> Any:
+) -> schedules._PipelineSchedule:
     schedule = _PipelineScheduleRuntime(stages, num_micro_batches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"

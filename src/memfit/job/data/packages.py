@@ -12,7 +12,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO
 
 import numpy as np
 
@@ -113,7 +114,7 @@ def _pixels(png: bytes) -> np.ndarray:
         return np.asarray(picture.convert("RGB"))
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     from importlib import import_module
 
     try:

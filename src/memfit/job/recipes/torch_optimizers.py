@@ -8,11 +8,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 from memfit.errors import MemfitError, MissingExtra, UsageError
 from memfit.job.python_file import load_file
@@ -93,8 +95,9 @@ def _make_one(spec: OptimizerSpec, given: _Given, lr: float) -> torch.optim.Opti
         raise why_refused(str(spec), error) from error
     if not callable(getattr(made, "step", None)) or not callable(getattr(made, "zero_grad", None)):
         raise UsageError(f"{spec.base} did not make an optimizer", found=type(made).__name__, hint="a class to import")
-    if callable(getattr(made, "train", None)):
-        made.train()  # schedule-free ones hold other weights while they train
+    train = getattr(made, "train", None)
+    if callable(train):
+        train()  # schedule-free ones hold other weights while they train
     return made
 
 
@@ -112,7 +115,7 @@ def _check_kinds(spec: OptimizerSpec, given: _Given) -> None:
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
-def optimizer_class(spec: OptimizerSpec) -> Callable[..., Any]:
+def optimizer_class(spec: OptimizerSpec) -> Callable[..., torch.optim.Optimizer]:
     """The class (or function) that a name means; imports its package."""
     path, colon, name = spec.base.rpartition(":")
     if colon:
@@ -130,7 +133,7 @@ def optimizer_class(spec: OptimizerSpec) -> Callable[..., Any]:
     return _found_in(_imported(module_name), name, module_name)
 
 
-def _imported(module_name: str) -> Any:
+def _imported(module_name: str) -> ModuleType:
     package = module_name.partition(".")[0]
     try:
         return importlib.import_module(module_name)
@@ -148,12 +151,12 @@ def _imported(module_name: str) -> Any:
         raise MissingExtra(f"{package} cannot be imported", found=str(error), hint=hint) from error
 
 
-def _found_in(module: Any, name: str, where: str) -> Callable[..., Any]:
+def _found_in(module: ModuleType, name: str, where: str) -> Callable[..., torch.optim.Optimizer]:
     found = getattr(module, name, None)
     if inspect.isclass(found) and not hasattr(found, "step"):
         raise UsageError(f"{where}.{name} is no optimizer", found="a class without step", hint="another class")
     if callable(found):
-        return found
+        return cast("Callable[..., torch.optim.Optimizer]", found)
     names = [known for known, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "step")]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(names)[:12]) or 'no optimizers'}"
@@ -163,10 +166,10 @@ def _found_in(module: Any, name: str, where: str) -> Callable[..., Any]:
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _first_arguments(spec: OptimizerSpec, make: Callable[..., Any], given: _Given, lr: float) -> list[Any]:
+def _first_arguments(spec: OptimizerSpec, make: Callable[..., object], given: _Given, lr: float) -> list[object]:
     """Parameters, model or wrapped optimizer, in the order in which the class asks for them."""
     inner = spec.inner or OptimizerSpec(base="adamw")
-    found: list[Any] = []
+    found: list[object] = []
     asked = [p.name for p in inspect.signature(make).parameters.values() if p.default is p.empty]
     for name in asked:
         if name == "model":
@@ -189,7 +192,7 @@ def _model_of(spec: OptimizerSpec, given: _Given) -> torch.nn.Module:
     return given.model
 
 
-def _groups(spec: OptimizerSpec, make: Callable[..., Any], given: _Given) -> list[Any]:
+def _groups(spec: OptimizerSpec, make: Callable[..., object], given: _Given) -> Sequence[object]:
     """The parameters, in groups where the optimizer tells matrices of hidden layers from the rest."""
     if spec.package == "pytorch_optimizer" and getattr(make, "__name__", "") in MUON_FAMILY:
         matrices = hidden_matrices(given.tensors, given.model)
@@ -201,20 +204,20 @@ def _groups(spec: OptimizerSpec, make: Callable[..., Any], given: _Given) -> lis
 
 
 def _two_groups(
-    given: _Given, first: list[torch.Tensor], options: dict[str, Any], others: dict[str, Any]
-) -> list[dict[str, Any]]:
+    given: _Given, first: list[torch.Tensor], options: Mapping[str, object], others: Mapping[str, object]
+) -> list[dict[str, object]]:
     taken = {id(tensor) for tensor in first}
     rest = [tensor for tensor in given.tensors if id(tensor) not in taken]
     return [group for group in ({"params": first, **options}, {"params": rest, **others}) if group["params"]]
 
 
-def _projection(spec: OptimizerSpec, make: Callable[..., Any]) -> dict[str, Any]:
+def _projection(spec: OptimizerSpec, make: Callable[..., object]) -> Mapping[str, object]:
     """Options that belong to the group of matrices, since the class itself does not know them."""
     known = inspect.signature(make).parameters
     return {name: v for name, v in spec.options.items() if name in {"rank", *PROJECTION} and name not in known}
 
 
-def _checked_options(spec: OptimizerSpec, make: Callable[..., Any], lr: float) -> dict[str, Any]:
+def _checked_options(spec: OptimizerSpec, make: Callable[..., object], lr: float) -> Mapping[str, object]:
     """The keyword arguments; what the class does not know is refused, also where it would be ignored silently."""
     known = inspect.signature(make).parameters
     options = {name: v for name, v in spec.all_options.items() if name not in _projection(spec, make)}
@@ -266,7 +269,7 @@ class JoinedOptimizers(torch.optim.Optimizer):
         self.parts = tuple(parts)
         super().__init__([group for part in parts for group in part.param_groups], {})
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], object] | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A step of each; the loss is computed once."""
         loss = None
         if closure is not None:
@@ -276,11 +279,11 @@ class JoinedOptimizers(torch.optim.Optimizer):
             part.step()
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The states of the parts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, list[dict[str, object]]]) -> None:
         """Give each part its state back."""
         for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
@@ -290,10 +293,10 @@ class JoinedOptimizers(torch.optim.Optimizer):
 class NoUpdate(torch.optim.Optimizer):
     """Leaves the parameters as they are: a training without the memory of an optimizer."""
 
-    def __init__(self, parameters: Iterable[Any]) -> None:
+    def __init__(self, parameters: ParamsT) -> None:
         super().__init__(parameters, {})
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], object] | None = None) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Computes the loss where it is asked to, and changes nothing."""
         return None if closure is None else closure()
 

@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -140,7 +139,7 @@ def _checkpoint_segments(model: nn.Module) -> None:
     model.forward = partial(_in_segments, layers, num_segments)
 
 
-def _in_segments(layers: nn.Sequential, num_segments: int, input: torch.Tensor) -> Any:
+def _in_segments(layers: nn.Sequential, num_segments: int, input: torch.Tensor) -> object:
     return checkpoint_sequential(layers, num_segments, input, use_reentrant=False)
 
 
@@ -156,7 +155,7 @@ def _chunk_loss(model: nn.Module) -> None:
 # ---- the optimizer ---------------------------------------------------------------------------------------------------
 
 
-def _optimizer_for(training: Training, recipe: Recipe) -> Any:
+def _optimizer_for(training: Training, recipe: Recipe) -> torch.optim.Optimizer | SteppedByHooks | HostOptimizer:
     parameters = _trained(training)
     make = partial(_make, recipe.optimizer, training.optimizer)
     if recipe.has("step-in-backward"):
@@ -172,7 +171,7 @@ def _trained(training: Training) -> list[nn.Parameter]:
     return [parameter for parameter in training.model.parameters() if parameter.requires_grad]
 
 
-def _make(name: str, own: Any, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def _make(name: str, own: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of the recipe, or one like the job's own."""
     if name:
         return make_optimizer(name, parameters)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict, cast
 
 import torch
 
@@ -13,10 +13,22 @@ from memfit.job.recipes.torch_step import PRECISIONS, with_step
 from memfit.job.training import StepOptions, Training
 
 
+class RecipeSettings(TypedDict, total=False):
+    """What workloads hand on to `make_training`."""
+
+    optimizer: str
+    lr: float
+    precision: str
+    accumulate: int
+    clip: float
+    set_to_none: bool
+    channels_last: bool
+
+
 def make_training(
     model: torch.nn.Module,
-    batch: Any,
-    loss: Callable[..., Any] | None,
+    batch: Sequence[torch.Tensor] | Mapping[str, torch.Tensor],
+    loss: Callable[..., object] | None,
     *,
     optimizer: str = "adam",
     lr: float = 1e-3,
@@ -31,7 +43,8 @@ def make_training(
         raise UsageError(f"there is no precision {precision!r}", hint=", ".join(PRECISIONS))
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        batch = (batch[0].to(memory_format=torch.channels_last), *batch[1:])
+        given = cast("Sequence[torch.Tensor]", batch)
+        batch = (given[0].to(memory_format=torch.channels_last), *given[1:])
     chosen = make_optimizer(optimizer, model, lr)
     training = Training(model=model, optimizer=chosen, loss=loss, batch=batch)
     options = StepOptions(precision=precision, accumulate=accumulate, clip=clip, set_to_none=set_to_none)

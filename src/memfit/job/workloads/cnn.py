@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from torch import nn
 from memfit.job.data.images import NUM_CLASSES, shape_of
 from memfit.job.data.torch_feeds import feed_images
 from memfit.job.training import Training
-from memfit.job.workloads.build import make_training
+from memfit.job.workloads.build import RecipeSettings, make_training
 
 
 def build_cnn(
@@ -22,7 +22,7 @@ def build_cnn(
     classes: int = NUM_CLASSES,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: Unpack[RecipeSettings],
 ) -> Training:
     """Blocks of two convolutions, each halving the image and doubling the width; `data` is an image set."""
     channels = 3

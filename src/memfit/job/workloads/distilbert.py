@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def build_distilbert(
     data: str | None = None,
     vocabulary: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: object,
 ) -> Training:
     """Start and end of the answer in a padded text; weights are random, 66.4 million of them by default.
 
@@ -45,7 +46,7 @@ def build_distilbert(
     return training if data is None else feed_questions(training, data, vocabulary, config.vocab_size)
 
 
-def _transformers() -> tuple[Any, Any]:
+def _transformers() -> tuple[Callable[..., Any], Callable[..., Any]]:
     from importlib import import_module
 
     try:

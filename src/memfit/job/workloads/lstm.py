@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import nn
 
 from memfit.job.data.torch_feeds import feed_tokens, next_token_loss
 from memfit.job.training import Training
-from memfit.job.workloads.build import make_training
+from memfit.job.workloads.build import RecipeSettings, make_training
 
 
 class LstmModel(nn.Module):
@@ -36,7 +36,7 @@ def build_lstm(
     layers: int = 2,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: Unpack[RecipeSettings],
 ) -> Training:
     """Predict the next word; `data` is a text file, read byte by byte, or 'synthetic'; without it the batch is
     noise."""

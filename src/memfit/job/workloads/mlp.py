@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from memfit.errors import UsageError
 from memfit.job.data.images import NUM_CLASSES, shape_of
 from memfit.job.data.torch_feeds import feed_images
 from memfit.job.training import Training
-from memfit.job.workloads.build import make_training
+from memfit.job.workloads.build import RecipeSettings, make_training
 
 
 def build_mlp(
@@ -27,7 +27,7 @@ def build_mlp(
     dropout: float = 0.0,
     data: str | None = None,
     device: str = "cpu",
-    **recipe: Any,
+    **recipe: Unpack[RecipeSettings],
 ) -> Training:
     """Layers with ReLU between them, trained by cross entropy.
 

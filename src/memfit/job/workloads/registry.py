@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -34,18 +35,18 @@ def import_workload(name: str) -> None:
             import_module(needed)
 
 
-def build_workload(name: str, settings: dict[str, Any]) -> Any:
+def build_workload(name: str, settings: Mapping[str, object]) -> Any:
     """Build one built-in workload with these settings."""
     module = import_module(f"memfit.job.workloads.{WORKLOADS[name][0]}")
     return getattr(module, f"build_{name}")(**settings)
 
 
-def workload_function(name: str) -> Any:
+def workload_function(name: str) -> Callable[..., object]:
     """The function that builds it, for its signature."""
     return getattr(import_module(f"memfit.job.workloads.{WORKLOADS[name][0]}"), f"build_{name}")
 
 
-def recipe_settings(function: Any) -> list[str]:
+def recipe_settings(function: Callable[..., object]) -> list[str]:
     """The settings that a built-in workload hands on to the making of its training; none for any other function."""
     if not getattr(function, "__module__", "").startswith("memfit.job.workloads."):
         return []

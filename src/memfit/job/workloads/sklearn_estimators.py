@@ -6,7 +6,7 @@ keep copies of their own. What a round is differs: more trees, one pass over the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -121,6 +121,10 @@ def build_svm(
     )
 
 
+class _Predicts(Protocol):
+    def predict(self, inputs: np.ndarray, /) -> np.ndarray: ...
+
+
 class _Examples:
     """Flat float32 images between 0 and 1, read when first asked for."""
 
@@ -141,7 +145,7 @@ class _Examples:
         """Images and labels to fit."""
         return self._load()[0]
 
-    def score(self, model: Any) -> dict[str, float]:
+    def score(self, model: _Predicts) -> dict[str, float]:
         """How many held-out images are named right."""
         inputs, labels = self._load()[1]
         accuracy = float((model.predict(inputs) == labels).mean())
@@ -158,7 +162,7 @@ def _positive(**numbers: float) -> None:
             raise UsageError(f"{name} must be above zero", found=f"{name}={value!r}", hint=f"--set {name}=10")
 
 
-def _make(kind: str, **options: Any) -> Any:
+def _make(kind: str, **options: object) -> Any:
     from importlib import import_module
 
     module, name = _ESTIMATORS[kind]

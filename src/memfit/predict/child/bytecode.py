@@ -19,7 +19,6 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 VARIABLE = "MEMFIT_BYTECODE_FOLDER"
 PREFIX = "bytecode-"
@@ -60,7 +59,7 @@ def spool_bytecode(folder: str) -> None:
     os.environ[VARIABLE] = folder
     lock, loader = threading.Lock(), importlib.machinery.SourceFileLoader
 
-    def append(self: Any, source_path: str, cache_path: str, data: bytes) -> None:
+    def append(self: importlib.machinery.SourceFileLoader, source_path: str, cache_path: str, data: bytes) -> None:
         if is_of_a_library(cache_path):
             name = os.fsencode(cache_path)
             with lock, contextlib.suppress(OSError):

@@ -7,11 +7,11 @@ to whatever lives at that address when the record reaches place n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from memfit.predict.observe.log import STRENGTH
+from memfit.predict.snapshot.recorded import RecordedEvent, RecordedFrame
 from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
 
 CUDA = "cuda:0"
@@ -60,10 +60,10 @@ class _Walk:
 
 
 def timeline_of_record(
-    events: Iterable[Mapping[str, Any]],
+    events: Iterable[RecordedEvent],
     places: list[Place],
     claims: list[StorageClaim],
-    line_of: Callable[[Any], str],
+    line_of: Callable[[Sequence[RecordedFrame]], str],
     workspaces: Container[int] = (),
 ) -> Timeline:
     """Spans of all storages; `line_of` finds the user's line in an event's frames.
@@ -100,7 +100,7 @@ def timeline_of_record(
     return Timeline(spans=tuple(_span(s) for s in walk.storages), num_events=walk.num_events, phases=tuple(walk.marks))
 
 
-def _number(event: Mapping[str, Any]) -> int:
+def _number(event: RecordedEvent) -> int:
     text = event.get("user_metadata") or ""
     return int(text) if text.isdigit() else -1
 

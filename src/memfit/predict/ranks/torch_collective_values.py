@@ -9,13 +9,14 @@ process group (`torch._C._distributed_c10d.ProcessGroup`, read in torch 2.10 to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import cast
 
 import torch
 import torch.distributed as distributed
 
 ALIKE = "every other rank is taken to send the same values as this one"
 Known = list[torch.Tensor]
+Tensors = torch.Tensor | Sequence[torch.Tensor]
 Result = tuple[torch.Tensor, Sequence[torch.Tensor], Callable[[Known], torch.Tensor]]
 """What is written, what it is made of, and how."""
 MOST_FLOATS = 1 << 14
@@ -42,7 +43,7 @@ def reduced(op: object, size: int) -> Callable[[Known], torch.Tensor]:
     return make
 
 
-def _op_of(options: object, rest: tuple[object, ...]) -> Any:
+def _op_of(options: object, rest: tuple[object, ...]) -> object:
     """The operator of a reduction: of its options, given itself, or a sum."""
     for value in (options, *rest):
         if isinstance(value, distributed.ReduceOp | distributed.ReduceOp.RedOpType):
@@ -53,19 +54,19 @@ def _op_of(options: object, rest: tuple[object, ...]) -> Any:
     return distributed.ReduceOp.SUM
 
 
-def _listed(value: Any) -> list[torch.Tensor]:
+def _listed(value: Tensors) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
 def _all_reduce(
-    size: int, rank: int, tensors: object, options: object = None, *rest: object, **_: object
+    size: int, rank: int, tensors: Tensors, options: object = None, *rest: object, **_: object
 ) -> Iterator[Result]:
     for tensor in _listed(tensors):
         yield tensor, [tensor], reduced(_op_of(options, rest), size)
 
 
 def _broadcast(
-    size: int, rank: int, tensors: object, options: object = None, *_: object, **__: object
+    size: int, rank: int, tensors: Tensors, options: object = None, *_: object, **__: object
 ) -> Iterator[Result]:
     """Nothing changes for the rank that sends."""
     root = getattr(options, "rootRank", options if isinstance(options, int) else 0)
@@ -73,53 +74,77 @@ def _broadcast(
         yield tensor, [tensor], lambda known: known[0].clone()
 
 
-def _all_gather(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
+def _all_gather(
+    size: int, rank: int, outputs: Sequence[Tensors], inputs: Tensors, *_: object, **__: object
+) -> Iterator[Result]:
     nested = [outputs] if outputs and isinstance(outputs[0], torch.Tensor) else outputs
-    for parts, source in zip(nested, _listed(inputs), strict=False):
+    for parts, source in zip(cast("Sequence[Sequence[torch.Tensor]]", nested), _listed(inputs), strict=False):
         for part in parts:
             yield part, [source], lambda known: known[0].clone()
 
 
 def all_gather_base(
-    size: int, rank: int, outputs: object, inputs: object, *_: object, **__: object
+    size: int, rank: int, outputs: Tensors, inputs: Tensors, *_: object, **__: object
 ) -> Iterator[Result]:
     for output, source in zip(_listed(outputs), _listed(inputs), strict=True):
         yield output, [source], lambda known: known[0].reshape(-1).repeat(size)
 
 
-def _scatter(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
+def _scatter(
+    size: int, rank: int, outputs: Tensors, inputs: Sequence[Sequence[torch.Tensor]], *_: object, **__: object
+) -> Iterator[Result]:
     for output, parts in zip(_listed(outputs), inputs, strict=False):
         yield output, [parts[rank]], lambda known: known[0].clone()
 
 
 def _reduce_scatter(
-    size: int, rank: int, outputs: Any, inputs: Any, options: Any = None, *rest: object, **_: object
+    size: int,
+    rank: int,
+    outputs: Tensors,
+    inputs: Sequence[Sequence[torch.Tensor]],
+    options: object = None,
+    *rest: object,
+    **_: object,
 ) -> Iterator[Result]:
     for output, parts in zip(_listed(outputs), inputs, strict=False):
         yield output, [parts[rank]], reduced(_op_of(options, rest), size)
 
 
 def _reduce_scatter_base(
-    size: int, rank: int, outputs: object, inputs: object, options: object = None, *rest: object, **_: object
+    size: int, rank: int, outputs: Tensors, inputs: Tensors, options: object = None, *rest: object, **_: object
 ) -> Iterator[Result]:
     for output, source in zip(_listed(outputs), _listed(inputs), strict=True):
         reduce = reduced(_op_of(options, rest), size)
         yield output, [source], lambda known, reduce=reduce: reduce([known[0].reshape(size, -1)[rank]])
 
 
-def _all_to_all(size: int, rank: int, outputs: Any, inputs: Any, *_: object, **__: object) -> Iterator[Result]:
+def _all_to_all(
+    size: int, rank: int, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], *_: object, **__: object
+) -> Iterator[Result]:
     for output in outputs:
         yield output, [inputs[rank]], lambda known, output=output: _rows(known[0].reshape(-1), output.numel())
 
 
 def all_to_all_base(
-    size: int, rank: int, output: Any, source: Any, out_splits: Any = (), in_splits: Any = (), *_: object, **__: object
+    size: int,
+    rank: int,
+    output: torch.Tensor,
+    source: torch.Tensor,
+    out_splits: Sequence[int] = (),
+    in_splits: Sequence[int] = (),
+    *_: object,
+    **__: object,
 ) -> Iterator[Result]:
     yield output, [source], lambda known: _exchanged(known[0], output, size, rank, out_splits, in_splits)
 
 
 def _exchanged(
-    sent: torch.Tensor, output: torch.Tensor, size: int, rank: int, out_splits: Any, in_splits: Any
+    sent: torch.Tensor,
+    output: torch.Tensor,
+    size: int,
+    rank: int,
+    out_splits: Sequence[int],
+    in_splits: Sequence[int],
 ) -> torch.Tensor:
     """What arrives from each rank is what this one sends to itself, as long as what is expected from that rank."""
     mine = sent.split(list(in_splits))[rank] if in_splits else sent.chunk(size)[rank]
@@ -134,7 +159,7 @@ def _rows(part: torch.Tensor, count: int) -> torch.Tensor:
     return part[torch.arange(count) % part.shape[0]]
 
 
-def received(size: int, rank: int, tensors: object, *_: object, **__: object) -> Iterator[Result]:
+def received(size: int, rank: int, tensors: Tensors, *_: object, **__: object) -> Iterator[Result]:
     """What another rank sends to this one alone is unknown."""
     for tensor in _listed(tensors):
         if tensor.is_cuda:

@@ -6,8 +6,6 @@ torch's fake process group hold nothing (read in torch 2.13).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._C._distributed_c10d import Work
 
@@ -45,8 +43,8 @@ class OwningWork(Work):
         """What arrived."""
         return self._results
 
-    def get_future(self) -> Any:
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """What arrived, already."""
-        future: Any = torch.futures.Future()
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._results)
         return future

@@ -32,14 +32,14 @@ def standing_alone(note: Note) -> Iterator[None]:
             sys.modules.pop(name, None)  # these alone: what the script imported meanwhile stays
 
 
-def _trial(note: Note) -> Any:
+def _trial(note: Note) -> types.ModuleType:
     """The functions that a trial of NNI calls."""
 
-    def parameters(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def parameters(*args: object, **kwargs: object) -> dict[str, object]:
         note("script", "nni is not installed: it gave no parameters, so the script's own defaults count")
         return {}
 
-    def nothing(*args: Any, **kwargs: Any) -> None:
+    def nothing(*args: object, **kwargs: object) -> None:
         return None
 
     module: Any = types.ModuleType("nni", "The trial's side of NNI, without a tuner.")

@@ -13,12 +13,13 @@ import importlib.util
 import sqlite3
 import sqlite3.dbapi2
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 from memfit.predict.sandbox.in_process_pool import InProcessPool
-from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
 
 READ, WRITE = "read", "write"
 OPENERS: dict[str, dict[str, str]] = {
@@ -32,15 +33,16 @@ METHODS: dict[str, dict[str, dict[str, str]]] = {"tokenizers": {"Tokenizer": {"s
 """Methods of compiled classes: one that writes takes the path after the object, one that reads makes an object."""
 POOLS = {"multiprocess": ("Pool",), "multiprocess.pool": ("Pool",)}
 Note = Callable[[str, str], None]
+R = TypeVar("R")
 
 
 @contextlib.contextmanager
 def opening_for_compiled_code(files: ScratchFiles, note: Note) -> Iterator[None]:
     """Within, the libraries named above find what the script wrote."""
     finder = _Afterwards(files, note)
-    connect = sqlite3.connect
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
-    def connected(database: Any, *args: Any, **kwargs: Any) -> Any:
+    def connected(database: PathName, *args: object, **kwargs: object) -> sqlite3.Connection:
         is_file = not kwargs.get("uri") and not str(database).startswith(":") and str(database)
         return connect(files.for_writing(database, keep=True) if is_file else database, *args, **kwargs)
 
@@ -64,7 +66,9 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         self._files, self._note = files, note
         self._looking: set[str] = set()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """The module's own specification, with our change behind its execution."""
         if name not in self.names or name in self._looking:
             return None
@@ -78,7 +82,7 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         loader: Any = spec.loader
         execute = loader.exec_module
 
-        def executed(module: object) -> None:
+        def executed(module: ModuleType) -> None:
             execute(module)
             self.change(module)
 
@@ -86,7 +90,7 @@ class _Afterwards(importlib.abc.MetaPathFinder):
             loader.exec_module = executed
         return spec
 
-    def change(self, module: Any) -> None:
+    def change(self, module: ModuleType) -> None:
         """Send the module's functions that open files to the scratch files."""
         for name, how in OPENERS.get(module.__name__, {}).items():
             if hasattr(module, name):
@@ -97,23 +101,23 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         for name in POOLS.get(module.__name__, ()):
             setattr(module, name, self._pool)
 
-    def _change_method(self, owner: Any, name: str, how: str) -> None:
+    def _change_method(self, owner: type, name: str, how: str) -> None:
         original = getattr(owner, name)
         if how == READ:
             setattr(owner, name, staticmethod(self._sent(original, how)))
             return
 
-        def written(this: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        def written(this: object, path: PathName, *args: object, **kwargs: object) -> object:
             return original(this, self._files.for_writing(path, keep=False), *args, **kwargs)
 
         setattr(owner, name, written)
 
-    def _pool(self, *args: Any, **kwargs: Any) -> InProcessPool:
+    def _pool(self, *args: object, **kwargs: object) -> InProcessPool:
         self._note("processes", "a pool of processes did its work in this one")
-        return InProcessPool(*args, **kwargs)
+        return cast("Callable[..., InProcessPool]", InProcessPool)(*args, **kwargs)
 
-    def _sent(self, original: Callable[..., Any], how: str) -> Callable[..., Any]:
-        def opened(path: object, *args: object, **kwargs: object) -> object:
+    def _sent(self, original: Callable[..., R], how: str) -> Callable[..., R]:
+        def opened(path: PathName, *args: object, **kwargs: object) -> R:
             mode = next((value for value in (kwargs.get("mode"), *args) if isinstance(value, str)), "r")
             writes = how == WRITE or any(letter in mode for letter in "wax+")
             with contextlib.suppress(TypeError):

@@ -6,11 +6,13 @@ import concurrent.futures
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-Call = Callable[..., Any]
+Call = Callable[..., object]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Result:
@@ -28,7 +30,7 @@ class Result:
             if callback is not None:
                 callback(self._value)
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> object:
         """The value, or the error that came."""
         if self._error is not None:
             raise self._error
@@ -53,9 +55,9 @@ class InProcessPool:
         self,
         processes: int | None = None,
         initializer: Call | None = None,
-        initargs: Any = (),
-        *args: Any,
-        **kwargs: Any,
+        initargs: Iterable[object] = (),
+        *args: object,
+        **kwargs: object,
     ) -> None:
         self._processes = processes or os.cpu_count() or 1
         self._pool: list[Any] = []
@@ -63,15 +65,17 @@ class InProcessPool:
         if initializer is not None:
             initializer(*initargs)
 
-    def apply(self, func: Call, args: Any = (), kwds: Any = None) -> Any:
+    def apply(self, func: Callable[..., R], args: Iterable[object] = (), kwds: Mapping[str, object] | None = None) -> R:
         """One call."""
         return func(*args, **(kwds or {}))
 
-    def map(self, func: Call, iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+    def map(self, func: Callable[..., R], iterable: Iterable[object], chunksize: int | None = None) -> list[R]:
         """A call for each item."""
         return [func(item) for item in iterable]
 
-    def starmap(self, func: Call, iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+    def starmap(
+        self, func: Callable[..., R], iterable: Iterable[Iterable[object]], chunksize: int | None = None
+    ) -> list[R]:
         """A call for each tuple of arguments."""
         return [func(*items) for items in iterable]
 
@@ -82,8 +86,8 @@ class InProcessPool:
     imap_unordered = imap
 
     def apply_async(
-        self, func: Call, args: Any = (), kwds: Any = None, callback: Call | None = None,
-        error_callback: Call | None = None,
+        self, func: Call, args: Iterable[object] = (), kwds: Mapping[str, object] | None = None,
+        callback: Call | None = None, error_callback: Call | None = None,
     ) -> Result:  # fmt: skip
         """One call, done when this returns."""
         return Result(lambda: func(*args, **(kwds or {})), callback, error_callback)
@@ -96,8 +100,8 @@ class InProcessPool:
         return Result(lambda: self.map(func, iterable), callback, error_callback)
 
     def starmap_async(
-        self, func: Call, iterable: Iterable[object], chunksize: int | None = None, callback: Call | None = None,
-        error_callback: Call | None = None,
+        self, func: Call, iterable: Iterable[Iterable[object]], chunksize: int | None = None,
+        callback: Call | None = None, error_callback: Call | None = None,
     ) -> Result:  # fmt: skip
         """A call for each tuple of arguments, done when this returns."""
         return Result(lambda: self.starmap(func, iterable), callback, error_callback)
@@ -118,15 +122,15 @@ class InProcessExecutor(concurrent.futures.Executor):
     """As `concurrent.futures.ProcessPoolExecutor`."""
 
     def __init__(
-        self, max_workers: int | None = None, mp_context: Any = None, initializer: Call | None = None,
-        initargs: Any = (), **kwargs: Any,
+        self, max_workers: int | None = None, mp_context: object = None, initializer: Call | None = None,
+        initargs: Iterable[object] = (), **kwargs: object,
     ) -> None:  # fmt: skip
         if initializer is not None:
             initializer(*initargs)
 
-    def submit(self, fn: Call, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[R]:
         """One call, done when this returns."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future: concurrent.futures.Future[R] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -144,14 +148,14 @@ class InProcessManager:
     Semaphore, BoundedSemaphore, Barrier = threading.Semaphore, threading.BoundedSemaphore, threading.Barrier
     Pool = InProcessPool
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """Addresses and serializers are not needed."""
 
     def Value(self, typecode: object, value: object, *args: object) -> object:
         """One value."""
         return SimpleNamespace(value=value, get=lambda: value)
 
-    def start(self, *args: Any, **kwargs: Any) -> None:
+    def start(self, *args: object, **kwargs: object) -> None:
         """Nothing to start."""
 
     shutdown = join = connect = start

@@ -21,13 +21,13 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, cast
 from unittest.mock import patch
 
 from memfit.predict.sandbox.in_process_pool import InProcessExecutor, InProcessManager, InProcessPool
 from memfit.predict.sandbox.read_only import can_forbid_writing, forbid_writing_outside
-from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
 
 TELLERS = {
     "nvidia-smi", "rocm-smi", "uname", "hostname", "whoami", "lscpu", "nproc", "free", "df", "which", "cat", "ls",
@@ -50,9 +50,24 @@ QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
 TRAINERS = ("torch.multiprocessing.spawn",)
 """Modules whose processes train, daemons or not: they are followed."""
 Note = Callable[[str, str], None]
+Command = str | bytes | Iterable[PathName]
 
 
-def question_words(command: Any, in_shell: bool) -> list[str] | None:
+class WorkerProcess(Protocol):
+    """What is used of a process of `multiprocessing`."""
+
+    name: str
+    daemon: bool
+    _popen: object
+    _identity: tuple[int, ...]
+    _target: object
+
+    def run(self) -> None:
+        """Do the work."""
+        ...
+
+
+def question_words(command: Command, in_shell: bool) -> list[str] | None:
     """The command as a list of words when it only tells something; None for any other."""
     if isinstance(command, (str, bytes)):
         text = os.fsdecode(command)
@@ -86,20 +101,21 @@ class Processes:
         self,
         files: ScratchFiles,
         note: Note,
-        in_another: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        in_another: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self._files, self._note, self._in_another = files, note, in_another
-        self._start, self._system = subprocess.Popen.__init__, os.system
+        self._start: Callable[..., None] = subprocess.Popen.__init__
+        self._system = os.system
 
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Within, no process is left running and none can write."""
         processes, pool, executor = self, self._noted(InProcessPool), self._noted(InProcessExecutor)
 
-        def start(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
+        def start(popen: subprocess.Popen[bytes], args: Command, *rest: object, **options: object) -> None:
             processes.popen(popen, args, rest, options)
 
-        def run(process: Any) -> None:
+        def run(process: WorkerProcess) -> None:
             processes.run_here(process)
 
         context, managers = multiprocessing.context.BaseContext, multiprocessing.managers
@@ -121,7 +137,9 @@ class Processes:
 
     # ---- programs --------------------------------------------------------------------------------------------------
 
-    def popen(self, popen: Any, args: Any, rest: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def popen(
+        self, popen: subprocess.Popen[bytes], args: Command, rest: tuple[object, ...], options: dict[str, object]
+    ) -> None:
         """subprocess.Popen(): only for what tells something, and without write access."""
         words = question_words(args, bool(options.get("shell")))
         if words is None:
@@ -136,7 +154,7 @@ class Processes:
         self._note("processes", f"{' '.join(words[:2])} was asked, without write access")
         options |= {"shell": False, "preexec_fn": self._without_writing}
         if options.get("cwd") is not None:
-            options["cwd"] = self._files.seen(options["cwd"])
+            options["cwd"] = self._files.seen(cast("PathName", options["cwd"]))
         with self._files.starting():
             self._start(popen, words, *rest, **options)
 
@@ -144,13 +162,13 @@ class Processes:
         if forbid_writing_outside([]):
             os._exit(127)
 
-    def system(self, command: Any) -> int:
+    def system(self, command: str | bytes) -> int:
         """os.system(), likewise."""
         return self._system(command) if question_words(command, True) is None else subprocess.call(command, shell=True)
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 
-    def run_here(self, process: Any) -> None:
+    def run_here(self, process: WorkerProcess) -> None:
         """Process.start(): what it would do is done here, and then it is over; a daemon goes on beside the script."""
         process._popen = Finished()
         process._identity = process._identity or (1,)
@@ -167,7 +185,7 @@ class Processes:
         """A pool that works here and says so: a class, because other classes derive from it."""
         note = self._note
 
-        def begin(pool: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(pool: object, *args: object, **kwargs: object) -> None:
             note("processes", "a pool of processes did its work in this one")
             base.__init__(pool, *args, **kwargs)
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import IO, Any, cast, overload
 from unittest.mock import patch
 
 from memfit.predict.child.bytecode import is_spooling
@@ -39,6 +39,8 @@ CHANGED = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1,
 ASKS = ("stat", "lstat", "access", "statvfs", "readlink", "chdir", "listxattr", "getxattr", "pathconf")
 MARKS = ("chmod", "lchmod", "chown", "lchown", "utime", "setxattr", "removexattr")
 MOST_COPIED_BYTES = 1024**3
+PathName = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+PathOrHandle = PathName | int
 _OPENERS = (("tarfile", "bltn_open"), ("lzma", "_builtin_open"), ("bz2", "_builtin_open"))
 """Modules that took `open` to themselves when they were imported."""
 
@@ -62,7 +64,7 @@ class ScratchFiles:
         self._os: dict[str, Any] = {
             name: getattr(os, name) for name in [*names, "scandir", "getcwd"] if hasattr(os, name)
         }
-        self._open = builtins.open
+        self._open: Callable[..., IO[Any]] = builtins.open
 
     @contextlib.contextmanager
     def guarding(self) -> Iterator[None]:
@@ -98,7 +100,7 @@ class ScratchFiles:
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
-    def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def open(self, file: PathOrHandle, mode: str = "r", *args: object, **kwargs: object) -> IO[str] | IO[bytes]:
         """open(), in the upper folder when it would write."""
         if isinstance(file, int):
             return self._open(file, mode, *args, **kwargs)
@@ -113,7 +115,7 @@ class ScratchFiles:
             self._needed(file)
         return self._open(self.for_writing(file, keep="w" not in mode), mode, *args, **kwargs)
 
-    def os_open(self, path: object, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def os_open(self, path: PathName, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """os.open(), likewise."""
         if dir_fd is not None:
             return self._os["open"](path, flags, mode, dir_fd=dir_fd)
@@ -126,7 +128,7 @@ class ScratchFiles:
         self._refuse_folder(path)
         return self._os["open"](self.for_writing(path, keep=not flags & os.O_TRUNC), flags, mode)
 
-    def truncate(self, path: object, length: int) -> None:
+    def truncate(self, path: PathOrHandle, length: int) -> None:
         """os.truncate()."""
         if isinstance(path, int):
             self._os["truncate"](path, length)
@@ -135,7 +137,7 @@ class ScratchFiles:
         self._refuse_folder(path)
         self._os["truncate"](self.for_writing(path, keep=True), length)
 
-    def unlink(self, path: object, *, dir_fd: int | None = None) -> None:
+    def unlink(self, path: PathName, *, dir_fd: int | None = None) -> None:
         """os.remove(): what was there before is only remembered as removed."""
         if dir_fd is not None:
             self._os["unlink"](path, dir_fd=dir_fd)
@@ -145,7 +147,7 @@ class ScratchFiles:
             raise _error(IsADirectoryError, errno.EISDIR, path)
         self._take_away(path, place)
 
-    def rename(self, source: object, target: object, **folders: object) -> None:
+    def rename(self, source: PathName, target: PathName, **folders: object) -> None:
         """os.rename() and os.replace()."""
         if any(value is not None for value in folders.values()):
             self._os["rename"](source, target, **folders)
@@ -173,10 +175,10 @@ class ScratchFiles:
             if not _is_there(self._os["lstat"], self._upper(below)):
                 self._copy(self.seen(below), self._upper(below))
 
-    def _is_folder(self, name: Any) -> bool:
+    def _is_folder(self, name: PathName) -> bool:
         return stat.S_ISDIR(self._os["stat"](self.seen(name)).st_mode)
 
-    def _make_way(self, is_folder: bool, target: object) -> None:
+    def _make_way(self, is_folder: bool, target: PathName) -> None:
         """What a rename does to its target: an empty folder gives way to a folder, a file to a file."""
         if is_folder and not self._is_folder(target):
             raise _error(NotADirectoryError, errno.ENOTDIR, target)
@@ -185,13 +187,13 @@ class ScratchFiles:
         if is_folder:
             self.rmdir(target)
 
-    def link(self, source: object, target: object, **options: object) -> None:
+    def link(self, source: PathName, target: PathName, **options: object) -> None:
         """os.link(): a copy, for the two names are on different sides."""
         if self.exists(target):
             raise _error(FileExistsError, errno.EEXIST, target)
         self._copy(self._needed(source), self.for_writing(target, keep=False))
 
-    def symlink(self, source: Any, target: Any, target_is_directory: bool = False, **options: Any) -> None:
+    def symlink(self, source: PathName, target: PathName, target_is_directory: bool = False, **options: object) -> None:
         """os.symlink(): to where the source is now."""
         if self.exists(target):
             raise _error(FileExistsError, errno.EEXIST, target)
@@ -206,7 +208,7 @@ class ScratchFiles:
 
     # ---- folders ---------------------------------------------------------------------------------------------------
 
-    def mkdir(self, path: object, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    def mkdir(self, path: PathName, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """os.mkdir()."""
         if dir_fd is not None:
             self._os["mkdir"](path, mode, dir_fd=dir_fd)
@@ -216,7 +218,7 @@ class ScratchFiles:
         self._os["mkdir"](self.for_writing(path, keep=False))
         self.redirected.pop(self.virtual(path), None)
 
-    def rmdir(self, path: object, *, dir_fd: int | None = None) -> None:
+    def rmdir(self, path: PathName, *, dir_fd: int | None = None) -> None:
         """os.rmdir(): only an empty folder goes."""
         if dir_fd is not None:
             self._os["rmdir"](path, dir_fd=dir_fd)
@@ -228,7 +230,7 @@ class ScratchFiles:
             raise _error(OSError, errno.ENOTEMPTY, path)
         self._take_away(path, place)
 
-    def rmtree(self, path: object, ignore_errors: bool = False, *args: object, **kwargs: object) -> None:
+    def rmtree(self, path: PathName, ignore_errors: bool = False, *args: object, **kwargs: object) -> None:
         """shutil.rmtree()."""
         if not _is_folder(self._os["lstat"], self.seen(path)):
             if ignore_errors:
@@ -236,13 +238,13 @@ class ScratchFiles:
             self._os["listdir"](self._needed(path))  # raises: this is no folder
         self._take_away(path, self.seen(path))
 
-    def listdir(self, path: Any = ".") -> list[Any]:
+    def listdir(self, path: PathOrHandle = ".") -> list[str]:
         """os.listdir(), with what was written there and without what was removed."""
         if isinstance(path, int):
             return self._os["listdir"](path)
         return [entry.name for entry in self._entries(path)]
 
-    def scandir(self, path: object = ".") -> object:
+    def scandir(self, path: PathOrHandle = ".") -> object:
         """os.scandir(), likewise."""
         return self._os["scandir"](path) if isinstance(path, int) else Listing(self._entries(path))
 
@@ -250,7 +252,7 @@ class ScratchFiles:
         """os.getcwd(), under the name that the script knows."""
         return self._back(self._os["getcwd"]())
 
-    def _entries(self, path: Any) -> list[Entry]:
+    def _entries(self, path: PathName) -> list[Entry]:
         shown, virtual = os.fsdecode(path), self.virtual(path)
         found: dict[str, Entry] = {}
         upper = self._upper(virtual)
@@ -266,12 +268,12 @@ class ScratchFiles:
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
-    def _asked(self, name: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def _asked(self, name: str, path: PathOrHandle, *args: object, **kwargs: object) -> object:
         if isinstance(path, int) or kwargs.get("dir_fd") is not None:
             return self._os[name](path, *args, **kwargs)
         return self._os[name](self.seen(path), *args, **kwargs)
 
-    def _marked(self, name: str, path: Any, *args: Any, **kwargs: Any) -> None:
+    def _marked(self, name: str, path: PathOrHandle, *args: object, **kwargs: object) -> None:
         """Times and rights are set where the script wrote the file; on anything else they are left."""
         if isinstance(path, int) or kwargs.get("dir_fd") is not None:
             self._os[name](path, *args, **kwargs)
@@ -280,16 +282,16 @@ class ScratchFiles:
         if os.fsdecode(place).startswith(self.folder + os.sep) and not name.endswith("chown"):
             self._os[name](place, *args, **kwargs)
 
-    def exists(self, path: Any) -> bool:
+    def exists(self, path: PathName) -> bool:
         """Whether there is something under this name now, be it a broken link."""
         return _is_there(self._os["lstat"], self.seen(path))
 
-    def _refuse_folder(self, path: Any) -> None:
+    def _refuse_folder(self, path: PathName) -> None:
         """A folder cannot be opened for writing."""
         if _is_folder(self._os["stat"], self.seen(path)):
             raise _error(IsADirectoryError, errno.EISDIR, path)
 
-    def _needed(self, path: Any) -> Any:
+    def _needed(self, path: PathName) -> PathName:
         """Where it is; it must be there."""
         if not self.exists(path):
             self._need_folder(os.path.dirname(self.virtual(path)), path)
@@ -298,7 +300,7 @@ class ScratchFiles:
 
     # ---- where things are ------------------------------------------------------------------------------------------
 
-    def virtual(self, path: Any) -> str:
+    def virtual(self, path: PathName) -> str:
         """The full path under which the script knows this."""
         name = os.fsdecode(path)
         if not os.path.isabs(name):
@@ -308,7 +310,11 @@ class ScratchFiles:
     def _back(self, name: str) -> str:
         return name[len(self._upper_folder) :] or os.sep if _is_below(name, self._upper_folder) else name
 
-    def seen(self, path: Any) -> Any:
+    @overload
+    def seen(self, path: int) -> int: ...
+    @overload
+    def seen(self, path: PathName) -> PathName: ...
+    def seen(self, path: PathOrHandle) -> PathOrHandle:
         """Where something is that the script asks about."""
         if isinstance(path, int):
             return path
@@ -322,7 +328,7 @@ class ScratchFiles:
         is_under_file = _is_there(self._os["stat"], above) and not _is_folder(self._os["stat"], above)
         return upper if is_under_file else virtual
 
-    def for_writing(self, path: Any, *, keep: bool) -> str:
+    def for_writing(self, path: PathName, *, keep: bool) -> str:
         """Where this path is to be written; with `keep` what is there now is there too."""
         virtual = self.virtual(path)
         upper = self._upper(virtual)
@@ -337,7 +343,7 @@ class ScratchFiles:
         self.redirected[virtual] = upper
         return upper
 
-    def _need_folder(self, parent: str, path: object) -> None:
+    def _need_folder(self, parent: str, path: PathName) -> None:
         if _is_folder(self._os["stat"], self.seen(parent)):
             return
         if _is_there(self._os["stat"], self.seen(parent)):
@@ -353,7 +359,7 @@ class ScratchFiles:
         target = os.path.join(os.path.dirname(upper), self._os["readlink"](upper))
         return self.for_writing(target, keep=keep)
 
-    def _folder_for_writing(self, path: Any) -> Any:
+    def _folder_for_writing(self, path: PathName) -> str:
         virtual = self.virtual(path)
         upper = self._upper(virtual)
         if _is_folder(self._os["stat"], self.seen(path)):
@@ -361,7 +367,7 @@ class ScratchFiles:
             return upper
         return self.for_writing(path, keep=True)
 
-    def written(self, path: Any) -> str:
+    def written(self, path: PathName) -> str:
         """Where the files lie that were written below a folder, whether there are any or not."""
         return self._upper(self.virtual(path))
 
@@ -374,13 +380,13 @@ class ScratchFiles:
     def _is_removed(self, virtual: str) -> bool:
         return any(_is_below(virtual, name) for name in self._removed)
 
-    def _forget(self, path: Any) -> None:
+    def _forget(self, path: PathName) -> None:
         """What was there before the script is hidden from now on."""
         virtual = self.virtual(path)
         if self._upper(virtual) != virtual and _is_there(self._os["lstat"], virtual):
             self._removed.add(virtual)
 
-    def _take_away(self, path: Any, place: Any) -> None:
+    def _take_away(self, path: PathName, place: PathName) -> None:
         virtual = self.virtual(path)
         for known in [name for name in self.redirected if _is_below(name, virtual)]:
             del self.redirected[known]
@@ -396,7 +402,7 @@ class ScratchFiles:
             self._erase(os.path.join(place, name))
         self._os["rmdir"](place)
 
-    def _copy(self, source: Any, target: str) -> None:
+    def _copy(self, source: PathName, target: str) -> None:
         """A file or a folder with all that is in it, as it is seen now."""
         if _is_folder(self._os["stat"], source):
             self._make_folders(target)
@@ -428,16 +434,16 @@ class ScratchFiles:
         finally:
             self._starting.now = False
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, args: tuple[object, ...]) -> None:
         if not self._active:
             return
         if event in STARTS_PROCESS and not getattr(self._starting, "now", False):
             raise ProcessRefused(f"memfit predict starts no processes ({event} {str(args[0])[:80] if args else ''})")
         if (event == "open" and isinstance(args[2], int) and args[2] & WRITE_FLAGS) or (event in CHANGES and args):
-            for path in args[CHANGED.get(event, slice(1))]:
+            for path in cast("tuple[PathOrHandle | None, ...]", args[CHANGED.get(event, slice(1))]):
                 self._refuse_outside(event, path)
 
-    def _refuse_outside(self, event: str, path: Any) -> None:
+    def _refuse_outside(self, event: str, path: PathOrHandle | None) -> None:
         if isinstance(path, int) or path is None:
             return
         name = os.path.normpath(os.path.join(self._os["getcwd"](), os.fsdecode(path)))
@@ -449,7 +455,7 @@ def _is_below(name: str, folder: str) -> bool:
     return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _is_there(lstat: Callable[[Any], Any], path: Any) -> bool:
+def _is_there(lstat: Callable[[PathOrHandle], os.stat_result], path: PathOrHandle) -> bool:
     try:
         lstat(path)
     except (OSError, ValueError):
@@ -457,12 +463,12 @@ def _is_there(lstat: Callable[[Any], Any], path: Any) -> bool:
     return True
 
 
-def _is_folder(stat_: Callable[[Any], Any], path: Any) -> bool:
+def _is_folder(stat_: Callable[[PathOrHandle], os.stat_result], path: PathOrHandle) -> bool:
     try:
         return stat.S_ISDIR(stat_(path).st_mode)
     except (OSError, ValueError):
         return False
 
 
-def _error(kind: type[OSError], number: int, path: Any) -> OSError:
+def _error(kind: type[OSError], number: int, path: PathName) -> OSError:
     return kind(number, os.strerror(number), os.fsdecode(path))

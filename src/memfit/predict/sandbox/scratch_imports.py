@@ -7,7 +7,7 @@ import importlib
 import importlib.machinery
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 from memfit.predict.sandbox.scratch_files import ScratchFiles
 
@@ -18,7 +18,9 @@ class ScratchFinder:
     def __init__(self, files: ScratchFiles) -> None:
         self._files = files
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """The module in the files that the script has written."""
         for folder in sys.path if path is None else path:
             place = self._files.written(folder or ".")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import BinaryIO, Protocol, get_args
 
 from memfit.errors import DamagedRecord, RecordError
+from memfit.predict.snapshot.recorded import RecordedBlock, RecordedEvent, RecordedFrame, RecordedSegment
 from memfit.predict.snapshot.safe_pickle import MAX_OBJECT_BYTES, read_plain_pickle
 from memfit.records.cuda.allocator import Block, BlockState, Segment
 from memfit.records.cuda.snapshot import Action, DeviceSnapshot, Snapshot, StackFrame, TraceEvent
@@ -30,6 +31,15 @@ _STATES: dict[str, BlockState] = {
     "active_awaiting_free": "awaiting free",
     "inactive": "free",
 }
+
+
+class _Unpacker(Protocol):
+    """What lzma and zlib have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 def read_snapshot(
@@ -69,7 +79,7 @@ def _refuse_hollow(file: BinaryIO, max_bytes: int) -> None:
         raise DamagedRecord("the snapshot was never written whole", found=found, hint="copy it again")
 
 
-def _unpacker(head: bytes) -> object:
+def _unpacker(head: bytes) -> _Unpacker | None:
     if head.startswith(b"\xfd7zXZ\x00"):
         return lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
     if head.startswith(b"\x1f\x8b"):
@@ -77,7 +87,7 @@ def _unpacker(head: bytes) -> object:
     return None
 
 
-def _read_limited(read: Callable[[int], bytes], unpacker: Any, max_bytes: int) -> bytes:
+def _read_limited(read: Callable[[int], bytes], unpacker: _Unpacker | None, max_bytes: int) -> bytes:
     """Read on until the end; never hold much more than the limit."""
     parts, total = [], 0
     while chunk := read(_CHUNK_BYTES):
@@ -94,7 +104,7 @@ def _read_limited(read: Callable[[int], bytes], unpacker: Any, max_bytes: int) -
     return b"".join(parts)
 
 
-def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:
+def _unpacked(unpacker: _Unpacker, chunk: bytes) -> Iterator[bytes]:
     """What a chunk unpacks to, in pieces of bounded size."""
     while True:
         yield unpacker.decompress(chunk, _CHUNK_BYTES)
@@ -119,10 +129,11 @@ class _Reader:
         if self._items_left < 0:
             raise RecordError("the snapshot repeats itself without end", found="more events than the file has bytes")
 
-    def snapshot(self, content: Any) -> Snapshot:
+    def snapshot(self, content: object) -> Snapshot:
         """The whole file."""
         if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
-            found = f"a {type(content).__name__}" + (f" with {sorted(map(str, content))[:5]}" if content else "")
+            parts = sorted(map(str, content))[:5] if isinstance(content, Iterable) else []
+            found = f"a {type(content).__name__}" + (f" with {parts}" if parts else "")
             raise RecordError("this pickle is no memory snapshot", found=found, hint="torch.cuda.memory._dump_snapshot")
         try:
             devices = self._devices(content["segments"], content.get("device_traces") or [])
@@ -133,7 +144,9 @@ class _Reader:
         frames = tuple(StackFrame(name=name, filename=file, line=line) for name, file, line in self.frames)
         return Snapshot(name=self.name, devices=devices, settings=settings, frames=frames, stacks=tuple(self.stacks))
 
-    def _devices(self, segments: list[Any], traces: list[Any]) -> tuple[DeviceSnapshot, ...]:
+    def _devices(
+        self, segments: list[RecordedSegment], traces: list[list[RecordedEvent]]
+    ) -> tuple[DeviceSnapshot, ...]:
         by_device: dict[int, list[Segment]] = {}
         for segment in segments:
             by_device.setdefault(int(segment.get("device", 0)), []).append(self._segment(segment))
@@ -147,7 +160,7 @@ class _Reader:
             for number in numbers
         )
 
-    def _segment(self, segment: dict[str, Any]) -> Segment:
+    def _segment(self, segment: RecordedSegment) -> Segment:
         address, blocks = int(segment["address"]), []
         for block in segment["blocks"]:
             address = int(block.get("address", address))
@@ -163,7 +176,7 @@ class _Reader:
             blocks=tuple(blocks),
         )
 
-    def _block(self, block: dict[str, Any], address: int) -> Block:
+    def _block(self, block: RecordedBlock, address: int) -> Block:
         self._count()
         state = _STATES[block["state"]]
         history = block.get("history") or ()
@@ -177,7 +190,7 @@ class _Reader:
             stack=self._stack(frames),
         )
 
-    def _event(self, event: dict[str, Any]) -> TraceEvent:
+    def _event(self, event: RecordedEvent) -> TraceEvent:
         self._count()
         action = event["action"]
         time_us = event.get("time_us")
@@ -190,7 +203,7 @@ class _Reader:
             time_us=None if time_us is None else int(time_us),
         )
 
-    def _stack(self, frames: list[Any] | None) -> int | None:
+    def _stack(self, frames: Sequence[RecordedFrame] | None) -> int | None:
         if not frames:
             return None
         known = self._known.get(id(frames))
@@ -199,7 +212,7 @@ class _Reader:
             known = self._known[id(frames)] = self.stacks.setdefault(numbers, len(self.stacks))
         return known
 
-    def _frame(self, frame: dict[str, Any]) -> int:
+    def _frame(self, frame: RecordedFrame) -> int:
         known = self._known.get(id(frame))
         if known is None:
             key = (str(frame["name"]), str(frame["filename"]), int(frame["line"]))
@@ -207,7 +220,7 @@ class _Reader:
         return known
 
 
-def settings_text(settings: dict[str, Any] | None) -> str | None:
+def settings_text(settings: object) -> str | None:
     """The allocator's settings as they would be written in PYTORCH_ALLOC_CONF."""
     if not isinstance(settings, dict):
         return None
@@ -228,7 +241,7 @@ def settings_text(settings: dict[str, Any] | None) -> str | None:
 _ONLY_IN_TEXT = ("max_non_split_rounding_mb", "large_segment_size_mb", "per_process_memory_fraction")
 
 
-def _settings_only_in_text(settings: dict[str, Any]) -> list[str]:
+def _settings_only_in_text(settings: Mapping[str, object]) -> list[str]:
     """Settings that stand only in the variable the program was started with, which the snapshot keeps as text."""
     text = str(settings.get("PYTORCH_ALLOC_CONF") or settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
     pairs = (part.partition(":") for part in text.replace(" ", "").split(","))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -33,6 +33,7 @@ from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_works import OwningWork
 
 Note = Callable[[str, str], None]
+R = TypeVar("R")
 
 
 @contextlib.contextmanager
@@ -55,10 +56,12 @@ class Carrier:
     def __init__(self, values: Values, note: Note, facts: RankFacts) -> None:
         self._values, self._note, self._facts = values, note, facts
 
-    def wrapped(self, original: Any, rule: Callable[..., Iterable[Result]]) -> Any:
+    def wrapped(
+        self, original: Callable[..., R], rule: Callable[..., Iterable[Result]]
+    ) -> Callable[..., R | OwningWork]:
         """A method of the process group that also carries values."""
 
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(group: distributed.ProcessGroup, *args: object, **kwargs: object) -> R | OwningWork:
             size = group.size()
             self._facts.note_communicator(group)
             with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -70,7 +73,7 @@ class Carrier:
 
         return call
 
-    def functional(self, name: str, args: Any, result: Any) -> bool:
+    def functional(self, name: str, args: tuple[object, ...], result: object) -> bool:
         """A functional collective was called: carry its values. False for any other function."""
         rule = FUNCTIONAL.get(name)
         if rule is None:
@@ -123,34 +126,38 @@ def _group(name: str) -> tuple[int, int]:
     return group.size(), group.rank()
 
 
-def _functional_reduce(result: Any, source: Any, op: str, group: str) -> tuple[int, list[Result]]:
+def _functional_reduce(result: torch.Tensor, source: torch.Tensor, op: str, group: str) -> tuple[int, list[Result]]:
     size, _ = _group(group)
     return size, [(result, [source], reduced(op, size))]
 
 
-def _functional_gather(result: object, source: object, size: int, group: str) -> tuple[int, list[Result]]:
+def _functional_gather(result: torch.Tensor, source: torch.Tensor, size: int, group: str) -> tuple[int, list[Result]]:
     return size, list(all_gather_base(size, 0, result, source))
 
 
 def _functional_exchange(
-    result: object, source: object, out_splits: object, in_splits: object, group: str
+    result: torch.Tensor, source: torch.Tensor, out_splits: Sequence[int], in_splits: Sequence[int], group: str
 ) -> tuple[int, list[Result]]:
     size, rank = _group(group)
     return size, list(all_to_all_base(size, rank, result, source, out_splits, in_splits))
 
 
-def _functional_scatter(result: Any, source: Any, op: str, size: int, group: str) -> tuple[int, list[Result]]:
+def _functional_scatter(
+    result: torch.Tensor, source: torch.Tensor, op: str, size: int, group: str
+) -> tuple[int, list[Result]]:
     _, rank = _group(group)
     reduce = reduced(op, size)
     return size, [(result, [source], lambda known: reduce([known[0].reshape(size, -1)[rank]]))]
 
 
-def _functional_broadcast(result: Any, source: Any, root: int, group: str) -> tuple[int, list[Result]]:
+def _functional_broadcast(
+    result: torch.Tensor, source: torch.Tensor, root: int, group: str
+) -> tuple[int, list[Result]]:
     size, rank = _group(group)
     return 1 if root == rank else size, [(result, [source], lambda known: known[0].clone())]
 
 
-def _waited(result: Any, source: Any) -> tuple[int, list[Result]]:
+def _waited(result: torch.Tensor, source: torch.Tensor) -> tuple[int, list[Result]]:
     return 1, [(result, [source], lambda known: known[0].clone())]
 
 

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode  # read in 
 from torch.overrides import _get_current_function_mode_stack as modes_now
 
 Note = Callable[[str, str], None]
+P = ParamSpec("P")
+R = TypeVar("R")
 LEFT_OUT = "TORCHDYNAMO_DISABLE is set: predicted as it runs without torch.compile"
 SAID = "compiled by Inductor for this GPU; where it would time several kernels, the first was taken"
 
@@ -27,9 +29,11 @@ SAID = "compiled by Inductor for this GPU; where it would time several kernels, 
 @contextlib.contextmanager
 def compiling(mode: TorchFunctionMode, note: Note) -> Iterator[None]:
     """Within, what `torch.compile` gives is called without the mode that follows values."""
-    original = torch.compile
+    original: Callable[..., Callable[..., object]] = torch.compile
 
-    def compile_it(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def compile_it(
+        model: Callable[..., object] | None = None, *args: object, **kwargs: object
+    ) -> Callable[..., object]:
         if model is None:
             return lambda function: compile_it(function, *args, **kwargs)
         note("compile", LEFT_OUT if os.environ.get("TORCHDYNAMO_DISABLE") == "1" else SAID)
@@ -43,9 +47,9 @@ def compiling(mode: TorchFunctionMode, note: Note) -> Iterator[None]:
         yield
 
 
-def _without(mode: TorchFunctionMode, function: Any) -> Any:
+def _without(mode: TorchFunctionMode, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with _lifted(mode):
             return function(*args, **kwargs)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
 
 COMPILERS = {"cc", "gcc", "clang", "ptxas", "ptxas-blackwell", "c++", "g++", "nvcc"}
 STARTS = {"subprocess.Popen", "os.posix_spawn"}
@@ -27,10 +27,14 @@ def use_folder_for_compilers(folder: str) -> None:
 class CompilingFiles(ScratchFiles):
     """As the scratch files of a script, with compilers, which know their way about the scratch folder itself."""
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if event in STARTS and args and os.path.basename(os.fsdecode(args[0])) in COMPILERS and _torch_asks():
+    def _audit(self, event: str, args: tuple[object, ...]) -> None:
+        if event in STARTS and args and _is_compiler(cast("PathName", args[0])) and _torch_asks():
             return
         super()._audit(event, args)
+
+
+def _is_compiler(program: PathName) -> bool:
+    return os.path.basename(os.fsdecode(program)) in COMPILERS
 
 
 def _torch_asks() -> bool:

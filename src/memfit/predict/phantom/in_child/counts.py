@@ -8,7 +8,6 @@ the order in which torch's CUDA kernels copy them (read in torch 2.14).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -16,33 +15,33 @@ Numbers = Iterator[int]
 MASKS = (torch.bool, torch.uint8)
 
 
-def numbers_for(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Numbers:
+def numbers_for(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Numbers:
     """The numbers that a call copies to the host; `args` are known tensors on the CPU."""
     counted = COUNTS.get(name)
     if counted is not None:
         yield from counted(*args, **kwargs)
 
 
-def _number_of_true(mask: Any, *args: Any, **kwargs: Any) -> Numbers:
+def _number_of_true(mask: torch.Tensor, *args: object, **kwargs: object) -> Numbers:
     yield int(torch.count_nonzero(mask))
 
 
-def _where(condition: Any, *rest: Any, **kwargs: Any) -> Numbers:
+def _where(condition: torch.Tensor, *rest: object, **kwargs: object) -> Numbers:
     if not rest and not kwargs:
         yield from _number_of_true(condition)
 
 
-def _masked_select(values: Any, mask: Any, **kwargs: Any) -> Numbers:
+def _masked_select(values: torch.Tensor, mask: torch.Tensor, **kwargs: object) -> Numbers:
     yield int(torch.count_nonzero(torch.broadcast_tensors(values, mask)[1]))
 
 
-def _index(tensor: Any, index: Any, *args: Any, **kwargs: Any) -> Numbers:
+def _index(tensor: object, index: object, *args: object, **kwargs: object) -> Numbers:
     for part in index if isinstance(index, (tuple, list)) else (index,):
         if isinstance(part, torch.Tensor) and part.dtype in MASKS:
             yield from _number_of_true(part)
 
 
-def _unique(values: Any, *args: Any, **kwargs: Any) -> Numbers:
+def _unique(values: torch.Tensor, *args: object, **kwargs: object) -> Numbers:
     dim = kwargs.get("dim")
     if values.dtype is torch.bool and dim is None:
         yield from _number_of_true(values)
@@ -56,7 +55,7 @@ def _unique_consecutive(values: object, *args: object, **kwargs: object) -> Numb
     yield found.shape[kwargs.get("dim") or 0]
 
 
-def _one_hot(values: Any, num_classes: int = -1) -> Numbers:
+def _one_hot(values: torch.Tensor, num_classes: int = -1) -> Numbers:
     if num_classes == -1:
         yield int(values.max())
 
@@ -68,7 +67,7 @@ def _repeat_interleave(values: object, repeats: object = None, *args: object, **
         yield int(bool((counts >= 0).all()))
 
 
-def _bincount(values: Any, *args: Any, **kwargs: Any) -> Numbers:
+def _bincount(values: torch.Tensor, *args: object, **kwargs: object) -> Numbers:
     yield int(values.min())
     yield int(values.max())
 

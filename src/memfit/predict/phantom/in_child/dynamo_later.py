@@ -52,10 +52,10 @@ def _marks_a_break(code: CodeType) -> bool:
     return code.co_name == STEP and code.co_freevars == ("func",) and {"_dynamo", "graph_break"} <= set(code.co_names)
 
 
-def _with_grad_of(func: Any) -> Any:
+def _with_grad_of(func: Callable[..., object]) -> FunctionType:
     """A step under the gradient mode that its optimizer asks for; its code is taken, so names are torch's own."""
 
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def step(*args: torch.optim.Optimizer, **kwargs: object) -> object:
         before = torch.is_grad_enabled()
         try:
             torch.set_grad_enabled(args[0].defaults["differentiable"])
@@ -72,7 +72,7 @@ class _Notice:
     def __init__(self, put_back: Callable[[], None]) -> None:
         self._put_back: Callable[[], None] | None = put_back
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Put everything back, once; the list of finders is being gone through, so this one stays in it."""
         if name == MODULE and self._put_back is not None:
             put_back, self._put_back = self._put_back, None

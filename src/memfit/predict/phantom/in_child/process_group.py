@@ -37,7 +37,7 @@ def one_of_ranks(ranks: Ranks, values: Values, note: Note, facts: RankFacts) -> 
         return
     original = distributed.init_process_group
 
-    def join(*args: Any, **kwargs: Any) -> None:
+    def join(*args: object, **kwargs: object) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         note("ranks", f"the process group is rank {ranks.rank} of {ranks.count}, without the others (--ranks)")
@@ -65,16 +65,16 @@ def _agreed(*args: object, **kwargs: object) -> None:
     """All ranks have the same model."""
 
 
-def _with_own_sums() -> Any:
+def _with_own_sums() -> Callable[..., None]:
     """DDP whose reducer takes each bucket itself as the sum over all ranks."""
-    original = data_parallel.DistributedDataParallel.__init__
+    original: Callable[..., None] = data_parallel.DistributedDataParallel.__init__
 
     def take_itself(state, bucket):  # DDP checks annotations, and knows only its own as objects
         summed: Any = torch.futures.Future(devices=[bucket.buffer().device])
         summed.set_result(bucket.buffer())
         return summed
 
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+    def make(self: data_parallel.DistributedDataParallel, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         self.register_comm_hook(None, take_itself)
 

@@ -13,7 +13,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 from unittest.mock import patch
 
 import torch
@@ -21,6 +21,8 @@ import torch
 from memfit.predict.phantom.in_child.host_copies import MOST_BYTES
 from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
+
+Restore = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class PhantomCheckpoints:
 
     def __init__(self, values: Values, note: Callable[[str, str], None]) -> None:
         self._values, self._note = values, note
-        self._load = torch.load
+        self._load: Callable[..., object] = torch.load
         self._saved: list[tuple[bytes, list[SavedStorage]]] = []
 
     @contextlib.contextmanager
@@ -54,18 +56,18 @@ class PhantomCheckpoints:
             self._saved.append(self._pickled(value))
         leave_mark(file, len(self._saved) - 1)
 
-    def load(self, file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load(self, file: object, map_location: object = None, *args: object, **kwargs: object) -> object:
         """What was saved in this run, or what torch finds in a file that was there before."""
         number = number_in(file)
         if number is None:
             return self._load(file, map_location, *args, **kwargs)
         text, storages = self._saved[number]
-        restore = torch.serialization._get_restore_location(map_location)
-        made: dict[int, Any] = {}
+        restore = cast("Restore", torch.serialization._get_restore_location(map_location))
+        made: dict[int, torch.UntypedStorage] = {}
         with torch._C.DisableTorchFunction(), torch.no_grad():
             return _Reader(text, lambda index: self._made(storages[index], restore), made).load()
 
-    def _pickled(self, value: Any) -> tuple[bytes, list[SavedStorage]]:
+    def _pickled(self, value: object) -> tuple[bytes, list[SavedStorage]]:
         stream, storages = io.BytesIO(), list[SavedStorage]()
         _Writer(stream, storages, self._known).dump(value)
         return stream.getvalue(), storages
@@ -78,7 +80,7 @@ class PhantomCheckpoints:
         known = self._values.twins.view(whole) if whole.is_cuda else whole
         return None if known is None else known.clone()
 
-    def _made(self, saved: SavedStorage, restore: Callable[[Any, str], Any]) -> torch.UntypedStorage:
+    def _made(self, saved: SavedStorage, restore: Restore) -> torch.UntypedStorage:
         """The storage where it belongs, by way of the host."""
         here = torch.UntypedStorage(saved.num_bytes)
         if saved.values is not None:
@@ -93,11 +95,16 @@ class PhantomCheckpoints:
 class _Writer(pickle.Pickler):
     """Describes storages instead of writing them."""
 
-    def __init__(self, stream: Any, storages: list[SavedStorage], known: Callable[[Any], torch.Tensor | None]) -> None:
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        storages: list[SavedStorage],
+        known: Callable[[torch.UntypedStorage], torch.Tensor | None],
+    ) -> None:
         super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
         self._storages, self._known = storages, known
         self._numbers: dict[int, int] = {}
-        self._alive: list[Any] = []
+        self._alive: list[torch.UntypedStorage] = []
 
     def persistent_id(self, obj: object) -> object:
         """('storage', its number, its type) for a storage; nothing for anything else."""
@@ -122,11 +129,15 @@ class _Writer(pickle.Pickler):
 class _Reader(pickle.Unpickler):
     """Makes the storages that a `_Writer` described, each once."""
 
-    def __init__(self, text: bytes, make: Callable[[int], Any], made: dict[int, Any]) -> None:
+    def __init__(
+        self, text: bytes, make: Callable[[int], torch.UntypedStorage], made: dict[int, torch.UntypedStorage]
+    ) -> None:
         super().__init__(io.BytesIO(text))
         self._make, self._made = make, made
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(
+        self, pid: tuple[str, int, torch.dtype | None]
+    ) -> torch.UntypedStorage | torch.storage.TypedStorage:
         """A storage, typed where it was saved so."""
         _, number, dtype = pid
         if number not in self._made:

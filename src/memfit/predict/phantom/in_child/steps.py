@@ -82,14 +82,15 @@ class PhantomSteps:
         """Within, optimizers, backwards, batches and calls of models are noticed."""
         self._watch.on_update, self._watch.on_backward = self.stepped, self.goes_backward
         self._watch.on_root = self.called
+        make: Callable[..., None]
         make, following, counter = torch.optim.Optimizer.__init__, dataloader._BaseDataLoaderIter.__next__, self
 
-        def built(self: Any, *args: Any, **kwargs: Any) -> None:
+        def built(self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
             make(self, *args, **kwargs)
             counter._built.add(id(self))
             counter._living.add(self)
 
-        def next_batch(self: Any) -> Any:
+        def next_batch(self: dataloader._BaseDataLoaderIter) -> object:
             counter.end_early(self)
             batch = following(self)
             shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
@@ -135,7 +136,7 @@ class PhantomSteps:
             self._num_backwards += 1
             self._watch.step = self._num_backwards
 
-    def called(self, inputs: Any) -> None:
+    def called(self, inputs: object) -> None:
         """An outermost module with parameters is called."""
         if self._until is None:
             return

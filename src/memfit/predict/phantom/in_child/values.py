@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -43,6 +43,15 @@ ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 TO_HOST = {"cpu", "to", "tolist", "item", "copy_", "type", "numpy"}
 
 Where = Callable[[], tuple[str, str]]
+Outcome = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
+
+
+class FollowedFunction(Protocol):
+    """A function of torch's Python interface."""
+
+    __name__: str
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class Unknown(Exception):
@@ -56,15 +65,21 @@ class Values(TorchFunctionMode):
         super().__init__()
         self.log, self._where, self.twins = log, where, Twins()
         self._running = threading.local()
-        self._plain: dict[Any, bool] = {}
-        self._collectives: dict[Any, str] = {}
-        self.functional: Callable[[str, Any, Any], bool] | None = None
+        self._plain: dict[FollowedFunction, bool] = {}
+        self._collectives: dict[FollowedFunction, str] = {}
+        self.functional: Callable[[str, tuple[object, ...], object], bool] | None = None
         """Carries the values of functional collectives, given name, arguments and result."""
         self._random = torch.Generator().manual_seed(0)
         self.has_attention = False
         """Whether torch was asked for its attention kernels."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: FollowedFunction,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the call as it is; then on the twins, where its result is worth keeping."""
         kwargs = kwargs or {}
         plain = self._plain.get(func)
@@ -87,7 +102,9 @@ class Values(TorchFunctionMode):
 
     # ---- what a call leaves behind -----------------------------------------------------------------------------
 
-    def _after(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    def _after(
+        self, func: FollowedFunction, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> object:
         name = func.__name__
         collective = self._collectives.get(func) if self.functional is not None else None
         if collective and self.functional is not None and self.functional(collective, args, result):
@@ -100,16 +117,16 @@ class Values(TorchFunctionMode):
                 self._bring(args, result)
             return result
         if isinstance(result, (tuple, list)):
-            if name == "tolist":
+            if name == "tolist" and isinstance(args[0], torch.Tensor):
                 known = self.twins.view(args[0])
                 return result if known is None else known.tolist()
             if any(isinstance(part, torch.Tensor) and part.is_cuda and part.dtype in WHOLE for part in result):
                 self._keep(func, name, args, kwargs, result)
-        elif result is None and name == "__setitem__" and args[0].is_cuda:
+        elif result is None and name == "__setitem__" and _on_gpu(args[0]):
             self._keep(func, name, args, kwargs, args[0])
         return result
 
-    def _is_worth_keeping(self, result: torch.Tensor, args: Any) -> bool:
+    def _is_worth_keeping(self, result: torch.Tensor, args: tuple[object, ...]) -> bool:
         if result.dtype in WHOLE:
             return True
         return 0 < result.numel() <= MOST_FLOATS and not result.requires_grad and self._has_known(args)
@@ -117,7 +134,9 @@ class Values(TorchFunctionMode):
     def _has_known(self, args: object) -> bool:
         return any(tensor.is_cuda and self.twins.find(tensor) is not None for tensor in _tensors(args))
 
-    def _keep(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
+    def _keep(
+        self, func: FollowedFunction, name: str, args: tuple[object, ...], kwargs: dict[str, object], result: Outcome
+    ) -> None:
         """Repeat the call on the twins; forget what it overwrote when that cannot be done."""
         results = [part for part in (result if isinstance(result, (tuple, list)) else [result]) if _on_gpu(part)]
         changes = _changes(name, kwargs)
@@ -134,7 +153,15 @@ class Values(TorchFunctionMode):
         except Exception:
             self._forget(results)
 
-    def _repeat(self, func: Any, name: str, args: Any, kwargs: Any, result: Any, changes: bool) -> None:
+    def _repeat(
+        self,
+        func: FollowedFunction,
+        name: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        result: Outcome,
+        changes: bool,
+    ) -> None:
         target = result[0] if isinstance(result, (tuple, list)) else result
         if changes and self.twins.find(target) is None:
             if name not in ("fill_", "zero_", "copy_", "random_") or not _is_whole(target):
@@ -143,7 +170,7 @@ class Values(TorchFunctionMode):
         reasons: list[str] = []
         host_args, host_kwargs = self._on_host((args, kwargs), name, reasons)
         host_kwargs = self._with_generator(func, host_kwargs)
-        found = host_args[0] if name == "cuda" else func(*host_args, **host_kwargs)
+        found: Any = host_args[0] if name == "cuda" else func(*host_args, **host_kwargs)
         if name in UNSET and isinstance(found, torch.Tensor):
             found = torch.zeros_like(found)  # what was there before is no known value
         pairs = zip(result, found, strict=True) if isinstance(result, (tuple, list)) else [(result, found)]
@@ -157,13 +184,15 @@ class Values(TorchFunctionMode):
             elif part.shape == values.shape:
                 self.twins.keep(part, values, "".join(reasons[:1]))
 
-    def _with_generator(self, func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_generator(self, func: FollowedFunction, kwargs: dict[str, object]) -> dict[str, object]:
         """Random integers come from a generator of our own: the user's must not be moved on."""
         if func in (torch.randint, torch.randperm, torch.Tensor.random_):
             return {**kwargs, "generator": self._random}
         return kwargs
 
-    def _assume_or_forget(self, name: str, args: Any, kwargs: Any, results: list[Any], changes: bool) -> None:
+    def _assume_or_forget(
+        self, name: str, args: tuple[object, ...], kwargs: dict[str, object], results: list[torch.Tensor], changes: bool
+    ) -> None:
         if not changes and name in SPREAD and _tensors_first(args) is not None:
             reason = f"indices from {name} of unknown values are spread evenly"
             for part in results:
@@ -172,12 +201,12 @@ class Values(TorchFunctionMode):
         elif changes:
             self._forget(results)
 
-    def _forget(self, results: list[Any]) -> None:
+    def _forget(self, results: list[torch.Tensor]) -> None:
         for part in results:
             if type(part) in (torch.Tensor, torch.nn.Parameter):
                 self.twins.forget(part)
 
-    def _bring(self, args: Any, result: torch.Tensor) -> None:
+    def _bring(self, args: tuple[object, ...], result: torch.Tensor) -> None:
         """A copy to the host that came by way of a temporary on the device: put the true values in."""
         source = next((t for t in _tensors(args) if t.is_cuda), None)
         known = None if source is None else self.twins.view(source)
@@ -187,7 +216,7 @@ class Values(TorchFunctionMode):
 
     # ---- the same arguments on the host ------------------------------------------------------------------------
 
-    def _on_host(self, value: Any, name: str, reasons: list[str], assume: bool = False) -> Any:
+    def _on_host(self, value: object, name: str, reasons: list[str], assume: bool = False) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor_on_host(value, name, reasons, assume) if value.is_cuda else value
         if isinstance(value, (tuple, list)) and type(value) is not torch.Size:
@@ -275,7 +304,7 @@ class Values(TorchFunctionMode):
                 return True
         return False
 
-    def _numbers(self, func: Any, args: Any, kwargs: Any) -> Iterator[int]:
+    def _numbers(self, func: FollowedFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[int]:
         """What the running call will find: the counts of the operators that have them, else its own result."""
         name, reasons = func.__name__, list[str]()
         if name in COUNTS:
@@ -313,7 +342,7 @@ def _encoded(value: float, dtype: torch.dtype | None, num_bytes: int) -> bytes:
     return int(value).to_bytes(num_bytes, "little", signed=True)
 
 
-def _count_again(result: Any, numbers: list[int]) -> None:
+def _count_again(result: object, numbers: list[int]) -> None:
     """The backward of such a call counts again, outside of Python: leave the numbers with its node."""
     node = getattr(result, "grad_fn", None)
     if node is not None:
@@ -330,7 +359,7 @@ def _number_of_node() -> int | None:
     return numbers[(len(asked) - 1) % len(numbers)]
 
 
-def _is_plain(func: Any) -> bool:
+def _is_plain(func: FollowedFunction) -> bool:
     """Getters, hooks and list operators of optimizers: nothing of theirs is followed."""
     name = getattr(func, "__name__", "")
     return (
@@ -340,7 +369,7 @@ def _is_plain(func: Any) -> bool:
     )
 
 
-def _changes(name: str, kwargs: dict[str, Any]) -> bool:
+def _changes(name: str, kwargs: dict[str, object]) -> bool:
     """Whether a call writes to what it was given."""
     if name.endswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in KEPT_DUNDERS)
@@ -350,7 +379,7 @@ def _changes(name: str, kwargs: dict[str, Any]) -> bool:
 KEPT_DUNDERS = {"__iter__", "__index__", "__int__", "__invert__", "__init__"}
 
 
-def _on_gpu(value: Any) -> bool:
+def _on_gpu(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_cuda
 
 
@@ -358,7 +387,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def _tensors(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)) and depth < 3:
@@ -368,17 +397,17 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         yield from chain.from_iterable(_tensors(part, depth + 1) for part in value.values())
 
 
-def _tensors_first(args: Any) -> torch.Tensor | None:
+def _tensors_first(args: tuple[object, ...]) -> torch.Tensor | None:
     return next(_tensors(args), None)
 
 
-def _spread(name: str, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
+def _spread(name: str, args: tuple[object, ...], kwargs: dict[str, object], result: torch.Tensor) -> torch.Tensor:
     """Indices in range that differ within a row and go round over the rows."""
     source = next(_tensors(args))
     numbers = torch.arange(result.numel())
     if (name in ("argmax", "argmin") and result.dim() == 0) or source.dim() == 0:
         return (numbers % max(1, source.numel())).reshape(result.shape)
-    dim = kwargs.get("dim", -1)
+    dim: Any = kwargs.get("dim", -1)
     for value in args[1:]:
         if name in ("argmax", "argmin", "max", "min", "sort", "argsort") and type(value) is int:
             dim = value

@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -22,9 +22,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from memfit.predict.observe.places import kind_of_file, phase_now, tensors_anywhere
 from memfit.predict.phantom.snapshot_timeline import Place, StorageClaim
+from memfit.predict.snapshot.recorded import RecordedFrame
 from memfit.records.timeline import Category, Phase
 
 _set_metadata: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+R = TypeVar("R")
 can_note_places = _set_metadata is not None
 
 
@@ -39,16 +41,16 @@ class RunWatch:
         self.step_processor_seconds: list[float] = []
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_backward: Callable[[], None] | None = None
-        self.on_root: Callable[[Any], None] | None = None
+        self.on_root: Callable[[object], None] | None = None
         """Called with the inputs of an outermost module with parameters."""
         self.step = 0
         self._forced: Phase | None = "setup"
         self._backward_line: str | None = None
         self._stack: list[str] = []
-        self._roots: list[Any] = []
+        self._roots: list[torch.nn.Module] = []
         self._names: list[dict[int, str]] = []
         self._kinds: dict[str, int] = {}
-        self._frames: dict[int, tuple[int, str, Any]] = {}
+        self._frames: dict[int, tuple[int, str, RecordedFrame]] = {}
         self._owners: dict[int, str] = {}
         self._since = time.perf_counter(), time.process_time()
         self._unfollowed: Any = None
@@ -127,7 +129,7 @@ class RunWatch:
             frame = frame.f_back
         return asked_in, ""
 
-    def line_of_frames(self, frames: Any) -> str:
+    def line_of_frames(self, frames: Iterable[RecordedFrame]) -> str:
         """The same for the frames of an event; a library's line when none is the user's own."""
         fallback = ""
         for frame in frames:
@@ -141,7 +143,7 @@ class RunWatch:
             fallback = fallback or line
         return fallback
 
-    def _place_of_frame(self, frame: Any) -> tuple[int, str]:
+    def _place_of_frame(self, frame: RecordedFrame) -> tuple[int, str]:
         """Whose file it is and, unless it is torch's, 'file.py:12'."""
         name, kind = frame["filename"], self._kind(frame["filename"])
         has_line = kind == 1 or (kind == 0 and name.endswith(".py"))
@@ -155,10 +157,10 @@ class RunWatch:
 
     # ---- modules -----------------------------------------------------------------------------------------------
 
-    def _wrapped_call(self, original: Any) -> Any:
+    def _wrapped_call(self, original: Callable[..., R]) -> Callable[..., R]:
         watch = self
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(module: torch.nn.Module, *args: object, **kwargs: object) -> R:
             if torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
             name = watch._enter(module, args, kwargs)
@@ -174,7 +176,7 @@ class RunWatch:
 
         return call
 
-    def _enter(self, module: Any, args: Any, kwargs: Any) -> str:
+    def _enter(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
         if self._stack:
             self._hook(args, self._stack[-1])
             names = self._names[-1] if self._names else {}
@@ -192,7 +194,7 @@ class RunWatch:
         self._roots.append(self._roots.pop(next(i for i, known in enumerate(self._roots) if known is module)))
         return type(module).__name__
 
-    def _take_up(self, root: Any) -> None:
+    def _take_up(self, root: torch.nn.Module) -> None:
         """An outermost module is called for the first time: its parameters and buffers say what they are."""
         self._roots.append(root)
         self._names.append({id(child): path for path, child in root.named_modules() if path})
@@ -205,7 +207,7 @@ class RunWatch:
             for buffer in (each for each in child._buffers.values() if each is not None):
                 self.claim(buffer, "buffer", name)
 
-    def _hook(self, values: Any, name: str) -> None:
+    def _hook(self, values: object, name: str) -> None:
         """When the gradient of one of these is there, the backward is in this module."""
         with torch._C.DisableTorchFunction():  # what we ask of tensors ourselves is not recorded
             for tensor in tensors_anywhere(values):
@@ -215,10 +217,10 @@ class RunWatch:
 
     # ---- backward and update -----------------------------------------------------------------------------------
 
-    def _wrapped_backward(self, original: Any) -> Any:
+    def _wrapped_backward(self, original: Callable[..., R]) -> Callable[..., R]:
         watch = self
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(*args: object, **kwargs: object) -> R:
             if watch.on_backward is not None and watch._backward_line is None:
                 watch.on_backward()
             before, watch._backward_line = watch._backward_line, watch.line() or "?"
@@ -231,7 +233,7 @@ class RunWatch:
 
         return backward
 
-    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         with torch._C.DisableTorchFunction():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

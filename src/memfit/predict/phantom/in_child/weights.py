@@ -7,8 +7,7 @@ written takes no memory: its pages are never touched. So random initialisation o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 import torch
@@ -34,8 +33,8 @@ class SkippedWeights:
                 stack.enter_context(patch.object(torch.nn.init, name, self._unless_large(getattr(torch.nn.init, name))))
             yield
 
-    def _unless_large(self, original: Any) -> Any:
-        def fill(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _unless_large(self, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def fill(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
             if tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.numel() >= LARGE_ELEMENTS:
                 self.count += 1
                 return tensor

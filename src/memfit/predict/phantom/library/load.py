@@ -115,7 +115,7 @@ class PhantomLibrary:
         self._library.phantom_ask_at_reads(self._reader)
 
     @staticmethod
-    def _names(ask: Any) -> Iterator[str]:
+    def _names(ask: Callable[[ctypes.c_size_t], bytes | None]) -> Iterator[str]:
         index = 0
         while (name := ask(ctypes.c_size_t(index))) is not None:
             yield name.decode()
