@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memfit.predict.sandbox.processes import guarded
+from memfit.predict.sandbox.processes import guarded, question_words
 
 
 def test_classes_can_derive_from_pools_that_work_in_this_process(tmp_path: Path):
@@ -53,3 +53,9 @@ def test_a_daemon_that_fills_a_queue_for_ever_works_beside_the_script(tmp_path: 
         sampler.terminate()
         sampler.join()
     assert any("beside it" in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["uname", "/usr/bin/nvidia-smi", "touch"])
+def test_a_program_that_is_named_by_a_path_object_is_the_program_of_that_name(name: str):
+    assert question_words(Path(name), False) == question_words(name, False) == question_words([name], False)
+    assert question_words(Path(name), True) is None  # Popen refuses it, and says why

@@ -50,7 +50,7 @@ QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
 TRAINERS = ("torch.multiprocessing.spawn",)
 """Modules whose processes train, daemons or not: they are followed."""
 Note = Callable[[str, str], None]
-Command = str | bytes | Iterable[PathName]
+Command = PathName | Iterable[PathName]
 
 
 class WorkerProcess(Protocol):
@@ -79,6 +79,8 @@ def question_words(command: Command, in_shell: bool) -> list[str] | None:
             words = shlex.split(text) if in_shell else [text]
         except ValueError:
             return None
+    elif isinstance(command, os.PathLike):
+        words = [] if in_shell else [os.fsdecode(command)]
     else:
         words = [os.fsdecode(word) for word in command]
     return words if words and _only_tells(words) else None
