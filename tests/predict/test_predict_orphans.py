@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from memfit.predict.child.die_with_parent import ending_with_this_process
+
 
 def is_alive(pid: int) -> bool:
     try:
@@ -35,3 +37,26 @@ def test_a_script_does_not_go_on_when_memfit_is_killed(tmp_path: Path):
         assert pids
         os.kill(memfit.pid, signal.SIGKILL)
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "the child goes on")
+
+
+ASKED_BY_ANOTHER = """
+import os
+from memfit.predict.child.die_with_parent import ending_with_this_process
+end_with_us = ending_with_this_process()
+if os.fork() == 0:
+    if os.fork() == 0:  # its parent is not the process that asked, as after a kill between the fork and the call
+        end_with_us()
+        print("goes on", flush=True)
+    os.wait()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_child_whose_parent_was_killed_before_it_could_ask_ends_by_itself():
+    done = subprocess.run([sys.executable, "-c", ASKED_BY_ANOTHER], capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_child_of_the_process_that_asked_goes_on():
+    subprocess.run([sys.executable, "-c", "pass"], preexec_fn=ending_with_this_process(), check=True, timeout=90)

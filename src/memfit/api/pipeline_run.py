@@ -242,7 +242,7 @@ class _RankProcess:
 
 
 def _start(folder: Path, order: PipelineOrder) -> list[_RankProcess]:
-    from memfit.predict.child.die_with_parent import die_with_the_parent
+    from memfit.predict.child.die_with_parent import ending_with_this_process
 
     port, found = _free_port(), []
     for rank in range(order.num_ranks):
@@ -255,7 +255,7 @@ def _start(folder: Path, order: PipelineOrder) -> list[_RankProcess]:
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "memfit.api.torch_pipeline_worker", str(folder)], env=variables, stdout=output,
-                stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_the_parent,
+                stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ending_with_this_process(),
             )  # fmt: skip
         found.append(_RankProcess(rank=rank, process=process, log=log, started=time.monotonic()))
     return found

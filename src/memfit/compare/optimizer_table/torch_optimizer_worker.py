@@ -25,7 +25,7 @@ from memfit.job.description import JobDescription
 from memfit.job.recipes.optimizer_names import parse_optimizer
 from memfit.job.recipes.torch_optimizers import why_refused
 from memfit.job.training import Training, plain_step
-from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.messages import Failure
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Question
@@ -155,9 +155,9 @@ def main() -> None:
 def in_a_copy(question: OptimizerRun) -> OptimizerRun:
     """Answer in a forked copy of this process."""
     reader, writer = os.pipe()
-    pid = os.fork()
+    end_with_us, pid = ending_with_this_process(), os.fork()
     if pid == 0:
-        die_with_the_parent()
+        end_with_us()
         signal.alarm(MOST_SECONDS)
         with contextlib.suppress(BaseException), open(writer, "wb") as stream:
             stream.write(msgspec.json.encode(answer(question)))

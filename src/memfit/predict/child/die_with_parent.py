@@ -8,7 +8,10 @@ that started the child, not its process: callers wait for their child in the thr
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+from collections.abc import Callable
+from functools import partial
 
 PR_SET_PDEATHSIG = 1
 
@@ -18,7 +21,17 @@ except (OSError, AttributeError):
     _prctl = None
 
 
-def die_with_the_parent() -> None:
-    """Have this process killed when its parent ends; nothing happens where the system has no such thing."""
-    if _prctl is not None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def ending_with_this_process() -> Callable[[], None]:
+    """What a child calls right after the fork to be killed when this process ends; asked for before the fork.
+
+    Nothing happens where the system has no such thing.
+    """
+    return partial(_die_with, os.getpid())
+
+
+def _die_with(parent_pid: int) -> None:
+    if _prctl is None:
+        return
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # killed between the fork and the call above: its signal has passed
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ import msgspec
 
 from memfit.errors import MemfitError, MissingExtra, PredictionFailed, UsageError
 from memfit.predict.child.bytecode import bytecode_environment, keep_spooled
-from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
 from memfit.predict.child.progress import DEFAULT_SECONDS, Teller, last_report
 
@@ -30,9 +30,12 @@ class _Alone(TypedDict):
 
 OUTPUT_TAIL_CHARACTERS = 1500
 CHILD = [sys.executable, "-m", "memfit.predict.fake.trace_main"]
-ALONE: _Alone = {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": die_with_the_parent}
-"""How a child is started: in a process group of its own, without input, and it ends when we do."""
 FORK_SERVER = [sys.executable, "-m", "memfit.predict.fake.child_main"]
+
+
+def _alone() -> _Alone:
+    """How a child is started: in a process group of its own, without input, and it ends when we do."""
+    return {"stdin": subprocess.DEVNULL, "start_new_session": True, "preexec_fn": ending_with_this_process()}
 
 
 def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None = None) -> TraceReply:
@@ -44,7 +47,7 @@ def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None 
         with open(folder / "output.txt", "w+b") as output, saying_where_it_was(folder):
             command, shown = [*CHILD, request_path, reply_path], None if options.show_output else output
             variables = {**os.environ, **bytecode_environment(), **request.environment}
-            process = subprocess.Popen(command, stdout=shown or 2, stderr=shown or 2, env=variables, **ALONE)
+            process = subprocess.Popen(command, stdout=shown or 2, stderr=shown or 2, env=variables, **_alone())
             code = wait_to_the_end(process, limit, teller)
         return _read_reply(folder, code)
 
@@ -89,7 +92,8 @@ class ForkServer:
         if self._process is None:
             self._process = subprocess.Popen(
                 FORK_SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=die_with_the_parent, env={**os.environ, **bytecode_environment()},
+                start_new_session=True, preexec_fn=ending_with_this_process(),
+                env={**os.environ, **bytecode_environment()},
             )  # fmt: skip
         return self._process
 
@@ -150,7 +154,7 @@ def run_to_the_end(
     teller: Teller | None = None,
 ) -> int:
     """Run in a process group of its own and return the exit code; nothing of it survives us."""
-    process = subprocess.Popen(command, stdout=output or 2, stderr=output or 2, env=environment, **ALONE)
+    process = subprocess.Popen(command, stdout=output or 2, stderr=output or 2, env=environment, **_alone())
     return wait_to_the_end(process, most_seconds, teller)
 
 

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memfit.errors import MemfitError
 from memfit.job.description import SettingValue
 from memfit.job.training import Training, as_training
-from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.messages import Failure, Reply, TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
 from memfit.predict.fake.child_main import answer_with, keep_from_writing, trace_ranked, with_guard_noted
@@ -40,8 +40,9 @@ def trace_forked(function: Callable[..., object], request: TraceRequest) -> Repl
         request = msgspec.structs.replace(request, scratch_folder=folder, writable_folder=os.path.realpath(folder))
         request = msgspec.structs.replace(request, num_threads=torch.get_num_threads())
         reader, writer = os.pipe()
-        pid = os.fork()
+        end_with_us, pid = ending_with_this_process(), os.fork()
         if pid == 0:
+            end_with_us()
             os.close(reader)
             _in_the_copy(function, request, writer)
         os.close(writer)
@@ -58,7 +59,6 @@ def trace_forked(function: Callable[..., object], request: TraceRequest) -> Repl
 def _in_the_copy(function: Callable[..., object], request: TraceRequest, writer: int) -> None:
     """Never returns: the copy must not run the caller's code."""
     code = 1
-    die_with_the_parent()
     try:
         torch.set_num_threads(1)  # the copy has none of the parent's worker threads
         unguarded = keep_from_writing(request)

@@ -33,7 +33,7 @@ from memfit.job.load import build_job
 from memfit.job.training import as_training
 from memfit.job.workloads.registry import import_workload
 from memfit.predict.child.bytecode import spool_bytecode
-from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.imports import Imports, Surroundings, loading_early
 from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
@@ -70,9 +70,9 @@ def main() -> None:
         if request.job.kind == "workload":  # ours: it may be loaded here, once for all copies
             with loading_early():
                 import_workload(request.job.target)
-        pid = os.fork()
+        end_with_us, pid = ending_with_this_process(), os.fork()
         if pid == 0:
-            die_with_the_parent()
+            end_with_us()
             _redirect_output(output_path)
             answer_to_file(request, reply_path, probe_for(request))
         _, status = os.waitpid(pid, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Required, TypedDict
 
-from memfit.records.snapshot import Action
+from memfit.records.cuda.snapshot import Action
 
 
 class RecordedFrame(TypedDict):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from memfit.predict.child.bytecode import VARIABLE
-from memfit.predict.child.die_with_parent import die_with_the_parent
+from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.imports import Imports
 from memfit.predict.child.known_probes import BareProcess, KnownCall, KnownProbes, unknown_calls
 from memfit.predict.child.messages import TraceRequest
@@ -147,7 +147,7 @@ class ProbeProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", BEGIN_WHEN_ASKED, *command] if waits else command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            preexec_fn=die_with_the_parent, env={**os.environ, **(environment or {})},
+            preexec_fn=ending_with_this_process(), env={**os.environ, **(environment or {})},
         )  # fmt: skip
 
     def ask(
