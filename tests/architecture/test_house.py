@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,31 @@ def test_every_import_follows_an_arrow_of_the_house():
 
 def test_heavy_imports_stand_in_files_that_carry_their_name():
     assert misplaced_heavy_imports(modules()) == []
+
+
+MOST_FILES = 17
+"""In one folder; about a dozen is home. `commands` has a file per verb, `nni_shim` the files that NNI has."""
+
+
+def crowded_folders(paths: list[Path]) -> list[str]:
+    """Folders with more files than a reader takes in at a look."""
+    folders = Counter(path.parent for path in paths if path.name != "__init__.py" and "nni_shim" not in path.parts)
+    return [
+        f"{folder.relative_to(SOURCE)}: {count} files; give it floors whose names tell the story"
+        for folder, count in folders.items()
+        if count > MOST_FILES and folder != SOURCE / "commands"
+    ]
+
+
+def test_no_folder_is_crowded():
+    assert crowded_folders(modules()) == []
+    assert crowded_folders([SOURCE / "plan" / f"a{number}.py" for number in range(MOST_FILES + 1)]) != []
+
+
+def test_every_file_of_the_command_line_is_a_verb():
+    from memfit.commands import VERBS
+
+    assert {path.stem for path in (SOURCE / "commands").glob("*.py")} - {"__init__"} == set(VERBS)
 
 
 def test_every_room_is_in_the_table():

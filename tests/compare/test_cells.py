@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.compare.axes import OWN, code_of_optimizer, job_for, plan_cells, split_names
+from memfit.compare.cells.cells_on_disk import NAME, KeptCells
 from memfit.compare.cells.judge_cells import answer_budget, judge_cells
-from memfit.compare.cells.kept_cells import NAME, KeptCells
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.records.figure import Figure, unknown

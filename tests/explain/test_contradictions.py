@@ -85,7 +85,7 @@ def test_the_number_of_a_trial_is_that_of_the_study():
 def test_an_interval_of_one_contrast_is_students_where_noise_is_normal_and_leverage_equal():
     """An oracle: two groups of 20, where the exact interval is known; HC3 is 1 / (1 - 1/20) wider in its error, and the
     calibration takes that back."""
-    from memfit.explain.student import t_quantile
+    from memfit.explain.student_t import t_quantile
 
     y = np.random.default_rng(3).normal(100, 1, 40)
     group = np.repeat([0.0, 1.0], 20)[:, None]

@@ -220,7 +220,7 @@ def test_any_table_gets_an_answer(rows: list[tuple[dict[str, Any], float | None]
 
 
 def test_students_quantiles_are_those_of_the_printed_tables():
-    from memfit.explain.student import t_quantile, two_sided_p
+    from memfit.explain.student_t import t_quantile, two_sided_p
 
     printed = {1: 12.706, 2: 4.303, 4: 2.776, 10: 2.228, 30: 2.042, 120: 1.980}
     assert {df: round(t_quantile(df), 3) for df in printed} == printed

@@ -12,7 +12,7 @@ import pytest
 
 from memfit.errors import UsageError
 from memfit.job import run
-from memfit.job.rounds import USUAL_STEPS, Extent, Reporter, Round, as_record, for_study, train_all
+from memfit.job.epochs import USUAL_STEPS, Extent, Reporter, Round, as_record, for_study, train_all
 from memfit.job.training import Fitting, Training
 
 

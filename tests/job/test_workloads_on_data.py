@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.errors import UsageError  # noqa: E402
+from memfit.job.epochs import Extent, train_all  # noqa: E402
 from memfit.job.network_size import NetworkSize  # noqa: E402
-from memfit.job.rounds import Extent, train_all  # noqa: E402
 from memfit.job.training import loss_of, plain_step  # noqa: E402
 from memfit.job.workloads.registry import WORKLOADS, build_workload  # noqa: E402
 

@@ -16,10 +16,10 @@ from memfit.explain.run.ledger import explain_peak
 from memfit.explain.run.noise import noise_interval
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
-from memfit.show.paper import writable, write_text
 from memfit.show.terminal.difference import comparison_text
 from memfit.show.terminal.run import summary_text
 from memfit.show.terminal.sparkline import timeline_text
+from memfit.show.text_output import writable, write_text
 from memfit.show.views.run import RunView, build_view
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB

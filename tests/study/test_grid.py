@@ -12,7 +12,7 @@ import pytest
 
 from memfit.records.study import StudySettings, TrialRecord
 from memfit.study.engine.history import History
-from memfit.study.space.complaint import FieldPlace
+from memfit.study.space.field_errors import FieldPlace
 from memfit.study.space.nni_space import read_space
 from memfit.study.space.space import parameters_of
 from memfit.study.tuners.base import NoMore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memfit.errors import UsageError
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, SearchSpace, Span
 from memfit.study.files.kinds import read_space_file
-from memfit.study.space.complaint import FieldPlace
+from memfit.study.space.field_errors import FieldPlace
 from memfit.study.space.nni_space import read_space, write_space
 
 SPACE = {

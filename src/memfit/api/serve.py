@@ -38,8 +38,8 @@ def serve_folder(
         raise MissingExtra("the server needs starlette and uvicorn", found=f"no {error.name}", hint=hint) from None
     from memfit.api.shared.open_records import metric_readers, open_dropped, served_openers
     from memfit.serve.guard import kept_token, new_token
-    from memfit.serve.library import Library
     from memfit.serve.metrics import FolderMetrics
+    from memfit.serve.opened_records import Library
 
     secret = kept_token(token_file) if token_file is not None else token or new_token()
     root = Path(folder)

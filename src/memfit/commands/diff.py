@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class _Percent(click.ParamType):
 
     name = "percent"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             percent = float(str(value).strip().removesuffix("%"))
         except ValueError:
@@ -138,7 +139,7 @@ def _print_comparison(comparison: Comparison, as_json: bool) -> None:
     )
 
 
-def _refuse(options: dict[str, Any], why: str = "cannot be combined with --resume") -> None:
+def _refuse(options: Mapping[str, object], why: str = "cannot be combined with --resume") -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise UsageError(f"{', '.join(given)} {why}", hint="memfit diff --help")

@@ -127,8 +127,8 @@ def _record_alone(as_json: bool) -> Iterator[None]:
 
 def _print_levers(error: DoesNotFit) -> None:
     """What remains when no plan fits."""
-    from memfit.show.paper import write_text
     from memfit.show.terminal.fit import levers_text
+    from memfit.show.text_output import write_text
 
     if error.levers:
         write_text(lambda width, color: levers_text(error.levers, width=width, color=color))

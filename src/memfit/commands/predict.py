@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from memfit.commands.shared.options import SECONDS, complete_files, json_option,
 from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, MemfitError, UsageError
 from memfit.records.prediction import RankPredictions
+
+_Option = TypeVar("_Option")
 
 
 class Rank(click.ParamType):
@@ -135,7 +137,7 @@ def _progress() -> Iterator[Callable[[str], None] | None]:
         line.clear()
 
 
-def _for_every_rank(options: dict[str, Any]) -> dict[str, Any]:
+def _for_every_rank(options: dict[str, _Option]) -> dict[str, _Option]:
     """The options of all ranks together; those of one rank alone are refused."""
     for name, flag in (("sweep", "--sweep"), ("fit_batch", "--fit-batch"), ("lengths", "--lengths")):
         if options.pop(name):

@@ -5,16 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from memfit.commands.shared.options import BYTES, SPEED, force_option, json_option, output_option, quiet_option
+from memfit.commands.shared.options import BYTES, FC, SPEED, force_option, json_option, output_option, quiet_option
 from memfit.commands.shared.output import write_record
 from memfit.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from memfit.show.paper import Compose
+    from memfit.records.reproduction import (
+        EdgeTables,
+        HyperparameterTrials,
+        OffloadingExperiment,
+        OptimizerResult,
+        PipeliningResult,
+    )
+    from memfit.show.text_output import Compose
+
+    Reproduced = OffloadingExperiment | EdgeTables | HyperparameterTrials | OptimizerResult | PipeliningResult
+
+Found = TypeVar("Found")
 
 EPILOG = """\b
 Examples:
@@ -45,11 +56,11 @@ def command(context: click.Context, as_json: bool) -> None:
     write_record(results, lambda width, color: results_text(results, width=width, color=color), as_json=as_json)
 
 
-def _folder_option(name: str) -> Callable[..., Any]:
+def _folder_option(name: str) -> Callable[[FC], FC]:
     return output_option(f"Folder to write [default: reproduce-{name}].", f"reproduce-{name}")
 
 
-def _network_option(example: str) -> Callable[..., Any]:
+def _network_option(example: str) -> Callable[[FC], FC]:
     text = f"Only this network, such as {example}; repeatable."
     return click.option("--network", "networks", multiple=True, metavar="NAME", callback=_names, help=text)
 
@@ -58,7 +69,7 @@ def _names(context: click.Context, parameter: click.Parameter, values: tuple[str
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
-def _points_option(default: int) -> Callable[..., Any]:
+def _points_option(default: int) -> Callable[[FC], FC]:
     kind = click.IntRange(2)
     text = "Budgets of each curve."
     return click.option("--points", "num_points", type=kind, metavar="N", default=default, show_default=True, help=text)
@@ -226,7 +237,9 @@ def pipelining(context: click.Context, output: str, force: bool, quiet: bool, as
     _show_and_write(found, partial(pipelining_text, found), output, as_json, quiet)
 
 
-def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output: str, force: bool, quiet: bool) -> Any:
+def _followed(
+    run: Callable[[Callable[[str, float], None] | None], Found], output: str, force: bool, quiet: bool
+) -> Found:
     """Refuse to replace what is there, then run with a line of progress on a terminal."""
     from memfit.show.new_file import check_new
     from memfit.show.progress.line import ShareLine
@@ -239,7 +252,7 @@ def _followed(run: Callable[[Callable[[str, float], None] | None], Any], output:
         line.close()
 
 
-def _show_and_write(found: Any, compose: Compose, folder: str, as_json: bool, quiet: bool) -> None:
+def _show_and_write(found: Reproduced, compose: Compose, folder: str, as_json: bool, quiet: bool) -> None:
     """Print it, and leave its files in the folder; without matplotlib there are no curves."""
     from memfit import api
 

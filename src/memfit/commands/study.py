@@ -199,9 +199,9 @@ def _folder(words: tuple[str, ...]) -> str:
 def print_study(study: Study, as_json: bool) -> None:
     """The study; a re-run of published trials stands beside them."""
     from memfit import api
-    from memfit.show.paper import on_terminal, write_text
     from memfit.show.terminal.reproduction import rerun_text
     from memfit.show.terminal.study import study_text
+    from memfit.show.text_output import on_terminal, write_text
 
     is_wide = not on_terminal()
     write_record(

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from memfit.compare.axes import CellPlan, code_of_optimizer, plan_cells
+from memfit.compare.cells.cells_on_disk import KeptCells
 from memfit.compare.cells.judge_cells import answer_budget, judge_cells
-from memfit.compare.cells.kept_cells import KeptCells
 from memfit.compare.cells.measure_cells import CellFailed, MeasureOptions, measure_cell
 from memfit.compare.cells.predict_cells import Predicted, predict_cells
 from memfit.compare.cells.predicted_figures import figures_of

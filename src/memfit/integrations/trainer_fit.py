@@ -73,8 +73,8 @@ def refuse_ranks(num_ranks: int, how: str) -> None:
 
 
 def _print_fit(found: LoopFit) -> None:
-    from memfit.show.paper import write_text
     from memfit.show.terminal.fit import loop_fit_text
+    from memfit.show.text_output import write_text
 
     write_text(lambda width, color: loop_fit_text(found, width=width, color=color), sys.stderr)
 

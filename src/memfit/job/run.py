@@ -17,10 +17,10 @@ import msgspec
 
 from memfit.errors import MemfitError, UsageError
 from memfit.job.description import JobDescription, SettingValue, describe_job, parse_settings
+from memfit.job.epochs import Extent, Reporter, Round, proposed_settings, train_all
 from memfit.job.load import build_job, load_function
 from memfit.job.network_size import NetworkSize
 from memfit.job.recipes.recipe import PLAIN, Recipe, parse_techniques
-from memfit.job.rounds import Extent, Reporter, Round, proposed_settings, train_all
 from memfit.job.workloads.registry import WORKLOADS
 
 NO_RECIPE = Recipe()

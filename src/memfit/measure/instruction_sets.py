@@ -17,9 +17,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import msgspec
 
@@ -114,7 +114,16 @@ def _run_child(types: Iterable[str], environ: Mapping[str, str]) -> list[Product
     ]
 
 
-def _answered(name: str, lines: list[dict[str, Any]]) -> ProductCheck:
+class ProductLine(TypedDict):
+    """A line that the child writes before a product (type and kind), or after it (all of it)."""
+
+    type: str
+    kind: str
+    answer: NotRequired[str]
+    seconds: NotRequired[float]
+
+
+def _answered(name: str, lines: Sequence[ProductLine]) -> ProductCheck:
     """The check of a type whose products all came back."""
     answers = {line["kind"]: line["answer"] for line in lines if "answer" in line}
     bad = {kind: answer for kind, answer in answers.items() if answer != "right"}
@@ -126,7 +135,7 @@ def _answered(name: str, lines: list[dict[str, Any]]) -> ProductCheck:
     return ProductCheck(type_name=name, works=False, found=found)
 
 
-def _ended(name: str, lines: list[dict[str, Any]], code: int, errors: str) -> ProductCheck:
+def _ended(name: str, lines: Sequence[ProductLine], code: int, errors: str) -> ProductCheck:
     """The check of the type that ended the child."""
     where = f" in {lines[-1]['kind']}" if lines else " while torch was loaded"
     if code < 0 and -code in signal.valid_signals():

@@ -11,7 +11,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ def main() -> None:
             _write({"type": name, "kind": kind, "answer": answer, "seconds": time.perf_counter() - started})
 
 
-def _attempt(product: Callable[[object], tuple[torch.Tensor, float]], dtype: object) -> str:
+def _attempt(product: Callable[[torch.dtype], tuple[torch.Tensor, float]], dtype: torch.dtype) -> str:
     """'right', 'wrong', or what torch said when it refused."""
     try:
         result, expected = product(dtype)
@@ -40,7 +39,7 @@ def _attempt(product: Callable[[object], tuple[torch.Tensor, float]], dtype: obj
     return "right" if bool((result == expected).all()) else "wrong"
 
 
-def linear(dtype: Any) -> tuple[torch.Tensor, float]:
+def linear(dtype: torch.dtype) -> tuple[torch.Tensor, float]:
     """A linear layer forward and backward; the gradient of its weight."""
     given, bias = torch.ones(SIZE, SIZE, dtype=dtype), torch.ones(SIZE, dtype=dtype)
     weight = torch.ones(SIZE, SIZE, dtype=dtype, requires_grad=True)
@@ -49,19 +48,19 @@ def linear(dtype: Any) -> tuple[torch.Tensor, float]:
     return weight.grad, SIZE
 
 
-def batched(dtype: Any) -> tuple[torch.Tensor, float]:
+def batched(dtype: torch.dtype) -> tuple[torch.Tensor, float]:
     """Four matrix products in one call."""
     matrices = torch.ones(4, SIZE, SIZE, dtype=dtype)
     return matrices @ matrices, SIZE
 
 
-def convolution(dtype: Any) -> tuple[torch.Tensor, float]:
+def convolution(dtype: torch.dtype) -> tuple[torch.Tensor, float]:
     """A convolution of 32 channels with a 3 x 3 kernel."""
     images, kernels = torch.ones(2, 32, 16, 16, dtype=dtype), torch.ones(32, 32, 3, 3, dtype=dtype)
     return torch.nn.functional.conv2d(images, kernels), 32 * 9
 
 
-def attention(dtype: Any) -> tuple[torch.Tensor, float]:
+def attention(dtype: torch.dtype) -> tuple[torch.Tensor, float]:
     """Attention over ones, which gives ones."""
     heads = torch.ones(1, 2, SIZE, 32, dtype=dtype)
     return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).round(decimals=2), 1

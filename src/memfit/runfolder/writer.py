@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memfit.records.files import layout
 from memfit.records.files.only_text import only_text
@@ -36,7 +36,7 @@ class RunWriter:
             time_us, min(late_us, 0xFFFFFFFF), process, flags, resident_bytes, shared_bytes
         )
 
-    def event(self, kind: str, time_us: int, **facts: Any) -> None:
+    def event(self, kind: str, time_us: int, **facts: object) -> None:
         """Append one event line at once."""
         line = json.dumps({"kind": kind, "time_us": time_us, **facts}, separators=(",", ":")) + "\n"
         self._append(self._events, line.encode())

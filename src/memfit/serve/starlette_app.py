@@ -18,8 +18,8 @@ from starlette.routing import Route
 from memfit.errors import MemfitError, UsageError
 from memfit.records.study import TrialRecord
 from memfit.serve.guard import METRICS_PATH
-from memfit.serve.library import Library, Opened
 from memfit.serve.metrics import FolderMetrics
+from memfit.serve.opened_records import Library, Opened
 from memfit.show.as_json import to_json
 from memfit.show.export.openmetrics import CONTENT_TYPE
 from memfit.show.page.app import app_html

@@ -10,7 +10,7 @@ import numpy as np
 from memfit.records.files.only_text import only_text
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Turn arrays into lists and everything else into JSON's own types."""
     return msgspec.to_builtins(value, enc_hook=_array)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memfit.records.run_parts.ledger import LedgerFacts
     from memfit.records.study import Study
     from memfit.records.study_findings import StudyFindings
-    from memfit.serve.library import Opened, Opener
     from memfit.serve.metrics import ReadRecord
+    from memfit.serve.opened_records import Opened, Opener
     from memfit.show.page.documents.document import Body, Document
     from memfit.show.page.documents.run import RunDetails
 
@@ -37,7 +37,7 @@ def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
     """A run folder; `fine` keeps detail to zoom into within the document itself."""
     from memfit.api.report import view_run
     from memfit.runfolder.reader import read_growing_run
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.run import run_document
     from memfit.show.views.curves import curves_of
 
@@ -121,7 +121,7 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     """A study's folder or JSON file; `whole` puts all intermediate results into the document."""
     from functools import cache
 
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.as_json import plain
     from memfit.show.page.documents.study import study_document
 
@@ -180,7 +180,7 @@ def _findings(study: Study) -> tuple[StudyFindings | None, str]:
 def open_prediction(path: Path, root: Path) -> Opened:
     """A file that `memfit predict --json` printed."""
     from memfit.records.prediction import read_prediction
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.prediction import prediction_document
 
     return Opened(document=prediction_document(read_prediction(path)))
@@ -188,7 +188,7 @@ def open_prediction(path: Path, root: Path) -> Opened:
 
 def open_plan(path: Path, root: Path) -> Opened:
     """A plan, or the whole fit that `memfit fit --json` printed."""
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.plan import plan_document
 
     return Opened(document=plan_document(*read_plan_or_fit(path)))
@@ -197,7 +197,7 @@ def open_plan(path: Path, root: Path) -> Opened:
 def open_pipeline(path: Path, root: Path) -> Opened:
     """The plan.json of `memfit pipeline -o FOLDER`."""
     from memfit.records.pipeline import read_pipeline
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.pipeline import pipeline_document
 
     return Opened(document=pipeline_document(read_pipeline(path)))
@@ -206,7 +206,7 @@ def open_pipeline(path: Path, root: Path) -> Opened:
 def open_grid(path: Path, root: Path) -> Opened:
     """The grid.json of `memfit compare`."""
     from memfit.records.grid import read_grid
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.grid import grid_document
 
     return Opened(document=grid_document(read_grid(path)))
@@ -217,7 +217,7 @@ def open_snapshot(path: Path, root: Path) -> Opened:
     from functools import cache
 
     from memfit.predict.snapshot.quick_segments import read_segments
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
     from memfit.show.page.documents.snapshot import snapshot_document
 
     first = read_segments(path) if path.stat().st_size > LARGE_SNAPSHOT_BYTES else None
@@ -230,7 +230,7 @@ def open_snapshot(path: Path, root: Path) -> Opened:
 
 def open_dropped(path: Path) -> Opened:
     """A snapshot that was dropped on the page: all of it at once, because the file does not stay."""
-    from memfit.serve.library import Opened
+    from memfit.serve.opened_records import Opened
 
     return Opened(document=_whole_snapshot(path))
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from memfit.show.paper import Compose
+    from memfit.show.text_output import Compose
 
 
-def write_record(record: Any, compose: Compose, *, as_json: bool = False, stream: TextIO | None = None) -> None:
+def write_record(record: object, compose: Compose, *, as_json: bool = False, stream: TextIO | None = None) -> None:
     """The record itself as JSON, or the text that `compose` makes of it for a width and with colour or without."""
     from memfit.show.as_json import to_json
-    from memfit.show.paper import write_json, write_text
+    from memfit.show.text_output import write_json, write_text
 
     if as_json:
         write_json(to_json(record))

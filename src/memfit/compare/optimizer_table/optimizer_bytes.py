@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import msgspec
 
@@ -154,7 +153,12 @@ def _ask_workers(todo: Sequence[OptimizerRun], num_workers: int, keep: Callable[
 class _Worker:
     """One worker process and the thread that talks to it."""
 
-    def __init__(self, packages: Sequence[str], questions: Any, answers: Any) -> None:
+    def __init__(
+        self,
+        packages: Sequence[str],
+        questions: SimpleQueue[OptimizerRun],
+        answers: SimpleQueue[OptimizerRun | BaseException | None],
+    ) -> None:
         self._questions, self._answers = questions, answers
         self._process = subprocess.Popen(
             [sys.executable, "-m", "memfit.compare.optimizer_table.torch_optimizer_worker", *packages],

@@ -13,7 +13,6 @@ import importlib.metadata
 import os
 import signal
 import sys
-from typing import Any
 
 import msgspec
 import torch
@@ -52,7 +51,7 @@ class ProbesHere(ProbeProcess):
     def __init__(self) -> None:
         pass
 
-    def ask(self, texts: dict[int, str], **_: Any) -> Probed:
+    def ask(self, texts: dict[int, str], **_: object) -> Probed:
         """Run each distinct call once for real."""
         replies = {number: attempt(text) for number, text in texts.items()}
         skipped = {number: str(reply["skipped"]) for number, reply in replies.items() if "skipped" in reply}

@@ -1,8 +1,8 @@
 """Breakdown of the peak RSS of a run into named lines that add up to it, and what is left without a name.
 
 The first ledger is that of the job: its lines add up to the headline. One process is explained from the inside
-(`ledger_parts`), the others of its tree by what they add to it at the peak (`ledger_share`). Further ledgers explain
-other processes that traced a step, by their own peaks, and devices.
+(`ledger_parts`), the others of its tree by their share of what is left. Further ledgers explain other processes that
+traced a step, by their own peaks, and devices.
 
 What is explained is one moment: when the process was largest between two operators of the traced step. Its distance to
 the peak of that step, and of that to the peak of the run, have lines of their own, without a name for what they hold.

@@ -23,7 +23,7 @@ from math import floor, inf, sqrt
 
 import numpy as np
 
-from memfit.explain.student import t_quantile
+from memfit.explain.student_t import t_quantile
 from memfit.records.difference import Label
 
 MIN_REPEATS = 4

@@ -17,9 +17,8 @@ from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, se
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
-from memfit.explain.study.statistics.design import Design, design_of
+from memfit.explain.study.statistics.design import Design, design_of, repeats_spread, twins_of
 from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
-from memfit.explain.study.statistics.pairs import repeats_spread, twins_of
 from memfit.explain.study.statistics.regression import independent, residuals
 from memfit.explain.study.statistics.unseen_steps import with_unseen_steps
 from memfit.explain.study.table import Table, table_of

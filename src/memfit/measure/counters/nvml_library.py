@@ -5,8 +5,6 @@ ctypes is loaded when a library is opened and not before. Every return code is c
 
 from __future__ import annotations
 
-from typing import Any
-
 NOT_SUPPORTED, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 7, 9, 13
 
 ERROR_NAMES = {
@@ -73,7 +71,7 @@ class NvmlLibrary:
         self.call(function, *arguments, self.c.byref(number))
         return number.value
 
-    def text(self, function: str, *arguments: Any) -> str:
+    def text(self, function: str, *arguments: object) -> str:
         """Call a function that fills a text; empty when it refuses, for names are never worth failing for."""
         buffer = self.c.create_string_buffer(96)
         try:

@@ -18,7 +18,7 @@ from memfit.measure.counters.energy import Unavailable
 from memfit.measure.counters.machine import huge_pages, libc_version, memory_total_bytes
 from memfit.measure.counters.nvml import LIBRARY, open_nvml
 from memfit.measure.counters.powercap import HWMON_ROOT, POWERCAP_ROOT, how_to_enable, open_powercap
-from memfit.measure.doctor.seen import Seen
+from memfit.measure.doctor.answer import Seen
 from memfit.measure.sampler.gpu_events import sees_host_pids
 from memfit.units import GIB, format_bytes, format_seconds
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from memfit.measure.doctor.answer import Seen
 from memfit.measure.doctor.child import ProbeChild
-from memfit.measure.doctor.seen import Seen
 from memfit.units import format_bytes, format_seconds
 
 CLEAR_REFS_HINT = "a kernel from 4.0 on with CONFIG_PROC_PAGE_MONITOR; without it the peak of the whole run stays exact"

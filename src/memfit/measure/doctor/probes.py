@@ -10,8 +10,8 @@ from functools import cache
 from typing import NamedTuple
 
 from memfit.measure.doctor import machine, memory, software
+from memfit.measure.doctor.answer import Seen
 from memfit.measure.doctor.child import ProbeChild
-from memfit.measure.doctor.seen import Seen
 from memfit.measure.instruction_sets import find_instructions
 from memfit.records.machine.doctor import MachineCheck
 

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from memfit.measure.doctor.seen import Seen
+from memfit.measure.doctor.answer import Seen
 from memfit.records.machine.doctor import WorkingInstructions
 
 

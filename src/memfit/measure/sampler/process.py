@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from memfit.measure.counters import proc
 from memfit.measure.sampler.energy_and_gpu import EnergyAndGpu
-from memfit.measure.sampler.guard import Guard
 from memfit.measure.sampler.launch import start_job
+from memfit.measure.sampler.memory_limit import Guard
 from memfit.measure.sampler.orders import (
     JobFinished,
     JobNotStarted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 NO_TEXT = "\ufffd"
 """What stands in a record for bytes that are no text."""
@@ -27,5 +27,5 @@ def decode_lenient(raw: bytes | str) -> object:
     return only_text(json.loads(raw, parse_constant=_refuse))
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")

@@ -6,14 +6,19 @@ as a dark mark or a dashed line, so that the two are distinct without colour as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from memfit.records.grid import CellFigures, Grid, GridCell
-from memfit.show.figures.reproduction import SETTINGS, require_matplotlib, save_both
-from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from memfit.show.figures.reproduction import SETTINGS, save_both
+from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, require_matplotlib
 from memfit.units import MIB
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
 
 CATEGORY_COLORS = {
     "parameter": BLUE, "gradient": ORANGE, "optimizer state": GREEN, "activation": RED, "temporary": PURPLE,
@@ -43,14 +48,16 @@ def draw_grid_figures(grid: Grid, folder: str | Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _new(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Any, Any]:
+def _new(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False, sharey: bool = False
+) -> tuple[Picture, list[list[Axes]]]:
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(width, height), dpi=110, facecolor="white", layout="constrained")
-    return picture, picture.subplots(rows, columns, squeeze=False, **shared)
+    return picture, picture.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).tolist()
 
 
-def _clean(place: Any, axis: str) -> None:
+def _clean(place: Axes, axis: Literal["x", "y", "both"]) -> None:
     place.grid(axis=axis, color="#e3e6ea", linewidth=0.6)
     place.set_axisbelow(True)
     place.spines[["top", "right"]].set_visible(False)
@@ -68,14 +75,14 @@ def _known(grid: Grid) -> list[GridCell]:
 # ---- peaks by category -----------------------------------------------------------------------------------------------
 
 
-def _peaks(grid: Grid) -> Any:
+def _peaks(grid: Grid) -> Callable[[], Picture] | None:
     """A panel per technique, a bar per optimizer, stacked by what is alive at the peak."""
     if not any(cell.predicted is not None and cell.predicted.at_peak for cell in grid.cells):
         return None
     return lambda: _peaks_picture(grid)
 
 
-def _peaks_picture(grid: Grid) -> Any:
+def _peaks_picture(grid: Grid) -> Picture:
     techniques = [t for t in grid.techniques if any(c.technique == t and c.predicted for c in grid.cells)]
     columns = min(3, len(techniques))
     rows = -(-len(techniques) // columns)
@@ -94,7 +101,7 @@ def _peaks_picture(grid: Grid) -> Any:
     return picture
 
 
-def _stacked_bars(place: Any, grid: Grid, technique: str) -> None:
+def _stacked_bars(place: Axes, grid: Grid, technique: str) -> None:
     names = grid.optimizers[:MOST_ROWS]
     for row, optimizer in enumerate(names):
         cell = grid.cell(optimizer, technique)
@@ -115,8 +122,8 @@ def _stacked_bars(place: Any, grid: Grid, technique: str) -> None:
     _clean(place, "x")
 
 
-def _legend_of(places: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    found: dict[str, Any] = {}
+def _legend_of(places: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
+    found: dict[str, Artist] = {}
     for place in places:
         for handle, label in zip(*place.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
@@ -128,7 +135,7 @@ def _legend_of(places: Sequence[Any]) -> tuple[list[Any], list[str]]:
 # ---- time against memory ---------------------------------------------------------------------------------------------
 
 
-def _time_memory(grid: Grid) -> Any:
+def _time_memory(grid: Grid) -> Callable[[], Picture] | None:
     points = [cell for cell in _known(grid) if _point(cell) is not None]
     return (lambda: _time_memory_picture(grid, points)) if len(points) > 1 else None
 
@@ -149,7 +156,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Any:
+def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Picture:
     picture, places = _new(8.4, 5.4)
     place = places[0][0]
     for index, technique in enumerate(grid.techniques):
@@ -178,7 +185,7 @@ def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Any:
 # ---- timelines -------------------------------------------------------------------------------------------------------
 
 
-def _timelines(grid: Grid) -> Any:
+def _timelines(grid: Grid) -> Callable[[], Picture] | None:
     cells = [cell for cell in _timeline_cells(grid) if any(figures.curve for figures in _figures(cell))]
     return (lambda: _timelines_picture(grid, cells)) if cells else None
 
@@ -195,7 +202,7 @@ def _figures(cell: GridCell) -> list[CellFigures]:
     return [figures for figures in (cell.predicted, cell.measured) if figures is not None]
 
 
-def _timelines_picture(grid: Grid, cells: list[GridCell]) -> Any:
+def _timelines_picture(grid: Grid, cells: list[GridCell]) -> Picture:
     picture, places = _new(9.0, 1.5 * len(cells) + 0.9, len(cells), 1, sharey=True)
     for (place,), cell in zip(places, cells, strict=True):
         for figures, color, line, label in (
@@ -221,11 +228,11 @@ def _timelines_picture(grid: Grid, cells: list[GridCell]) -> Any:
 # ---- summary ---------------------------------------------------------------------------------------------------------
 
 
-def _summary(grid: Grid) -> Any:
+def _summary(grid: Grid) -> Callable[[], Picture] | None:
     return (lambda: _summary_picture(grid)) if _known(grid) else None
 
 
-def _summary_picture(grid: Grid) -> Any:
+def _summary_picture(grid: Grid) -> Picture:
     """The peak of every optimizer, a bar per technique beside each other."""
     names = grid.optimizers[:MOST_ROWS]
     picture, places = _new(max(7.0, 0.28 * len(names) * len(grid.techniques) + 2), 4.6)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from memfit.records.grid import Grid
 from memfit.records.reproduction import OptimizerResult
 from memfit.show.figures.grid import draw_grid_figures
-from memfit.show.figures.reproduction import SETTINGS, require_matplotlib, save_both
-from memfit.show.figures.timeline import BLUE, GREEN, ORANGE, RED
+from memfit.show.figures.reproduction import SETTINGS, save_both
+from memfit.show.figures.timeline import BLUE, GREEN, ORANGE, RED, require_matplotlib
 from memfit.units import MIB
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
 
 ROWS = ("adam", "sgd")
 
@@ -26,7 +30,7 @@ def draw_optimizers(found: OptimizerResult, folder: str | Path) -> tuple[Path, .
     return tuple(paths)
 
 
-def _base_and_technique(grid: Grid) -> Any:
+def _base_and_technique(grid: Grid) -> Picture:
     """A row per technique, Adam beside SGD; the plain steps lie below the technique's."""
     from matplotlib.figure import Figure
 
@@ -50,7 +54,7 @@ def _base_and_technique(grid: Grid) -> Any:
     return picture
 
 
-def _curve(place: Any, grid: Grid, optimizer: str, technique: str, color: str, line: str, label: str) -> None:
+def _curve(place: Axes, grid: Grid, optimizer: str, technique: str, color: str, line: str, label: str) -> None:
     cell = grid.cell(optimizer, technique)
     if cell is None or cell.predicted is None:
         return
@@ -59,7 +63,7 @@ def _curve(place: Any, grid: Grid, optimizer: str, technique: str, color: str, l
     place.plot(x, y, color=color, linestyle=line, linewidth=1.2, drawstyle="steps-post", label=label)
 
 
-def _precision(found: OptimizerResult) -> Any:
+def _precision(found: OptimizerResult) -> Picture:
     """Peaks with and without mixed precision over batch sizes."""
     from matplotlib.figure import Figure
 

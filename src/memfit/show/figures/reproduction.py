@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memfit.errors import MissingExtra
 from memfit.records.figure import Figure as MeasuredFigure
 from memfit.records.reproduction import (
     EdgeTables,
@@ -22,7 +21,7 @@ from memfit.records.reproduction import (
     Price,
     Rerun,
 )
-from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, require_matplotlib
 from memfit.show.new_file import write_bytes
 from memfit.show.terminal.reproduction import find_candidate
 from memfit.units import GIB, MIB, format_bytes
@@ -64,17 +63,7 @@ def draw_offloading(experiment: OffloadingExperiment, folder: str | Path, name: 
         return save_both(_offloading_picture(experiment), Path(folder), name)
 
 
-def require_matplotlib() -> Any:
-    """The module, or how to get it."""
-    try:
-        import matplotlib
-    except ImportError:
-        hint = 'pip install "memfit[plot]"'
-        raise MissingExtra("a picture needs matplotlib", found="it is not installed", hint=hint) from None
-    return matplotlib
-
-
-def save_both(picture: Any, folder: Path, name: str) -> tuple[Path, ...]:
+def save_both(picture: Picture, folder: Path, name: str) -> tuple[Path, ...]:
     """One picture as PNG and SVG, the same bytes whenever it is drawn."""
     import io
 
@@ -86,7 +75,7 @@ def save_both(picture: Any, folder: Path, name: str) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _offloading_picture(experiment: OffloadingExperiment) -> Any:
+def _offloading_picture(experiment: OffloadingExperiment) -> Picture:
     from matplotlib.figure import Figure
 
     rows = experiment.networks
@@ -106,7 +95,7 @@ def _offloading_picture(experiment: OffloadingExperiment) -> Any:
     return picture
 
 
-def _planner_curves(place: Any, panel: Panel, network: Network, *, first: bool, last: bool) -> None:
+def _planner_curves(place: Axes, panel: Panel, network: Network, *, first: bool, last: bool) -> None:
     memory = [cell.budget_bytes / GIB for cell in panel.cells]
     for index, (planner, (color, line, width, words)) in enumerate(STYLES.items()):
         place.plot(
@@ -136,7 +125,7 @@ def _throughputs(panel: Panel, planner: str, network: Network) -> Sequence[float
     return [math.nan if c is None or c.seconds is None else network.num_examples / c.seconds for c in found]
 
 
-def _legend(picture: Any, place: Any) -> None:
+def _legend(picture: Picture, place: Axes) -> None:
     handles, words = place.get_legend_handles_labels()
     picture.legend(handles, words, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
 
@@ -214,7 +203,7 @@ def draw_edge(tables: EdgeTables, folder: str | Path, name: str = "edge") -> tup
         return save_both(_edge_picture(tables), Path(folder), name)
 
 
-def _edge_picture(tables: EdgeTables) -> Any:
+def _edge_picture(tables: EdgeTables) -> Picture:
     from matplotlib.figure import Figure
 
     networks = list(dict.fromkeys(price.network for price in tables.curves))
@@ -229,7 +218,7 @@ def _edge_picture(tables: EdgeTables) -> Any:
     return picture
 
 
-def _price_curves(panel: Any, prices: Sequence[Price], budget_bytes: int) -> None:
+def _price_curves(panel: Axes, prices: Sequence[Price], budget_bytes: int) -> None:
     memory = [price.budget_bytes / GIB for price in prices]
     for field, color, line, marker, words in CURVES:
         values = [getattr(price, field) for price in prices]

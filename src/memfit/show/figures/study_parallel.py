@@ -31,6 +31,7 @@ from memfit.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure as Picture
 
@@ -143,7 +144,7 @@ def _lines(panel: Axes, rows: np.ndarray, numbers: np.ndarray | None, found: Ran
     lines.set_clim(low, high if high > low else low + 1)
     panel.add_collection(lines)
     if high > low:
-        _color_bar(panel, lines, numbers, found)
+        _color_bar(panel, lines, (low, high), numbers, found)
 
 
 def _drawing_order(count: int) -> np.ndarray:
@@ -172,15 +173,17 @@ def _colors(best_is_high: bool) -> ListedColormap:
     return ListedColormap(shades[::-1] if best_is_high else shades)
 
 
-def _color_bar(panel: Axes, lines: Any, numbers: np.ndarray, found: RankedTrials) -> None:
+def _color_bar(
+    panel: Axes, lines: LineCollection, ends: tuple[float, float], numbers: np.ndarray, found: RankedTrials
+) -> None:
     from matplotlib.cm import ScalarMappable
 
     solid = ScalarMappable(norm=lines.norm, cmap=lines.cmap)
     scale = 1.0 if found.by == "metric" else 1 / MIB
-    outside = bool((numbers < lines.norm.vmin).any() or (numbers > lines.norm.vmax).any())
+    outside = bool((numbers < ends[0]).any() or (numbers > ends[1]).any())
     extend = "neither" if not outside else "min" if found.best_is_high else "max"
     bar = panel.figure.colorbar(solid, ax=panel, pad=0.015, fraction=0.022, extend=extend)
-    ticks = np.linspace(lines.norm.vmin, lines.norm.vmax, 4)
+    ticks: list[float] = np.linspace(*ends, 4).tolist()
     bar.set_ticks(ticks, labels=distinct_words([float(tick * scale) for tick in ticks]))
     bar.ax.tick_params(labelsize=7.5)
     bar.set_label("metric" if found.by == "metric" else "peak, MiB", size=8)

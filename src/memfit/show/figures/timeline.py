@@ -7,7 +7,8 @@ style or shape.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def draw_timeline(
     view: RunView, path: str | Path, *, kind: Literal["png", "svg"] = "png", width_px: int = 1200, height_px: int = 600
 ) -> Path:
     """Write the picture as PNG or SVG."""
-    matplotlib = _matplotlib()
+    matplotlib = require_matplotlib()
     settings = {
         "font.size": 11, "font.family": "DejaVu Sans", "axes.edgecolor": "#8a929c", "text.color": _INK,
         "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "svg.hashsalt": "memfit",
@@ -51,7 +52,8 @@ def draw_timeline(
     return path
 
 
-def _matplotlib() -> Any:
+def require_matplotlib() -> ModuleType:
+    """The module, or how to get it."""
     try:
         import matplotlib
     except ImportError:

@@ -7,7 +7,7 @@ escaped so that no text in it, whatever a command line holds, can end the elemen
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -92,7 +92,15 @@ def _trimmed(ledger: dict[str, Any]) -> dict[str, Any]:
     return ledger
 
 
-def pack(values: np.ndarray) -> dict[str, Any]:
+class PackedNumbers(TypedDict):
+    """Numbers as text: the bytes of `count` 32-bit multiples of `unit`."""
+
+    unit: int
+    count: int
+    base64: str
+
+
+def pack(values: np.ndarray) -> PackedNumbers:
     """Numbers above zero as 32-bit multiples of the smallest power of two that fits; missing ones are all ones."""
     values = np.asarray(values, dtype=np.float64)
     known = np.isfinite(values)
@@ -105,7 +113,7 @@ def pack(values: np.ndarray) -> dict[str, Any]:
     return {"unit": unit, "count": len(values), "base64": base64.b64encode(scaled.tobytes()).decode()}
 
 
-def unpack(packed: dict[str, Any]) -> np.ndarray:
+def unpack(packed: PackedNumbers) -> np.ndarray:
     """The inverse of `pack`, as the page does it."""
     raw = np.frombuffer(base64.b64decode(packed["base64"]), dtype="<u4")
     return np.where(raw == MISSING, np.nan, raw.astype(np.float64) * packed["unit"])

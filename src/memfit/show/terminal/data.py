@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records.machine.data_status import DataStatus
-from memfit.show.paper import render
+from memfit.show.text_output import render
 from memfit.units import format_bytes
 
 _STYLES = {"here": "green", "not here": "dim", "incomplete": "yellow", "damaged": "red"}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records.difference import Comparison, Difference, Side
-from memfit.show.paper import render, table
+from memfit.show.text_output import render, table
 from memfit.show.wording import command_text, cut, short_text, value_text
 from memfit.units import format_ratio
 

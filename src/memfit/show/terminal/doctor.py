@@ -8,7 +8,7 @@ from rich.text import Text
 
 from memfit.records.machine.doctor import GROUPS, MachineCheck, MachineReport
 from memfit.records.run import Environment
-from memfit.show.paper import render
+from memfit.show.text_output import render
 from memfit.units import format_bytes
 
 STYLE_OF_ANSWER = {"yes": "green", "partly": "yellow", "no": "red"}

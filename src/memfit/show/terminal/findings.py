@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.records.study_findings import FindingVerdict, StudiesFindings, StudyFinding, StudyFindings, Topic
-from memfit.show.paper import render, table
+from memfit.show.text_output import render, table
 from memfit.units import format_bytes, format_ratio
 
 _HEADS: dict[FindingVerdict, tuple[str, str]] = {

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from memfit.records.fit import Fit, LoopFit, Proof
 from memfit.records.plan import Candidate, Lever, Plan
-from memfit.show.paper import render
+from memfit.show.text_output import render
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 MOST_DECISIONS = 8

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from memfit.records.figure import Figure
 from memfit.records.grid import BudgetAnswer, Change, Grid, GridCell
-from memfit.show.paper import render
+from memfit.show.text_output import render
 from memfit.units import format_bytes, format_seconds
 
 STATES = {"contradictory": "contradicts", "not here": "not here", "failed": "failed", "out of memory": "no memory"}

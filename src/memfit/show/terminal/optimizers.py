@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.text import Text
 
 from memfit.records.optimizer_bytes import OptimizerTable
-from memfit.show.paper import render, table
+from memfit.show.text_output import render, table
 from memfit.show.views.optimizer_rows import OptimizerFigures, OptimizerLine, optimizer_lines
 
 UNKNOWN = "-"

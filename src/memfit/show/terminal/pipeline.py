@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from memfit.records.figure import Figure
 from memfit.records.pipeline import PipelineEvent, PipelinePlan, PipelineRun, PipelineStage, RankMemory, RankOutcome
-from memfit.show.paper import render, table
+from memfit.show.text_output import render, table, unwrapped_console
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 CAUSES = (
@@ -181,10 +181,7 @@ def _baselines(plan: PipelinePlan) -> list[RenderableType]:
 def pipeline_run_text(run: PipelineRun, *, width: int = 80, color: bool = False) -> str:
     """A row for each rank, the losses, and the last output of a rank that died."""
     stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
-        color_system="standard" if color else None, legacy_windows=False,
-    )  # fmt: skip
+    console = unwrapped_console(stream, width, color)
     order = run.order
     words = f"{order.num_steps} steps of {order.num_micro_batches} micro-batches, {order.schedule}"
     console.print(

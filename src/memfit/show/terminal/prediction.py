@@ -14,6 +14,7 @@ from rich.text import Text
 
 from memfit.records.figure import Figure
 from memfit.records.prediction import BatchLengths, Prediction, RankClass, RankPredictions, Share, Sweep, named_ranks
+from memfit.show.text_output import unwrapped_console
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 MOST_ROWS = 6
@@ -22,10 +23,7 @@ MOST_ROWS = 6
 def prediction_text(prediction: Prediction, *, width: int = 80, color: bool = False) -> str:
     """Peaks, who is alive, what was assumed; long lines are left to the terminal to wrap."""
     stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
-        color_system="standard" if color else None, legacy_windows=False,
-    )  # fmt: skip
+    console = unwrapped_console(stream, width, color)
     print_prediction(prediction, console)
     return stream.getvalue()
 
@@ -183,10 +181,7 @@ HIDDEN = ("allocated", "cudnn", "context", "network", "smallest", "process")
 def ranks_text(found: RankPredictions, *, width: int = 80, color: bool = False) -> str:
     """A row for each class of ranks, why they are alike, and the fullest one in full."""
     stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
-        color_system="standard" if color else None, legacy_windows=False,
-    )  # fmt: skip
+    console = unwrapped_console(stream, width, color)
     console.print(_ranks_title(found))
     console.print(_ranks_table(found))
     for each in found.classes:

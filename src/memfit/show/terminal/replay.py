@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memfit.records.cuda.allocator import AllocationCurve, AllocatorRun
 from memfit.records.cuda.snapshot import Agreement, FailureFound, Replay
-from memfit.show.paper import render, table
+from memfit.show.text_output import render, table
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"

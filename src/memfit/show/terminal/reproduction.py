@@ -28,9 +28,9 @@ from memfit.records.reproduction import (
     StatementVerdict,
     Worth,
 )
-from memfit.show.paper import render, table
 from memfit.show.terminal.grid import draw_grid
 from memfit.show.terminal.study import columns
+from memfit.show.text_output import render, table
 from memfit.show.wording import short_text
 from memfit.units import GIB, format_bytes, format_ratio, format_seconds
 

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.show.paper import render, table
 from memfit.show.terminal.sparkline import timeline_text
+from memfit.show.text_output import render, table
 from memfit.show.views.ledger import Bar, LedgerView
 from memfit.show.views.run import Headline, RunView
 from memfit.show.wording import bounds_text, cut, figure_text, short_text, steps_text, value_text

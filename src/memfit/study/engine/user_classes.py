@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,7 +73,7 @@ def _have_nni() -> None:
         sys.path.append(str(shim_folder()))
 
 
-def as_reported(value: float | None, others: dict[str, Any], metric: str) -> Any:
+def as_reported(value: float | None, others: Mapping[str, object], metric: str) -> object:
     """The result as the trial reported it: a number, or a dict."""
     return {metric: value, **others} if others else value
 

@@ -15,7 +15,7 @@ from typing import Any
 from memfit.errors import UsageError
 from memfit.records.study import Tool
 from memfit.study.engine.registry import assessor_name, check_arguments, tuner_name
-from memfit.study.space.complaint import FieldPlace, expect
+from memfit.study.space.field_errors import FieldPlace, expect
 
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(d|h|min|m|s)\s*")
 _SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
@@ -29,14 +29,14 @@ def plain(name: str) -> str:
 class Fields:
     """One object of a file; whatever is not taken in the end was not expected."""
 
-    def __init__(self, written: Any, place: FieldPlace, spelt: Mapping[str, str] | None = None) -> None:
-        expect(written, dict, "an object with fields", place)
+    def __init__(self, written: object, place: FieldPlace, spelt: Mapping[str, str] | None = None) -> None:
+        fields = expect(written, dict, "an object with fields", place)
         self.place = place
         self._spelt = {plain(name): spelling for name, spelling in (spelt or {}).items()}
         """How an older schema writes a field."""
         self._left: dict[str, tuple[str, Any]] = {}
         self._known: list[str] = []
-        for name, value in written.items():
+        for name, value in fields.items():
             expect(name, str, "a field's name", place)
             if plain(name) in self._left:
                 place.refuse("this field is given twice", found=name)
@@ -132,7 +132,7 @@ def resolve(path: str, folder: Path) -> str:
 
 
 def built_in_tool(
-    kind: str, name: str, arguments: dict[str, Any], name_at: FieldPlace, arguments_at: FieldPlace
+    kind: str, name: str, arguments: Mapping[str, object], name_at: FieldPlace, arguments_at: FieldPlace
 ) -> Tool:
     """A built-in, looked up now, so that a mistake in its name or arguments is reported with its place."""
     is_assessor = kind == "assessor"
@@ -146,7 +146,7 @@ def built_in_tool(
     return tool
 
 
-def custom_tool(class_name: str, code: str, arguments: dict[str, Any], folder: Path, code_at: FieldPlace) -> Tool:
+def custom_tool(class_name: str, code: str, arguments: Mapping[str, object], folder: Path, code_at: FieldPlace) -> Tool:
     """A class of the user's own."""
     path = resolve(code, folder)
     if not os.path.isdir(path):

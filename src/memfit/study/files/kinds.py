@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from memfit.records.study import SearchSpace, StudySettings
 from memfit.study.files.native_file import read_native
 from memfit.study.files.nni_config import looks_like_nni, read_nni_config
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import FieldPlace, expect
+from memfit.study.space.field_errors import FieldPlace, expect
 from memfit.study.space.nni_space import read_space
 
 
@@ -31,5 +31,5 @@ def read_space_file(path: str | Path) -> SearchSpace:
     return read_space(read_text_file(file, str(path)), FieldPlace(file.name))
 
 
-def _is_space(written: dict[str, Any]) -> bool:
+def _is_space(written: Mapping[str, object]) -> bool:
     return bool(written) and all(isinstance(spec, dict) and "_type" in spec for spec in written.values())

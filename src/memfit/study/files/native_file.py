@@ -30,8 +30,8 @@ Reader of the parameters (search space) in memfit's own study file.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from memfit.errors import BadQuantity
 from memfit.records.study import (
@@ -51,12 +51,12 @@ from memfit.records.study import (
 )
 from memfit.study.files.fields import Fields, built_in_tool, custom_tool, resolve
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import FieldPlace, expect, expect_number
+from memfit.study.space.field_errors import FieldPlace, expect, expect_number
 from memfit.study.space.nni_space import read_space
 from memfit.units import parse_bytes
 
 
-def read_native(written: dict[str, Any], path: Path) -> StudySettings:
+def read_native(written: Mapping[str, object], path: Path) -> StudySettings:
     """Read one study; paths in it are relative to its folder."""
     fields, folder = Fields(written, FieldPlace(path.name)), path.parent
     command, workload = fields.take_text("command"), fields.take_text("workload")
@@ -162,12 +162,12 @@ def _read_space(fields: Fields, folder: Path) -> SearchSpace:
 KINDS = ("choice", "nested", "integer", "number", "normal")
 
 
-def read_parameters(written: dict[str, Any], place: FieldPlace) -> tuple[Parameter, ...]:
+def read_parameters(written: Mapping[str, object], place: FieldPlace) -> tuple[Parameter, ...]:
     """The parameters of a space or of a branch, in the order of the file."""
     return tuple(_read_parameter(name, spec, place.at(name)) for name, spec in written.items())
 
 
-def _read_parameter(name: str, written: Any, place: FieldPlace) -> Parameter:
+def _read_parameter(name: str, written: object, place: FieldPlace) -> Parameter:
     fields = Fields(written, place)
     kind = fields.take_one_of("kind", KINDS, "")
     parameter = _READERS[kind](name, fields)

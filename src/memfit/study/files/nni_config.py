@@ -7,17 +7,17 @@ so is what NNI 3 itself refuses (annotations, several phases in one trial). Fiel
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from memfit.records.study import Direction, Goal, GpuWish, StudySettings, Tool
+from memfit.records.study import Direction, Goal, GpuWish, SearchSpace, StudySettings, Tool
 from memfit.study.engine.registry import TUNERS
 from memfit.study.files.fields import Fields, built_in_tool, custom_tool, plain, resolve
 from memfit.study.files.nni_v1 import LOCAL, is_v1, refuse_platform, spelling, to_v2, tool_spelling
 from memfit.study.files.text_file import read_text_file
-from memfit.study.space.complaint import FieldPlace, expect
+from memfit.study.space.field_errors import FieldPlace, expect
 from memfit.study.space.nni_space import read_space
 
 MARKS = ("searchSpace", "searchSpaceFile", "searchSpacePath", "trialCommand", "trialConcurrency", "trainingService")
@@ -32,7 +32,7 @@ def looks_like_nni(written: object) -> bool:
     return is_v1(written) or any(plain(mark) in names for mark in MARKS)
 
 
-def read_nni_config(written: dict[str, Any], path: Path) -> StudySettings:
+def read_nni_config(written: Mapping[str, object], path: Path) -> StudySettings:
     """Read one config; paths in it are relative to its folder."""
     place, notes = FieldPlace(path.name), []
     old = is_v1(written)
@@ -105,7 +105,7 @@ def _read_service(fields: Fields, notes: list[str]) -> GpuWish:
     return gpus
 
 
-def _read_space(fields: Fields, folder: Path, *, allow_unknown: bool) -> Any:
+def _read_space(fields: Fields, folder: Path, *, allow_unknown: bool) -> SearchSpace:
     file_name = fields.take_text("searchSpaceFile")
     place, written = fields.at("searchSpace"), fields.take("searchSpace")
     if file_name:

@@ -5,10 +5,11 @@ The first schema is still the most common one in public repositories. What NNI i
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from memfit.study.files.fields import Fields, plain
-from memfit.study.space.complaint import FieldPlace
+from memfit.study.space.field_errors import FieldPlace
 
 RENAMED = {
     "experimentName": "experimentName",
@@ -30,7 +31,7 @@ _SILENT = ("authorName", "description", "versionCheck", "logCollection", "multiT
 _TOOL_SILENT = ("gpuIndices", "gpuNum", "checkpointDir", "includeIntermediateResults")
 
 
-def is_v1(written: Any) -> bool:
+def is_v1(written: object) -> bool:
     """Whether the first schema's own words stand in the file."""
     if not isinstance(written, dict):
         return False
@@ -39,7 +40,7 @@ def is_v1(written: Any) -> bool:
     return "trainingserviceplatform" in names or "searchspacepath" in names or has_trial
 
 
-def to_v2(written: dict[str, Any], place: FieldPlace, notes: list[str]) -> dict[str, Any]:
+def to_v2(written: Mapping[str, object], place: FieldPlace, notes: list[str]) -> dict[str, object]:
     """The same config in the words of the second schema."""
     fields = Fields(written, place)
     v2: dict[str, Any] = {"trainingService": {"platform": _platform(fields)}}
@@ -70,7 +71,7 @@ def _platform(fields: Fields) -> str:
     return platform
 
 
-def refuse_platform(name: Any, place: FieldPlace) -> None:
+def refuse_platform(name: object, place: FieldPlace) -> NoReturn:
     """Say in one line that only this machine is served, and what to do for others."""
     place.refuse(
         "only the platform local is served", found=name, hint="`memfit study --on ADDRESS` for a cluster of machines"

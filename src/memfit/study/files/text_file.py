@@ -14,7 +14,7 @@ from pathlib import Path
 
 from memfit.errors import MemfitError, MissingExtra
 from memfit.regular_file import describe_error, read_regular
-from memfit.study.space.complaint import FieldPlace
+from memfit.study.space.field_errors import FieldPlace
 
 _TOKEN = re.compile(
     r"""(?P<text>"(?:\\.|[^"\\\n])*")|(?P<comment>//[^\n]*|\#[^\n]*|/\*.*?\*/)|(?P<comma>,)(?=(?:\s|//[^\n]*|\#[^\n]*|/\*.*?\*/)*[}\]])""",

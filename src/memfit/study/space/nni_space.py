@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from memfit.errors import UsageError
 from memfit.records.study import Bell, Branch, Choice, Integers, Nested, Opaque, Parameter, SearchSpace, Span
-from memfit.study.space.complaint import FieldPlace, expect, expect_number
+from memfit.study.space.field_errors import FieldPlace, expect, expect_number
 
 SPANS = ("uniform", "quniform", "loguniform", "qloguniform")
 BELLS = ("normal", "qnormal", "lognormal", "qlognormal")
@@ -23,9 +24,9 @@ TYPES = ("choice", "randint", *SPANS, *BELLS)
 NAS_TYPES = ("layer_choice", "input_choice", "mutable_type", "mutable_layer")
 
 
-def read_space(written: Any, place: FieldPlace, *, allow_unknown: bool = False) -> SearchSpace:
+def read_space(found: object, place: FieldPlace, *, allow_unknown: bool = False) -> SearchSpace:
     """Read a whole space; a custom tuner may know types, and whole spaces, that are refused otherwise."""
-    expect(written, dict, "a search space: names, each with _type and _value", place)
+    written = expect(found, dict, "a search space: names, each with _type and _value", place)
     if allow_unknown:
         return SearchSpace(parameters=_read_parameters(written, place, True), written=written)
     if not written:
@@ -33,7 +34,7 @@ def read_space(written: Any, place: FieldPlace, *, allow_unknown: bool = False) 
     return SearchSpace(parameters=_read_parameters(written, place, allow_unknown))
 
 
-def _read_parameters(written: dict[str, Any], place: FieldPlace, allow_unknown: bool) -> tuple[Parameter, ...]:
+def _read_parameters(written: Mapping[str, object], place: FieldPlace, allow_unknown: bool) -> tuple[Parameter, ...]:
     return tuple(
         _read_parameter(expect(name, str, "a name", place), spec, place.at(name), allow_unknown)
         for name, spec in written.items()
@@ -50,8 +51,8 @@ def _read_parameter(name: str, spec: object, place: FieldPlace, allow_unknown: b
         return Opaque(name=name, written=spec)
 
 
-def _read_known(name: str, spec: Any, place: FieldPlace, allow_unknown: bool) -> Parameter:
-    expect(spec, dict, "an object with _type and _value", place)
+def _read_known(name: str, found: object, place: FieldPlace, allow_unknown: bool) -> Parameter:
+    spec = expect(found, dict, "an object with _type and _value", place)
     for key in ("_type", "_value"):
         if key not in spec:
             place.refuse(f"expected {key}", found=spec, hint='{"_type": "choice", "_value": [1, 2, 3]}')
@@ -64,20 +65,21 @@ def _read_known(name: str, spec: Any, place: FieldPlace, allow_unknown: bool) ->
     return _read_numbers(name, kind, values, place.at("_value"))
 
 
-def _refuse_type(kind: Any, place: FieldPlace) -> None:
+def _refuse_type(kind: object, place: FieldPlace) -> NoReturn:
     if isinstance(kind, str) and kind in NAS_TYPES:
         place.refuse("architecture search is not supported", found=kind, hint="write the options as a choice")
     near = difflib.get_close_matches(str(kind), TYPES, n=1)
     place.refuse(f"expected one of {', '.join(TYPES)}", found=kind, hint=near[0] if near else "")
 
 
-def _read_choice(name: str, options: list[Any], place: FieldPlace, allow_unknown: bool) -> Parameter:
+def _read_choice(name: str, options: Sequence[object], place: FieldPlace, allow_unknown: bool) -> Parameter:
     if not options:
         place.refuse("expected at least one option", found=options)
-    if not all(isinstance(option, dict) and "_name" in option for option in options):
+    named = [option for option in options if isinstance(option, dict) and "_name" in option]
+    if len(named) < len(options):
         return Choice(name=name, options=tuple(options))
     branches = []
-    for index, option in enumerate(options):
+    for index, option in enumerate(named):
         branch_name = expect(option["_name"], (str, int, float), "a text", place.at(index, "_name"))
         inside = _read_parameters(option, place.at(index), allow_unknown)
         branches.append(Branch(name=str(branch_name), parameters=inside))
@@ -88,7 +90,7 @@ def _read_choice(name: str, options: list[Any], place: FieldPlace, allow_unknown
     return Nested(name=name, branches=tuple(branches))
 
 
-def _read_numbers(name: str, kind: str, values: list[Any], place: FieldPlace) -> Parameter:
+def _read_numbers(name: str, kind: str, values: Sequence[object], place: FieldPlace) -> Parameter:
     meanings = ("mu", "sigma") if kind in BELLS else ("low", "high")
     meanings = (*meanings, "q") if kind.startswith("q") else meanings
     if len(values) != len(meanings):

@@ -5,20 +5,22 @@
     proposed   a point, before anything is started
 
 Nothing is changed or removed, and a fact has a name of its own: storing it twice stores it once. What a study is,
-is read off its facts. A database is therefore safe to lose for a while; see `storage_log`.
+is read off its facts. A database is therefore safe to lose for a while; see `log.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from memfit.errors import DamagedRecord, NewerFormat, StorageError
 from memfit.records.figure import Figure
 from memfit.records.study import STUDY_VERSION, Proposal, Study, StudySettings, TrialRecord
+
+_Body = TypeVar("_Body")
 
 FactKind = Literal["study", "settings", "proposed", "started", "ended"]
 DATABASE_FILE = "study.db"
@@ -113,13 +115,13 @@ def now_text() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 
-def fact(place: int, fact_id: str, kind: FactKind, body: Any, number: int | None = None) -> Fact:
+def fact(place: int, fact_id: str, kind: FactKind, body: object, number: int | None = None) -> Fact:
     """A fact of this moment."""
     text = msgspec.json.encode(body).decode()
     return Fact(fact_id=fact_id, place=place, kind=kind, number=number, at=now_text(), body=text)
 
 
-def decoded(found: Fact, kind: type[Any]) -> Any:
+def decoded(found: Fact, kind: type[_Body]) -> _Body:
     """The body of a fact."""
     try:
         return msgspec.json.decode(found.body, type=kind)

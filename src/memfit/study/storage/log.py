@@ -12,7 +12,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -51,12 +50,12 @@ class StudyLog:
             self._store([])
         return self.facts
 
-    def begin(self, body: Any) -> None:
+    def begin(self, body: object) -> None:
         """Store the first fact of a new study; a database that cannot take it is an error now, not later."""
         self.facts = [fact(0, "study", "study", body)]
         self.storage.append(self.study_id, self.facts)
 
-    def add(self, fact_id: str, kind: FactKind, body: Any, number: int | None = None) -> None:
+    def add(self, fact_id: str, kind: FactKind, body: object, number: int | None = None) -> None:
         """Take in one fact; it is safe, in the database or beside it, when this or the block of `together` ends."""
         place = self.facts[-1].place + 1 if self.facts else 0
         made = fact(place, fact_id, kind, body, number)

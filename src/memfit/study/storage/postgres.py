@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -92,7 +93,7 @@ class PostgresStorage:
             hint = "check that the server runs, and the address: postgresql://USER@HOST:PORT/DATABASE"
             raise StorageError(f"{self.shown_name} cannot be {verb}", found=lines[0], hint=hint) from None
 
-    def _open(self, library: Any) -> psycopg.Connection[Any]:
+    def _open(self, library: ModuleType) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             made = library.connect(self.address, autocommit=True, connect_timeout=CONNECT_SECONDS)
             # Two studies that begin at the same moment would both find no table, and one of them would fail.
@@ -106,7 +107,7 @@ class PostgresStorage:
         return self._connection
 
 
-def _psycopg() -> Any:
+def _psycopg() -> ModuleType:
     try:
         import psycopg
     except ImportError:

@@ -15,7 +15,7 @@ from memfit.explain.study.law import (
 )
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import Interval, is_sizeless, share_text, signed_bytes, value_text
-from memfit.explain.study.statistics.pairs import TrialTwins
+from memfit.explain.study.statistics.design import TrialTwins
 from memfit.explain.study.table import Table
 from memfit.records.study_findings import StudyFinding
 from memfit.units import format_bytes

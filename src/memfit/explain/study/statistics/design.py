@@ -1,8 +1,16 @@
-"""The design of a study: its distinct points, the repeats of each, and the hyperparameters as columns over both."""
+"""The design of a study: its distinct points, the repeats of each, and the hyperparameters as columns over both.
+
+Pairs of trials that differ in one hyperparameter only, or in none, and their difference in memory.
+
+Such twins are the cleanest evidence a study holds, unless something else happened between them. Among trials that are
+alike in everything but one hyperparameter, the two furthest apart in memory are taken. One pass per hyperparameter.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,3 +68,54 @@ def design_of(table: Table) -> Design:
         point_encodings=factors_of(tuple(table.values[place] for place in firsts))[0],
         constant=tuple(constant),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTwins:
+    """Two trials that differ in one hyperparameter only."""
+
+    first: int
+    """Its row in the table; the earlier of the two."""
+    second: int
+    name: str
+    values: tuple[Any, Any]
+    change_bytes: float
+
+
+def twins_of(table: Table) -> list[TrialTwins]:
+    """Pairs that differ in exactly one hyperparameter, the largest change of memory first."""
+    names = dict.fromkeys(name for row in table.values for name in row)
+    pairs = [pair for name in names for pair in _twins_in(table, name)]
+    return sorted(pairs, key=lambda pair: -abs(pair.change_bytes))
+
+
+def _twins_in(table: Table, name: str) -> Iterable[TrialTwins]:
+    """One pair from every group that is alike in everything but this hyperparameter."""
+    having = [place for place, row in enumerate(table.values) if name in row]
+    for group in _grouped(table, having, without=name):
+        low = min(group, key=lambda place: table.memory_bytes[place])
+        high = max(group, key=lambda place: table.memory_bytes[place])
+        first, second = sorted((low, high))
+        values = table.values[first][name], table.values[second][name]
+        if repr(values[0]) != repr(values[1]):
+            change = float(table.memory_bytes[second] - table.memory_bytes[first])
+            yield TrialTwins(first=first, second=second, name=name, values=values, change_bytes=change)
+
+
+def _grouped(table: Table, places: Iterable[int], *, without: str | None = None) -> list[list[int]]:
+    """Trials that are alike, in groups of two or more."""
+    groups: dict[str, list[int]] = {}
+    for place in places:
+        row = table.values[place]
+        key = repr(sorted((name, repr(value)) for name, value in row.items() if name != without))
+        groups.setdefault(key, []).append(place)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def repeats_spread(table: Table) -> tuple[float, int] | None:
+    """The standard deviation between trials with the same hyperparameters, and how many degrees of freedom it has."""
+    groups = [table.memory_bytes[group] for group in _grouped(table, range(len(table)))]
+    if not groups:
+        return None
+    df = sum(len(group) - 1 for group in groups)
+    return float(np.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / df)), df

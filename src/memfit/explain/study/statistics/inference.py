@@ -22,7 +22,7 @@ from functools import cache
 
 import numpy as np
 
-from memfit.explain.student import t_quantile
+from memfit.explain.student_t import t_quantile
 
 ERROR_RATE = 0.05
 """Of a whole report: so many studies without any effect show a finding."""

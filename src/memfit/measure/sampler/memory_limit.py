@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable
-from typing import Any
 
 RUNAWAY_RATIO = 1.25
 """Memory this far above the limit is not waited for."""
@@ -30,7 +29,7 @@ class Guard:
         """Whether the tree has passed the limit."""
         return tree_bytes > self.limit_bytes
 
-    def decide(self, tree_bytes: int, now_us: int) -> list[tuple[str, dict[str, Any]]]:
+    def decide(self, tree_bytes: int, now_us: int) -> list[tuple[str, dict[str, int]]]:
         """What to do at this tick: nothing, the first signal (with the facts to record), or the last one."""
         if not self.acting:
             if not self.is_over(tree_bytes):

@@ -63,6 +63,14 @@ def render(renderable: RenderableType, width: int, color: bool) -> str:
     return "\n".join(lines).strip("\n") + "\n"
 
 
+def unwrapped_console(stream: TextIO, width: int, color: bool) -> Console:
+    """A console on a stream that leaves long lines to the terminal to wrap."""
+    return Console(
+        file=stream, width=width, highlight=False, soft_wrap=True, force_terminal=color, no_color=not color,
+        color_system="standard" if color else None, legacy_windows=False,
+    )  # fmt: skip
+
+
 class Compose(Protocol):
     """Makes the text of a record for a width in characters, with colour or without."""
 

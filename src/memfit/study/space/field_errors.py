@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar, cast
 
 from memfit.errors import UsageError
+
+_Kind = TypeVar("_Kind")
 
 _LONGEST = 80
 
@@ -27,7 +29,7 @@ class FieldPlace:
             field += f"[{name}]" if isinstance(name, int) else f"{'.' if field else ''}{name}"
         return FieldPlace(self.file, field)
 
-    def refuse(self, problem: str, *, found: Any = None, saw: str = "", hint: str = "") -> NoReturn:
+    def refuse(self, problem: str, *, found: object = None, saw: str = "", hint: str = "") -> NoReturn:
         """Say that this place is wrong; `found` is the value that stands there, `saw` describes it in words."""
         raise UsageError(f"{self}: {problem}", found=saw or ("" if found is None else _shown(found)), hint=hint)
 
@@ -38,15 +40,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def expect(value: Any, kind: type | tuple[type, ...], expected: str, place: FieldPlace) -> Any:
+def expect(value: object, kind: type[_Kind] | tuple[type[_Kind], ...], expected: str, place: FieldPlace) -> _Kind:
     """The value, when it is of that kind (True and False are no numbers)."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & set(kinds)):
         place.refuse(f"expected {expected}", found=value)
-    return value
+    return cast("_Kind", value)
 
 
-def expect_number(value: Any, place: FieldPlace) -> float:
+def expect_number(value: object, place: FieldPlace) -> float:
     """A finite number."""
     number = float(expect(value, (int, float), "a number", place))
     if number != number or number in (float("inf"), float("-inf")):
