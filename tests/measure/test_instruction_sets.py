@@ -86,7 +86,7 @@ def test_without_torch_nothing_is_tried_and_the_reason_is_given(monkeypatch: pyt
 # ---- what one child said ----
 
 
-def lines_of(**answers: str) -> list[dict[str, object]]:
+def lines_of(**answers: str) -> list[instruction_sets.ProductLine]:
     return [{"type": "float16", "kind": kind, "answer": answer} for kind, answer in answers.items()]
 
 
