@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from memfit.apply.checkpoints import apply_nodes
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import PlanBroken
 from memfit.model.call_sites import layers_of
+from memfit.model.calls import watch_calls
 from memfit.model.step import job_of, leaving_no_trace
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
@@ -243,6 +245,52 @@ def test_a_generator_that_hangs_on_a_module_draws_the_same_again(plan: tuple[Nod
         return [block.generator.get_state() for block in model.blocks]  # type: ignore[union-attr]
 
     check(blocks_of(OwnGenerator), plan, step)
+
+
+class OwnGenerators(Block):
+    """Draws from NumPy's and Python's generators of its own, and keeps a cache that drops its oldest entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new, self.old = np.random.default_rng(3), np.random.RandomState(4)
+        self.python, self.recent = random.Random(5), OrderedDict.fromkeys("abc", 0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        name = next(iter(self.recent))
+        self.recent[name] += 0.1
+        self.recent.move_to_end(name)
+        drawn = self.new.random() + self.old.rand() + self.python.random()
+        return super().forward(x) * (1.0 + drawn + self.recent["a"] + 2 * self.recent["b"])
+
+
+def test_generators_and_ordered_caches_that_hang_on_a_module_are_laid_back(plan: tuple[Node, ...]):
+    def state(block: Any) -> Any:
+        old: Any = block.old.get_state()
+        return block.new.bit_generator.state, old[1].tolist(), block.python.getstate(), list(block.recent.items())
+
+    def step(model: nn.Module, x: torch.Tensor) -> Any:
+        return plain_step(model, x), [state(block) for block in model.blocks]  # type: ignore[union-attr]
+
+    check(blocks_of(OwnGenerators), plan, step)
+
+
+class Transformed(Block):
+    """Runs its layers within transforms of `torch.func`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Identity()  # vmap does not say what a random number is
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value, change = torch.func.jvp(torch.vmap(super().forward), (x,), (torch.ones_like(x),))
+        return value + 0.1 * change
+
+
+def test_a_block_with_transforms_inside_is_watched_and_run_again(plan: tuple[Node, ...]):
+    check(blocks_of(Transformed), plan)
+    model = blocks_of(Transformed)()
+    job = job_of(model, torch.randn(8, WIDTH), lambda out: out.square().mean(), None)
+    assert watch_calls(job).counts[id(model.blocks[0])] == 1  # type: ignore[index]
 
 
 class Installing(Block):

@@ -355,6 +355,16 @@ def test_wrapped_and_compiled_models_are_refused_by_name():
     with pytest.raises(UsageError, match="DataParallel"):
         run(parallel, 1 << 40)
 
+    def compiled_in_place() -> tuple[Losses, nn.Module]:
+        model = blocks()
+        model.compile(backend="eager")
+        for x, y in batches(3):
+            F.cross_entropy(model(x), y).backward()
+        return [], model
+
+    with pytest.raises(UsageError, match="compiled"):
+        run(compiled_in_place, 1 << 40)
+
 
 def test_what_fails_while_a_pass_is_measured_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch):
     """Not as the number of windows that then does not come out even."""

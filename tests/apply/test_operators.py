@@ -457,3 +457,35 @@ def test_a_model_without_blocks_to_recompute_is_fitted(kind: type[nn.Module], tm
         found, again_bytes = outcome(job_of(again, batch, loss, None))
     assert same(found, theirs)
     assert again_bytes == peak_bytes
+
+
+class Cached(Whims):
+    """Makes a table in its first forward and keeps it; draws a mask beside it in every forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: torch.Tensor | None = None
+        self.between = self.added
+
+    def added(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(WIDTH).mul(0.1).sin()
+        return x * torch.rand(len(x), WIDTH).gt(0.2) + self.table
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_table_that_a_forward_keeps_for_the_next_does_not_end_the_plan(is_there: bool):
+    """Made while the table is not there and carried out while it is, or the other way round."""
+    torch.manual_seed(0)
+    model = Cached()
+    if is_there:
+        model(torch.randn(ROWS, WIDTH))
+    plain = job_for(copy.deepcopy(model))
+    job, planner, found = everything_dropped(model)
+    if is_there:
+        model.table = plain.model.table = None  # type: ignore[assignment]
+    with carrying_out(model, planner, found) as said:
+        steps = [(outcome(plain, seed), outcome(job, seed)) for seed in (3, 4)]
+    assert all(same(mine[0], theirs[0]) for theirs, mine in steps)
+    assert said == []
+    assert steps[1][1][1] <= steps[0][1][1]

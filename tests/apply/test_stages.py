@@ -20,6 +20,8 @@ from torch_fit_models import (
 from memfit.errors import UsageError
 from memfit.model.calls import watch_calls
 from memfit.model.stages import Layout, find_stages
+from memfit.model.step import job_of
+from memfit.profile.plain_step import profile_plain
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -191,3 +193,29 @@ def test_it_is_said_where_sizes_depend_on_values():
     routed, plain = nn.Sequential(*(Routed() for _ in range(3))), nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))
     assert any("sizes depend on values (aten::index in 0" in note for note in layout_of(routed).notes)
     assert not any("sizes depend" in note for note in layout_of(plain).notes)
+
+
+class Skips(nn.Linear):
+    """Leaves its layer out, by chance."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input if torch.rand(()) < 0.5 else torch.tanh(super().forward(input))
+
+
+def test_it_is_said_where_values_may_decide_what_a_forward_does():
+    skips = layout_of(nn.Sequential(*(Skips(16, 16) for _ in range(3))))
+    assert any("Python reads values in the forward (aten::_local_scalar_dense in 0)" in note for note in skips.notes)
+    assert not skips.is_sized_by_values
+    assert not any("Python reads" in note for note in layout_of(nn.Sequential(nn.Linear(16, 16), nn.ReLU())).notes)
+
+
+def test_a_step_whose_sizes_depend_on_values_leaves_room_for_others():
+    torch.manual_seed(0)
+    reserved = []
+    for model in (nn.Sequential(*(Routed() for _ in range(3))), nn.Sequential(*(nn.Linear(16, 16) for _ in range(3)))):
+        job = job_of(model, torch.randn(64, 16), lambda out: out.square().mean(), None)
+        profile = profile_plain(job)
+        profile_plain(job)  # a second profile of a job does not add to the first
+        reserved.append(job.reserved_bytes / (profile.plain_record_peak_bytes or 1))
+    assert 0.015 < reserved[0] <= 0.02
+    assert reserved[1] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -366,9 +367,35 @@ class Counting(nn.Module):
         return torch.tanh(self.linear(x)) * (1.0 + 0.1 * COUNTER[0])
 
 
+class PartOfManyRanks(nn.Module):
+    """A part of it is wrapped for several ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.DataParallel(feed_forward())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x)
+
+
+class Scripted(nn.Module):
+    """A part of it runs in TorchScript's own executor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.part = torch.jit.script(feed_forward())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x)
+
+
 COUNTER = [0]
 REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     "a sparse graph": (lambda: Case(SparseGraph(), rows, F.cross_entropy), "sparse tensors"),
+    "a wrapped part": (lambda: Case(PartOfManyRanks(), rows, F.cross_entropy), "wrapped by DataParallel"),
+    "a scripted part": (lambda: Case(Scripted(), rows, F.cross_entropy), "TorchScript"),
     "a global counter": (
         lambda: Case(nn.Sequential(*(Counting() for _ in range(3))), rows, F.cross_entropy), "cannot be run twice",
     ),

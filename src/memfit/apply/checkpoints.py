@@ -15,14 +15,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 
 from memfit.apply.recompute import CallMaker, Frame, Region, Trail
 from memfit.errors import MemfitError
-from memfit.model.call_sites import add_layer, is_compiled, layers_of
+from memfit.model.call_sites import add_layer, is_compiled, layers_of, within_a_transform
 from memfit.model.module_state import Watch
 from memfit.model.random_and_autocast import Drawing
 from memfit.model.stages import GLUE
@@ -268,12 +267,6 @@ class PlannedCall:
 def _has_hooks(module: torch.nn.Module) -> bool:
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(own) or bool(torch_module._has_any_global_hook())
-
-
-def within_a_transform() -> bool:
-    """Whether `torch.func` runs the model: `grad`, `vmap` and the like."""
-    functorch: Any = torch._C
-    return functorch._functorch.peek_interpreter_stack() is not None
 
 
 def carries_plan(module: torch.nn.Module) -> bool:

@@ -25,10 +25,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memfit.apply.checkpoints import AppliedPlan, within_a_transform
+from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.recompute import SecondRunDiffers, can_be_sampled, values_of
 from memfit.errors import PlanBroken
-from memfit.model.call_sites import add_layer
+from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
 from memfit.model.step import storage_bytes, tensors_of
 from memfit.model.structures import leaves_of, replaced
@@ -76,6 +76,12 @@ def written_by(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: di
 def draws(func: torch._ops.OpOverload) -> bool:
     """Whether an operator reads torch's random generator."""
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def is_constant(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Whether a call is given nothing that needs a gradient."""
+    leaves = leaves_of((args, kwargs)) if torch.is_grad_enabled() else []
+    return not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
 def can_be_repeated(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
@@ -366,15 +372,12 @@ class OperatorRecording(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        number, kwargs = self.number, kwargs or {}
-        self.number = number + 1
-        if self.on_plan and number < len(self.chosen.names) and self.chosen.names[number] != name_of(func):
-            self.on_plan = False
-            self.chosen.say_other_operators(number, name_of(func))
-        if not self.on_plan or number not in self.chosen.repeated:
+        kwargs = kwargs or {}
+        number = self._place_of(func, args, kwargs) if self.on_plan else None
+        if number is None or number not in self.chosen.repeated:
             self._note_writes(func, args, kwargs)
             result = func(*args, **kwargs)
-            if self.on_plan and number in self.chosen.sources:
+            if number in self.chosen.sources:
                 self._note_sources(result)
             return result
         if name_of(func) in SHAPES_ONLY:
@@ -390,6 +393,27 @@ class OperatorRecording(TorchDispatchMode):
         if step is not None:
             self._note_made(step, result, known, written)
         return result
+
+    def _place_of(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> int | None:
+        """The number of an operator in the plan; None for one that fills a cache, or where others run than planned.
+
+        A forward may leave out operators that need no gradient, and run others of that kind: a mask, or a table of
+        positions, is made once and kept.
+        """
+        names, constants = self.chosen.names, self.chosen.constants
+        number, name = self.number, name_of(func)
+        if constants is not None and number < len(names):
+            fills_a_cache = is_constant(args, kwargs)
+            while number in constants and not (fills_a_cache and names[number] == name):
+                number += 1  # left out in this forward
+            if fills_a_cache and number not in constants:
+                return None
+        if number < len(names) and names[number] != name:
+            self.on_plan = False
+            self.chosen.say_other_operators(number, name)
+            return None
+        self.number = number + 1
+        return number
 
     def _noted(
         self, number: int, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
@@ -520,6 +544,7 @@ class Chosen:
         self.sources = frozenset(choice.sources)
         self.dropped = {(each.operator, each.output): each for each in choice.dropped}
         self.input_bytes = choice.input_bytes
+        self.constants = None if choice.constants is None else frozenset(choice.constants)
         self._say = say
 
     def say_other_operators(self, number: int, name: str) -> None:

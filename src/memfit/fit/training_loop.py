@@ -26,11 +26,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
 from memfit.apply.step_in_backward import ProgramWatch
-from memfit.errors import UsageError
 from memfit.fit.fitted import FittedModel
 from memfit.fit.options import FitOptions
 from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 from memfit.model.module_state import State, Watch
+from memfit.model.refused import refuse_model
 from memfit.model.step import Job, storage_bytes, tensors_of
 from memfit.model.structures import tensors_in
 from memfit.profile.block_by_block import recompute_every_block
@@ -199,7 +199,7 @@ class LoopFitter:
             self._end_measuring()
             self._fit()
         elif self._fitted is None and self.ready_plan is not None:
-            self._refuse_wrapped(module)
+            refuse_model(module)
             self._fitted = self.ready_plan(module)
             self._planned_bytes = size
         if self._fitted is None or (size > self._planned_bytes and self.ready_plan is None):
@@ -218,7 +218,7 @@ class LoopFitter:
             )
             self._planned_bytes = size
             return
-        self._refuse_wrapped(module)
+        refuse_model(module)
         if self._fitted is not None:
             self.say(f"a pass has {format_bytes(size)} of input, the plan was for {format_bytes(self._planned_bytes)}")
             self._fitted.undo()
@@ -292,22 +292,6 @@ class LoopFitter:
         if watch is not None:
             return watch.stop()
         return "the program has no optimizer for the model that could be watched"
-
-    def _refuse_wrapped(self, module: torch.nn.Module) -> None:
-        kinds = {kind.__name__ for kind in type(module).__mro__}
-        wrapped = kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
-        if wrapped:
-            raise UsageError(
-                f"a model wrapped by {wrapped.pop()} cannot be fitted while it trains",
-                found="its passes talk to other ranks, so that one rank alone cannot repeat them",
-                hint="before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank",
-            )
-        if hasattr(module, "_orig_mod"):
-            raise UsageError(
-                "a compiled model cannot be planned",
-                found=type(module).__name__,
-                hint="fit the script without torch.compile, or compile blocks one by one",
-            )
 
     # ---- measuring -----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -83,6 +84,12 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return (found.compiled if isinstance(found, CallSite) else found) is not None
 
 
+def within_a_transform() -> bool:
+    """Whether `torch.func` runs the model: `grad`, `vmap` and the like."""
+    functorch: Any = torch._C
+    return functorch._functorch.peek_interpreter_stack() is not None
+
+
 Before = Callable[[tuple[object, ...], dict[str, object]], None]
 After = Callable[[object], None]
 
@@ -101,9 +108,11 @@ def watching(places: list[tuple[torch.nn.Module, Before | None, After | None]]) 
 
 
 def watcher(before: Before | None, after: After | None) -> Layer:
-    """A layer that only looks."""
+    """A layer that only looks, and not at calls within a transform, whose tensors have no storage."""
 
     def layer(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if within_a_transform():
+            return proceed(*args, **kwargs)
         if before is not None:
             before(args, kwargs)
         output = proceed(*args, **kwargs)

@@ -19,11 +19,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memfit.model.call_sites import Layer, add_layer, outside_compiled
+from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
 from memfit.model.step import Job, leaving_no_trace, tensors_of
 from memfit.model.structures import leaves_of, replaced
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
+_READS_A_VALUE = "aten::_local_scalar_dense"
+"""What `item()`, `float(tensor)` and `if tensor:` come down to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class CallTree:
     """id of a module: how often it was called."""
     sized_by_values: str = ""
     """The first operator the size of whose result depends on values, with the module that ran it; empty if none."""
+    decided_by_values: str = ""
+    """Where the forward first read a value into Python, which may decide what it does; empty if it never did."""
 
     def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
@@ -131,7 +135,7 @@ class _Watch(TorchDispatchMode):
         self.readers: dict[tuple[str, int], list[int]] = {}
         self.numbers = Numbers()
         self.is_open = True
-        self.sized_by_values = ""
+        self.sized_by_values = self.decided_by_values = ""
 
     def __torch_dispatch__(
         self,
@@ -142,11 +146,16 @@ class _Watch(TorchDispatchMode):
     ) -> object:
         result = func(*args, **(kwargs or {}))
         if self.is_open and not self.sized_by_values and _is_sized_by_values(func, args):
-            where = self.current.name if self.current is not None else ""
-            self.sized_by_values = f"{func.name().partition('.')[0]} in {where or 'the model'}"
+            self.sized_by_values = self._here(func)
+        if self.is_open and not self.decided_by_values and func.name() == _READS_A_VALUE:
+            self.decided_by_values = self._here(func)
         if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
             self._note(tree_leaves((args, kwargs)), tensors_of(result))
         return result
+
+    def _here(self, func: torch._ops.OpOverload) -> str:
+        where = self.current.name if self.current is not None else ""
+        return f"{func.name().partition('.')[0]} in {where or 'the model'}"
 
     def _note(self, given: list[object], made: list[torch.Tensor]) -> None:
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
@@ -191,14 +200,14 @@ def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[No
     with _hooks(model, watch, names, counts), watch, closing_at_backward(watch):
         yield
     _add_up(root)
-    found.append(CallTree(root, watch.number, watch.readers, counts, watch.sized_by_values))
+    found.append(CallTree(root, watch.number, watch.readers, counts, watch.sized_by_values, watch.decided_by_values))
 
 
 @contextlib.contextmanager
 def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts: dict[int, int]) -> Iterator[None]:
     def around(module: torch.nn.Module) -> Layer:
         def layer(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-            if not watch.is_open:
+            if not watch.is_open or within_a_transform():
                 return proceed(*args, **kwargs)
             counts[id(module)] = counts.get(id(module), 0) + 1
             tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]

@@ -11,11 +11,13 @@ must not be laid back without them.
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
+from operator import is_, is_not
 from typing import Any, TypeGuard
 
 import torch
@@ -56,6 +58,9 @@ def _lay(container: Any, content: Any) -> None:
         for name in [name for name in container if name not in content]:
             del container[name]
         container.update(content)
+        if any(map(is_not, container, content)):  # a cache that drops its oldest entry knows its entries' order
+            container.clear()
+            container.update(content)
     elif isinstance(container, list):
         container[:] = content
     else:
@@ -67,6 +72,35 @@ def _is_container(value: object) -> TypeGuard[list[object] | dict[object, object
     return isinstance(value, (list, dict, set, deque)) and not isinstance(value, torch.Size)
 
 
+# ---- random generators that belong to a module -------------------------------------------------------------------
+
+
+def _generator_kinds() -> tuple[type, ...]:
+    """Kinds of objects that draw random numbers from a state of their own; NumPy's where somebody has loaded it."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return (torch.Generator, random.Random)
+    theirs = numpy_random.Generator, numpy_random.BitGenerator, numpy_random.RandomState
+    return (torch.Generator, random.Random, *theirs)
+
+
+def _get_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    holder = getattr(generator, "bit_generator", generator)
+    return holder.state if hasattr(holder, "state") else holder.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    holder = getattr(generator, "bit_generator", generator)
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(holder, "state"):
+        holder.state = state
+    else:
+        holder.set_state(state)
+
+
 # ---- what hangs on something -------------------------------------------------------------------------------------
 
 
@@ -76,7 +110,8 @@ class Noted:
 
     places: list[tuple[Any, Any]] = field(default_factory=list)
     tensors: list[tuple[torch.Tensor, int]] = field(default_factory=list)
-    generators: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)
+    generators: list[tuple[Any, Any]] = field(default_factory=list)
+    """Of torch, NumPy and Python."""
 
     def still_there(self) -> bool:
         """Whether every container holds what it held."""
@@ -91,12 +126,12 @@ class Noted:
         for container, content in self.places:
             _lay(container, content)
         for generator, state in self.generators:
-            generator.set_state(state)
+            _set_state(generator, state)
 
     def now(self) -> Noted:
         """The same containers, with tensors and generators as they are now."""
         tensors = [(tensor, tensor._version) for tensor, _ in self.tensors]
-        return Noted(self.places, tensors, [(each, each.get_state()) for each, _ in self.generators])
+        return Noted(self.places, tensors, [(each, _get_state(each)) for each, _ in self.generators])
 
 
 def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]] = ()) -> Noted:
@@ -122,8 +157,8 @@ def _open(value: object, noted: Noted) -> Iterable[object]:
     if isinstance(value, torch.Tensor):
         noted.tensors.append((value, value._version))
         return ()
-    if isinstance(value, torch.Generator):
-        noted.generators.append((value, value.get_state()))
+    if isinstance(value, _generator_kinds()) and not isinstance(value, random.SystemRandom):
+        noted.generators.append((value, _get_state(value)))
         return ()
     if isinstance(value, torch.nn.Module) or type(value).__name__.endswith("Config"):
         return ()

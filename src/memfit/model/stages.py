@@ -55,6 +55,8 @@ class Layout:
     notes: list[str]
     uncalled: tuple[str, ...] = ()
     """Blocks of a list that were not called, although others of the list were."""
+    is_sized_by_values: bool = False
+    """Whether how much the step takes depends on values, as where rows are sent to experts."""
 
     @property
     def modules(self) -> list[StageLayout]:
@@ -83,7 +85,12 @@ def find_stages(tree: CallTree, *, needs_blocks: bool = True) -> Layout:
         notes.append(f"{', '.join(uncalled)} not called in this step: recomputed alone in steps that call them")
     if tree.sized_by_values:
         notes.append(f"sizes depend on values ({tree.sized_by_values}): a step with other values may take more memory")
-    return Layout(_with_glue(stages, tree), notes, uncalled)
+    elif tree.decided_by_values:
+        notes.append(
+            f"Python reads values in the forward ({tree.decided_by_values}): a step in which they decide otherwise may "
+            "take more memory"
+        )
+    return Layout(_with_glue(stages, tree), notes, uncalled, is_sized_by_values=bool(tree.sized_by_values))
 
 
 def _uncalled(stages: Sequence[StageLayout], tree: CallTree) -> tuple[str, ...]:

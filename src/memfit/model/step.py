@@ -18,8 +18,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
-from memfit.model.call_sites import is_compiled
 from memfit.model.module_state import State, Watch
+from memfit.model.refused import refuse_model
 
 Run = Callable[[], object]
 """One forward and backward; returns the loss, or None where it cannot be had."""
@@ -85,12 +85,7 @@ def job_of(
     """A job from the four things everybody has."""
     if not isinstance(model, torch.nn.Module):
         raise UsageError("this is not a model", found=type(model).__name__, hint="give a torch.nn.Module")
-    if hasattr(model, "_orig_mod") or is_compiled(model):
-        raise UsageError(
-            "a compiled model cannot be planned",
-            found=type(model).__name__,
-            hint="fit the model as it is before torch.compile; blocks compiled one by one can be fitted",
-        )
+    refuse_model(model)
     given = cast("torch.optim.Optimizer | None", optimizer)
     job = Job(model=model, run=lambda: None, optimizer=given, batch=batch, name=name)
 
@@ -127,6 +122,7 @@ def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., object] | N
 
 def job_of_step(training: LiveTraining, name: str = "") -> Job:
     """A job from a training with a step of its own: the step runs, its update does not."""
+    refuse_model(training.model)
     job = Job(model=training.model, run=lambda: None, optimizer=training.optimizer, batch=training.batch, name=name)
 
     def note(value: torch.Tensor) -> None:

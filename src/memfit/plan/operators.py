@@ -393,6 +393,7 @@ class OperatorPlanner:
             repeated=tuple(sorted(found.repeated)),
             sources=tuple(sorted({tensors[n].operator for n in found.sources} - found.repeated)),
             input_bytes=input_bytes,
+            constants=tuple(n for n, each in enumerate(operators[: last + 1]) if each.is_constant),
         )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from memfit.profile.plain_step import (
     fuse,
     stage_of,
     with_checkpoint_seconds,
-    with_uncalled,
+    with_reserve,
 )
 from memfit.profile.reference import digest_of
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
@@ -150,7 +150,7 @@ def _measured(blocks: _BlockRun, timed_runs: int, reason: str) -> Profile:
     )
     stages = with_checkpoint_seconds(stages, num_saved)
     notes = (*blocks.notes, f"{reason}: measured and proven block by block")
-    return Profile(with_uncalled(job, chain_of(job, stages, update), blocks.uncalled), notes, None)
+    return Profile(with_reserve(job, chain_of(job, stages, update), blocks.uncalled), notes, None)
 
 
 def _predicted(job: Job, reason: str) -> PredictedStep:

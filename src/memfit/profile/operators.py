@@ -25,6 +25,7 @@ from memfit.apply.operators import (
     SMALL_BYTES,
     can_be_repeated,
     fresh,
+    is_constant,
     is_plain,
     may_record,
     name_of,
@@ -78,6 +79,7 @@ class _Seen:
     makes: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     repeatable: bool = True
+    is_constant: bool = False
 
 
 class _Watch(TorchDispatchMode):
@@ -119,7 +121,7 @@ class _Watch(TorchDispatchMode):
         seconds = time.perf_counter() - begin
         put_mark(f"after {number}")
         seen = _Seen(name_of(func), self.path[-1] if self.path else "", seconds, read)
-        seen.repeatable = can_be_repeated(func, args, kwargs)
+        seen.repeatable, seen.is_constant = can_be_repeated(func, args, kwargs), is_constant(args, kwargs)
         self.operators.append(seen)
         for tensor in given:
             if is_plain(tensor) and self.number_of(tensor) is None and tensor.nbytes > SMALL_BYTES:
@@ -312,6 +314,7 @@ def _operator(kept: _Watch, alone: _Watch, number: int, record: Record) -> Opera
         name=seen.name, where=seen.where, seconds=min(seen.seconds, alone.operators[number].seconds),
         transient_bytes=max(0, record.peak_between(begin, end) - record.alive[begin] - made_bytes),
         reads=tuple(seen.reads), makes=tuple(seen.makes), writes=tuple(seen.writes), repeatable=seen.repeatable,
+        is_constant=seen.is_constant,
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ from memfit.profile.reference import Reference
 from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
 
 TIMED_RUNS = 1
+VARYING_SHARE = 50
+"""Where sizes depend on values, one part in so many of the step is left free for the next ones."""
 """Beside the run whose events are recorded, which tells seconds as well."""
 NOTES_BYTES = 1024
 """For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
@@ -83,7 +85,8 @@ def profile_plain(job: Job, timed_runs: int = TIMED_RUNS, calls: CallTree | None
     update = measure_update(job)
     stages = with_checkpoint_seconds(_stages(draft, plain, swept, seen, seconds), num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
-    chain = with_uncalled(job, chain_of(job, stages, update), layout.uncalled)
+    varying_bytes = plain.peak_bytes // VARYING_SHARE if layout.is_sized_by_values else 0
+    chain = with_reserve(job, chain_of(job, stages, update), layout.uncalled, varying_bytes)
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
 
@@ -276,13 +279,14 @@ def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
     )
 
 
-def with_uncalled(job: Job, chain: Chain, uncalled: tuple[str, ...]) -> Chain:
-    """Leave room for blocks that another step may call: each, recomputed alone, holds two boundaries and gradients."""
-    if not uncalled:
-        return chain
-    boundary_bytes = max(stage.output_bytes for stage in chain.stages if stage.kind != GLUE)
+def with_reserve(job: Job, chain: Chain, uncalled: tuple[str, ...], varying_bytes: int = 0) -> Chain:
+    """Leave room for what another step may take: for blocks that it may call, and where sizes depend on values.
+
+    Each block that was not called, recomputed alone, holds two boundaries and gradients.
+    """
+    boundary_bytes = max((stage.output_bytes for stage in chain.stages if stage.kind != GLUE), default=0)
     parameters = [p for name in uncalled for p in job.model.get_submodule(name).parameters() if p.requires_grad]
-    job.reserved_bytes = 2 * boundary_bytes * len(uncalled) + storage_bytes(parameters)
+    job.reserved_bytes = 2 * boundary_bytes * len(uncalled) + storage_bytes(parameters) + varying_bytes
     fixed = msgspec.structs.replace(chain.fixed, other_bytes=chain.fixed.other_bytes + job.reserved_bytes)
     return msgspec.structs.replace(chain, fixed=fixed, uncalled=uncalled)
 

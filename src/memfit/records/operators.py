@@ -26,6 +26,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writes: tuple[int, ...] = ()
     """Tensors that it changes in place."""
     repeatable: bool = True
+    is_constant: bool = False
+    """Whether it is given nothing that needs a gradient: what it makes may be kept from one forward for the next."""
 
 
 class TracedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,3 +90,5 @@ class OperatorChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Operators that make what is kept and read by these."""
     input_bytes: int = 0
     """Of the batch that the choice was made with."""
+    constants: tuple[int, ...] | None = None
+    """Operators that another forward may leave out, as those that fill a cache; None in plans of older versions."""

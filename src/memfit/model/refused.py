@@ -1,0 +1,40 @@
+"""Refuses models whose step cannot be repeated: wrapped for several ranks, compiled as a whole, or scripted."""
+
+from __future__ import annotations
+
+import torch
+
+from memfit.errors import UsageError
+from memfit.model.call_sites import is_compiled
+
+_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
+
+
+def refuse_model(model: torch.nn.Module) -> None:
+    """Raise a UsageError that names the module which stands in the way, before anything is run."""
+    if hasattr(model, "_orig_mod") or is_compiled(model):
+        raise UsageError(
+            "a compiled model cannot be planned",
+            found=type(model).__name__,
+            hint="fit the model as it is before torch.compile; blocks compiled one by one can be fitted",
+        )
+    for name, module in model.named_modules():
+        _refuse_module(name or "the model", module)
+
+
+def _refuse_module(name: str, module: torch.nn.Module) -> None:
+    wrappers = {kind.__name__ for kind in type(module).__mro__} & _WRAPPERS
+    if wrappers:
+        raise UsageError(
+            f"a model wrapped by {wrappers.pop()} cannot be fitted while it trains",
+            found=f"{name}: it talks to other ranks and holds buckets of gradients beside the model's own",
+            hint="before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank; leave room "
+            "for another set of gradients, which DistributedDataParallel keeps",
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError(
+            "a model with modules of TorchScript cannot be planned",
+            found=f"{name} is a {type(module).__name__}: its executor computes in another way after its first calls, "
+            "and keeps its attributes where they cannot be put back",
+            hint="fit the model with the modules as they are before torch.jit.script or torch.jit.trace",
+        )
