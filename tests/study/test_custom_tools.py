@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from study_jobs import run, settings_for
 
 from memfit.errors import UsageError
 from memfit.records.study import (
@@ -17,6 +18,7 @@ from memfit.records.study import (
     Opaque,
     Proposal,
     SearchSpace,
+    Study,
     StudySettings,
     Tool,
     TrialOutcome,
@@ -85,7 +87,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
     yield str(tmp_path)
     sys.path[:] = path
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("nni", "made_tuner", "made_assessor"):
+        if name.split(".")[0] in ("nni", "made_tuner", "made_assessor", "made_noting"):
             del sys.modules[name]
 
 
@@ -153,6 +155,7 @@ def test_after_a_restart_the_tuner_has_heard_the_same_story(folder: str):
             stored[proposal.number] = msgspec.json.encode(TrialRecord(proposal=proposal))
         trial = unbroken.tell(done(running.pop(len(running) % 2)))
         stored[trial.number] = msgspec.json.encode(trial)
+        unbroken.hand_on()
     resumed = SearchEngine(settings_of(folder))
     resumed.restore(msgspec.json.decode(raw, type=TrialRecord) for raw in stored.values())
     assert resumed.ask() == unbroken.ask()
@@ -174,6 +177,82 @@ def test_an_assessor_sees_results_as_they_were_reported_and_hears_of_ends(folder
     assessment = engine.assess(reported(second, [0.6, 0.4]))
     assert assessment.stop
     assert "Impatient" in assessment.reason
+
+
+NOTING = """
+from nni.assessor import Assessor, AssessResult
+from nni.tuner import Tuner
+
+
+def note(line):
+    with open("heard.txt", "a") as file:
+        file.write(line + "\\n")
+
+
+class Noting(Tuner):
+    def __init__(self, raises_at=None):
+        self.raises_at = raises_at
+
+    def update_search_space(self, search_space):
+        pass
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        return {"x": parameter_id}
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        note(f"result {parameter_id} {value:g}")
+        if parameter_id == self.raises_at:
+            raise ValueError("a bug in the tuner")
+
+    def _on_exit(self):
+        note("tuner exit")
+
+    def _on_error(self):
+        note("tuner error")
+
+
+class Counting(Assessor):
+    def assess_trial(self, trial_job_id, trial_history):
+        return AssessResult.Good
+
+    def trial_end(self, trial_job_id, success):
+        note("assessed end")
+
+    def _on_exit(self):
+        note("assessor exit")
+"""
+REPORTS = (
+    "import nni\nx = nni.get_next_parameter()['x']\nnni.report_intermediate_result(x)\nnni.report_final_result(x * x)"
+)
+
+
+def noting_study(folder: Path, **arguments: int) -> tuple[Study, list[str], list[str]]:
+    """A study of three trials, two at a time; also what its classes heard, and what was said."""
+    (folder / "made_noting.py").write_text(NOTING.replace("heard.txt", str(folder / "heard.txt")))
+    tuner = Tool(class_name="made_noting.Noting", code_folder=str(folder), arguments=dict(arguments))
+    assessor = Tool(class_name="made_noting.Counting", code_folder=str(folder))
+    settings = settings_for(folder, REPORTS, tuner=tuner, assessor=assessor, max_trials=3, concurrency=2)
+    study, watcher = run(settings, folder / "study")
+    return study, (folder / "heard.txt").read_text().splitlines(), watcher.notes
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_tuner_and_an_assessor_hear_of_every_trial_and_of_the_end_of_the_study(tmp_path: Path):
+    study, heard, notes = noting_study(tmp_path)
+    assert [trial.kind for trial in study.trials] == ["done"] * 3
+    assert sorted(heard[:-2]) == ["assessed end"] * 3 + ["result 0 0", "result 1 1", "result 2 4"]
+    assert heard[-2:] == ["tuner exit", "assessor exit"]
+    assert notes == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_tuner_that_raises_at_the_last_result_is_named_and_the_result_is_kept(tmp_path: Path):
+    study, heard, notes = noting_study(tmp_path, raises_at=2)
+    assert [trial.metric for trial in study.trials] == [0, 1, 4]
+    assert sorted(trial.end_order for trial in study.trials if trial.end_order is not None) == [0, 1, 2]
+    assert any("failed at the result of trial 2: ValueError: a bug in the tuner" in note for note in notes)
+    assert heard.count("result 2 4") == 1
+    assert "tuner error" in heard
 
 
 def test_types_that_only_a_custom_tuner_knows_reach_it_as_they_were_written(folder: str):

@@ -84,6 +84,8 @@ class Coordinator:
     """Trials of this round that are stored as started, and will be as soon as that is on disk."""
     _began: float = 0.0
     _num_interrupts: int = 0
+    _tool_failed: bool = False
+    """Whether a tuner or assessor raised; its last call is then the one for errors."""
     _noted: set[str] = field(default_factory=set)
     _first_deaths: list[str] | None = field(default_factory=list)
     """How the first trials failed; None as soon as one has not."""
@@ -108,10 +110,18 @@ class Coordinator:
                     pass
             finally:
                 self.predictor.close()
+            self._leave()
         self.why_stopped = self.why_stopped or self.engine.why_finished
         self.log.close()
         if self.problem is not None:
             raise self.problem
+
+    def _leave(self) -> None:
+        """Let classes of the user's own write down what they want to keep."""
+        try:
+            self.engine.leave(failed=self._tool_failed)
+        except Exception as error:  # the study itself is complete
+            self._note(f"the tuner or assessor failed at the end of the session: {_words(error)}")
 
     def _go_on(self) -> bool:
         """One round; False when there is nothing left to do."""
@@ -198,6 +208,7 @@ class Coordinator:
         try:
             proposal = self.engine.ask()
         except Exception as error:  # a tuner may be the user's own class
+            self._tool_failed = True
             self._stop(f"the tuner failed: {_words(error)}")
             return None
         if proposal is None and not self.engine.is_finished and not self.orders and not self.again:
@@ -279,12 +290,13 @@ class Coordinator:
     def _end(self, trial: TrialRecord) -> None:
         """A trial has ended: tell the engine, and store its record."""
         self._forget(trial.number)
-        trial = self._completed(trial)
-        try:
-            trial = self.engine.tell(trial)
-        except Exception as error:  # a tuner may be the user's own class
-            self._note(f"the tuner failed when it received the result of trial {trial.number}: {_words(error)}")
+        trial = self.engine.tell(self._completed(trial))
         self.log.add(f"e{trial.number}", "ended", trial, trial.number)
+        try:
+            self.engine.hand_on()
+        except Exception as error:  # a tuner or an assessor may be the user's own class
+            self._tool_failed = True
+            self._stop(f"the tuner or assessor failed at the result of trial {trial.number}: {_words(error)}")
         self.watcher.ended(trial, self.standing())
         self._watch_for_deaths(trial)
 

@@ -2,7 +2,7 @@
 
 An advisor is a `MsgDispatcherBase` that is called with the messages NNI 3 would send (initialize, request trial jobs,
 metrics, ends of trials) and answers by `send`: a new trial, no more trials, the end of a trial. It is called with an
-intermediate result when that is read, and with the end of a trial before the next point is asked for.
+intermediate result when that is read, and with the end of a trial when it has ended.
 
 An advisor's state is its own. After a restart a new one is made and called with `handle_import_data` for the trials
 that have ended, as NNI does when it resumes; trials of the earlier session that still run go on unseen by it.
@@ -20,7 +20,7 @@ from memfit.errors import UsageError
 from memfit.records.study import Assessment, Proposal, SearchSpace, TrialRecord
 from memfit.study.assessors.median_stop import GO_ON
 from memfit.study.engine.history import History
-from memfit.study.engine.user_classes import as_reported
+from memfit.study.engine.user_classes import as_reported, last_word
 from memfit.study.space.nni_space import write_space
 from memfit.study.tuners.base import Answer, NoMore, Wait
 
@@ -101,6 +101,13 @@ class CustomAdvisor:
         assert isinstance(parameter_id, int)
         self._parameter_ids[number] = parameter_id
         return Proposal(number=number, parameters=parameters, memo={"parameter_id": parameter_id})
+
+    def hear(self, history: History) -> None:
+        """Take in what has ended, without a question."""
+        self._catch_up(history)
+
+    def leave(self, *, failed: bool) -> None:
+        last_word(self.advisor, failed=failed)
 
     def _catch_up(self, history: History) -> None:
         """Report the trials that have ended since the last time, in the order they did."""

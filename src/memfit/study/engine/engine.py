@@ -5,6 +5,8 @@
     proposal = engine.ask()                # None: nothing now; `engine.is_finished` says whether for ever
     engine.assess(trial_so_far).stop       # while it runs
     engine.tell(trial)                     # when it has ended, in whatever way
+    engine.hand_on()                       # classes of the user's own hear of it now, not when they are next asked
+    engine.leave()                         # the last thing they hear
 
 The whole state is the trials: what was asked and how it ended. Whoever stores each proposal before starting it, and
 each record that `tell` gives back, may be killed at any moment and go on from the stored trials alone. A trial that was
@@ -26,6 +28,7 @@ from memfit.study.assessors.median_stop import GO_ON
 from memfit.study.engine.advisor import CustomAdvisor
 from memfit.study.engine.history import History
 from memfit.study.engine.registry import make_assessor, make_tuner, tool_notes
+from memfit.study.engine.user_classes import CustomAssessor, CustomTuner
 from memfit.study.tuners.base import NoMore, Wait
 
 MOST_REJECTIONS_PER_TRIAL = 50
@@ -99,6 +102,20 @@ class SearchEngine:
             trial = msgspec.structs.replace(trial, end_order=order)
         self.history.add(trial)
         return trial
+
+    def hand_on(self) -> None:
+        """Report what has ended to classes of the user's own, as NNI does at once; they may raise anything."""
+        for tool in self._user_tools():
+            tool.hear(self.history)
+
+    def leave(self, *, failed: bool = False) -> None:
+        """The last word of a session to classes of the user's own, as in NNI; they may raise anything."""
+        for tool in self._user_tools():
+            tool.leave(failed=failed)
+
+    def _user_tools(self) -> list[CustomTuner | CustomAdvisor | CustomAssessor]:
+        tools = [self.tuner] if self.assessor is self.tuner else [self.tuner, self.assessor]
+        return [tool for tool in tools if isinstance(tool, (CustomTuner, CustomAdvisor, CustomAssessor))]
 
     def take_ends(self) -> list[tuple[str, str]]:
         """Ids of running trials that the user's advisor wants ended, whichever trial made it want so, and why."""

@@ -78,6 +78,13 @@ def as_reported(value: float | None, others: Mapping[str, object], metric: str) 
     return {metric: value, **others} if others else value
 
 
+def last_word(tool: object, *, failed: bool) -> None:
+    """Call the method by which NNI says that no more comes, where the class has it (its base class of NNI does)."""
+    method = getattr(tool, "_on_error" if failed else "_on_exit", None)
+    if callable(method):
+        method()
+
+
 class NniTuner(Protocol):
     """What a tuner class written for NNI has."""
 
@@ -112,6 +119,13 @@ class CustomTuner:
         self._asked.add(number)
         return Proposal(number=number, parameters=parameters, memo={"num_told": self._num_reported})
 
+    def hear(self, history: History) -> None:
+        """Take in what has ended, without a question."""
+        self._catch_up(history)
+
+    def leave(self, *, failed: bool) -> None:
+        last_word(self.tuner, failed=failed)
+
     def _catch_up(self, history: History) -> None:
         """Tell what the tuner does not know yet, in the order it happened."""
         finished = history.finished_in_order()
@@ -134,8 +148,8 @@ class CustomTuner:
 
     def _tell(self, lessons: list[Lesson]) -> None:
         for lesson in lessons:
+            self._num_reported += 1  # first: a result at which the tuner raises is not reported again
             self._tell_one(lesson)
-            self._num_reported += 1
 
     def _tell_one(self, lesson: Lesson) -> None:
         trial = lesson.trial
@@ -161,9 +175,16 @@ class CustomAssessor:
         self._assessed: set[int] = set()
         self._ended: set[int] = set()
 
-    def assess(self, history: History, trial: TrialRecord) -> Assessment:
+    def hear(self, history: History) -> None:
+        """Take in which trials have ended."""
         for lesson in history.finished_in_order():
             self._end(lesson.trial)
+
+    def leave(self, *, failed: bool) -> None:
+        last_word(self.assessor, failed=failed)
+
+    def assess(self, history: History, trial: TrialRecord) -> Assessment:
+        self.hear(history)
         self._assessed.add(trial.number)
         result = self.assessor.assess_trial(trial.trial_id, self._reports(trial.intermediates))
         is_good = result.value if hasattr(result, "value") else bool(result)
@@ -172,10 +193,10 @@ class CustomAssessor:
     def _end(self, trial: TrialRecord) -> None:
         if trial.number in self._ended or not trial.intermediates:
             return
+        self._ended.add(trial.number)
         if trial.number not in self._assessed:
             self.assessor.assess_trial(trial.trial_id, self._reports(trial.intermediates))
         self.assessor.trial_end(trial.trial_id, trial.kind == "done")
-        self._ended.add(trial.number)
 
     def _reports(self, intermediates: tuple[Intermediate, ...]) -> list[Any]:
         return [as_reported(report.value, report.others, self.metric) for report in intermediates]

@@ -27,3 +27,9 @@ class Assessor:
 
     def save_checkpoint(self):
         """Nothing is kept in checkpoints: a study is resumed from its trials."""
+
+    def _on_exit(self):
+        """No more comes: the session of the study is over."""
+
+    def _on_error(self):
+        """No more comes: the class itself has raised."""

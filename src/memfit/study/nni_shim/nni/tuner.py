@@ -45,3 +45,9 @@ class Tuner:
     def accept_customized_trials(self, accept=True):
         """Whether results of parameters the user added are wanted too."""
         self._accept_customized = accept
+
+    def _on_exit(self):
+        """No more comes: the session of the study is over."""
+
+    def _on_error(self):
+        """No more comes: the class itself has raised."""
