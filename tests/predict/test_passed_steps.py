@@ -73,3 +73,15 @@ def test_a_parameter_that_was_replaced_in_its_model_is_forgotten_at_the_next_upd
     model.weight = torch.nn.Parameter(torch.ones(4, 4))
     passed.note_update(torch.optim.SGD(model.parameters(), 0.1))
     assert identity not in passed.trained
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_iterations_of_a_search_that_begin_higher_are_followed_until_it_is_late(is_late: bool):
+    notes: list[str] = []
+    passed = PassedSteps(NoTracker(), lambda kind, text: notes.append(text))  # type: ignore[arg-type]
+    passed._searches, passed.is_late = True, lambda: is_late
+    assert passed._may_pass([2, (), 100], 100)
+    assert passed._may_pass([2, (), 100], 150) is is_late
+    passed.note_unseen()
+    assert len(notes) == is_late
+    assert not is_late or "50 B higher" in notes[0]

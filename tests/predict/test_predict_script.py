@@ -360,3 +360,48 @@ def test_tensors_are_made_on_the_gpu_by_default(tmp_path: Path):
     (tmp_path / "train.py").write_text(MADE_ON_THE_GPU)
     prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
     assert prediction.num_steps == 3
+
+
+THREADS = """
+import queue, threading
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import nn
+model = nn.Linear(64, 64)
+optimizer = torch.optim.Adam(model.parameters())
+def train():
+    for _ in range(4):
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    finished.put(None)
+def evaluate(rows):
+    with torch.no_grad():
+        return model(torch.randn(rows, 64))
+finished = queue.Queue()
+{body}
+"""
+IN_A_THREAD = "threading.Thread(target=train).start(); finished.get()"
+IN_A_POOL = "train(); ThreadPoolExecutor(2).submit(evaluate, 4096).result()"
+
+
+@pytest.mark.parametrize(("body", "inline"), [(IN_A_THREAD, "train()"), (IN_A_POOL, "train(); evaluate(4096)")])
+def test_what_threads_of_a_script_compute_is_followed_to_the_byte(tmp_path: Path, body: str, inline: str):
+    """As the real run of the same work in the main thread, whose allocations the profiler sees."""
+    reply = ghost(tmp_path, THREADS.format(body=body))
+    assert isinstance(reply, TraceReply), reply
+    (tmp_path / "inline.py").write_text(THREADS.format(body=inline))
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "inline.py"), (), 1000)
+
+
+def test_a_run_ends_in_the_main_thread_where_its_steps_are_made_in_another(tmp_path: Path):
+    text = THREADS.format(body="threading.Thread(target=train).start(); threading.Event().wait()")
+    reply = ghost(tmp_path, text.replace("range(4)", "range(100000)"))
+    assert isinstance(reply, TraceReply), reply
+
+
+def test_threads_that_work_at_the_same_time_leave_no_band_for_the_whole_job(tmp_path: Path):
+    body = "train(); ThreadPoolExecutor(1).submit(evaluate, 8).result(); evaluate(9)"
+    reply = ghost(tmp_path, THREADS.format(body=body))
+    assert isinstance(reply, TraceReply), reply
+    assert any(item.kind == "not seen" and "threads" in item.text for item in reply.assumptions), reply.assumptions

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.training import Training  # noqa: E402
 from memfit.predict.fake.recording import Recording, Trace, trace_training  # noqa: E402
+from memfit.predict.levels.error_band import earned  # noqa: E402
+from memfit.predict.levels.guesses import CHECKED  # noqa: E402
 
 
 def run(body: Callable[[Any], Any], **options: Any) -> Trace:
@@ -158,3 +160,34 @@ def test_many_unknown_numbers_are_still_selected_at_their_most():
 
     assert kinds(run(body)) == {"upper bound"}
     assert sizes[0] == 300
+
+
+def test_a_check_with_an_error_behind_it_passes_and_leaves_the_error_band():
+    def body(layer: Any) -> None:
+        mean, variance = layer(torch.randn(4, 6)), layer(torch.randn(4, 6)).exp()
+        torch.nn.functional.gaussian_nll_loss(mean, mean.detach(), variance).backward()
+        if not (variance > 0).all():
+            raise ValueError
+        if variance.sum().item() > 0:
+            raise ValueError
+
+    trace = run(body)
+    assert all(item.text.startswith(CHECKED) for item in trace.assumptions), trace.assumptions
+    assert len(trace.assumptions) == 3
+    assert earned("within 1 %", trace.assumptions) == "within 1 %"
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_a_parameter_made_of_one_number_is_moved_and_keeps_it(needs_gradient: bool):
+    found: list[float] = []
+
+    def body(layer: Any) -> None:
+        layer.scale = torch.nn.Parameter(torch.tensor(0.25), requires_grad=needs_gradient)
+        layer.float().to("cpu").double()
+        found.append(layer.scale.item())
+        (layer(torch.randn(2, 6, dtype=torch.float64)) * layer.scale).sum().backward()
+        layer.float()
+
+    trace = run(body)
+    assert found == [0.25, 0.25]
+    assert trace.assumptions == []

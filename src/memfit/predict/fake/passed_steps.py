@@ -21,14 +21,17 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch.utils import _pytree
 
+from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.repeated_calls import Key, Leaf, geometry_of, key_of
 from memfit.predict.observe.tracker import Tracker
+from memfit.units import format_bytes
 
 ALIKE = 2
 """Calls that are run before others with the same shapes are passed over."""
 NEGLIGIBLE = 2e-3
 """Share of the highest live bytes by which a call may begin higher than those that were run."""
 SEARCHES = "the optimizer was taken to make all the iterations that it may in a step, and to keep all it may keep"
+FOR_TIME = "calls of the model in later iterations of the optimizer were passed over, for time"
 R = TypeVar("R")
 Keeper = torch.nn.Module | torch.optim.Optimizer
 Results = tuple[tuple[Leaf, ...], _pytree.TreeSpec, tuple[bool, ...]]
@@ -53,6 +56,9 @@ class PassedSteps:
         self.is_possible = True
         """False where a script asks for gradients of its own (`autograd.grad`), which need the true graph."""
         self.on_step: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
+        self.is_late: Callable[[], bool] = lambda: False
+        """Whether the prediction has taken so long that iterations of a search are no longer followed."""
+        self._higher_bytes = 0
 
     # ---- calls of models -------------------------------------------------------------------------------------------
 
@@ -78,7 +84,18 @@ class PassedSteps:
     def _may_pass(self, known: Seen, live_bytes: int) -> bool:
         """Whether a call that was run before can tell nothing new."""
         may = (self.is_passing or self._searches) and self.is_possible and known[0] >= ALIKE
-        return may and live_bytes <= known[2] + NEGLIGIBLE * self._tracker.log.highest_bytes
+        higher_bytes = live_bytes - known[2]
+        if not may or higher_bytes <= NEGLIGIBLE * self._tracker.log.highest_bytes:
+            return may
+        if self._searches and self.is_late():
+            self._higher_bytes = max(self._higher_bytes, higher_bytes)
+            return True
+        return False
+
+    def note_unseen(self) -> None:
+        """List by how much calls began higher that were passed over for time."""
+        if self._higher_bytes:
+            self._note(UNSEEN, f"{FOR_TIME}; they begin up to {format_bytes(self._higher_bytes)} higher")
 
     def _made_again(self, module: torch.nn.Module, inputs: object, shown: Results) -> object:
         leaves, nest, needs_gradient = shown

@@ -26,6 +26,7 @@ from memfit.predict.fake.patches.fake_mode import blind_libraries, patched
 from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
+from memfit.predict.observe import own_threads
 from memfit.predict.observe.log import TraceLog
 from memfit.predict.observe.places import Places
 from memfit.predict.observe.tracker import Signer, Tracker, tensors_in
@@ -97,12 +98,21 @@ class Recording:
             stack.enter_context(patched(self.mode, self.shadow))
             stack.enter_context(self._hooked())
             stack.enter_context(self.places.follow_modules(self._enter_root))
-            for mode in (self.mode, self.shadow, self.tracker):
-                stack.enter_context(mode)
-            # a backward in threads of its own would leave the modes, and hooks there would make real tensors
-            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(own_threads.followed(self._followed_here))
+            stack.enter_context(self._followed_here())
             yield
             self.tracker.release()
+
+    @contextlib.contextmanager
+    def _followed_here(self) -> Iterator[None]:
+        """Within, every tensor that this thread makes is fake and followed."""
+        with contextlib.ExitStack() as stack:
+            with self.tracker.turn:
+                for mode in (self.mode, self.shadow, self.tracker):
+                    stack.enter_context(mode)
+                # a backward in threads of its own would leave the modes, and hooks there would make real tensors
+                stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            yield
 
     def finish(self, seconds: float) -> Trace:
         """Close the log."""

@@ -36,6 +36,7 @@ from memfit.predict.fake.values.lists import of_numbers
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
+from memfit.predict.observe.own_threads import OVERLAP
 from memfit.predict.observe.places import is_drawn_by_tensorboard
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
@@ -84,6 +85,8 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     trace = recording.finish(time.perf_counter() - started)
     trace.data_bytes = recording.tracker.outside.peak_bytes
     _note_end(recording, trace, counter, request.num_steps)
+    if recording.tracker.turns.are_taken:
+        recording.shadow.answered[UNSEEN, OVERLAP, ""] += 1
     if files.redirected:
         text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
         recording.shadow.answered["script", text, ""] += 1

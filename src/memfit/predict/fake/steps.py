@@ -87,7 +87,7 @@ class StepCounter:
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
         self._passed = PassedSteps(recording.tracker, recording.shadow.note)
-        self._passed.on_step = self._goes_on
+        self._passed.on_step, self._passed.is_late = self._goes_on, self._is_late
         self._elsewhere = UpdatesElsewhere(recording.optimizers)
         self._made_at = 0.0
         self._live_at_steps: list[int] = []
@@ -292,6 +292,7 @@ class StepCounter:
 
     def note_unseen(self, was_ended: bool) -> None:
         """List what the run did not reach: an evaluation that the job's files speak of, or what later steps keep."""
+        self._passed.note_unseen()
         kept = _kept_by_steps(self._live_at_steps) if was_ended or self._passed.is_passing else 0
         if kept > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
             text = f"every step leaves {format_bytes(kept)} behind that are never freed: later steps hold more by that"

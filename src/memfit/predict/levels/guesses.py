@@ -9,6 +9,8 @@ EVERYWHERE = "*"
 MOST_NAMED = 3
 BOOLEAN, INTEGER, EQUALITY = "a boolean", "an integer", "whether two tensors are equal"
 INTEGERS = "a list of integers"
+CHECKED = "a value that the job checks, with an error behind it,"
+"""A question whose answer is the one without the error: a training that works gives no other."""
 DECIDES, MAY_DECIDE = (BOOLEAN, EQUALITY), (INTEGER, INTEGERS)
 """Questions whose answers decide a branch, and those that may decide a size; mostly they count what was right."""
 DRAWN = "drawn at random"

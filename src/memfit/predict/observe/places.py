@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -44,13 +45,22 @@ class Places:
         self.in_backward = False
         self._roots: list[tuple[weakref.ref[torch.nn.Module], str, bool]] = []
         """Outermost modules, their classes, and whether they have parameters; a module is not kept alive by it."""
-        self._stack: list[tuple[torch.nn.Module, tuple[int, str]]] = []
+        self._stacks = threading.local()
         self._names: list[dict[int, list[str]]] = []
         self._kinds: dict[str, int] = {}
         self._main = threading.main_thread().ident
         self.saw_forward = False
         self.run_root: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
         """Runs an outermost module: given the module, its inputs, and the call itself."""
+
+    @property
+    def _stack(self) -> list[tuple[torch.nn.Module, tuple[int, str]]]:
+        """The modules that this thread is in, outermost first."""
+        try:
+            return self._stacks.modules
+        except AttributeError:
+            self._stacks.modules = []
+            return self._stacks.modules
 
     # ---- phase -------------------------------------------------------------------------------------------------------
 
@@ -165,9 +175,12 @@ class Places:
 
     def line(self) -> str:
         """'file.py:12' of the innermost frame that is the user's own."""
-        frame: Any = sys._getframe(1)
-        if threading.get_ident() != self._main and self._main is not None:
-            frame = sys._current_frames().get(self._main, frame)
+        own = self._line_of(sys._getframe(1))
+        if own or threading.get_ident() == self._main or self._main is None:
+            return own
+        return self._line_of(sys._current_frames().get(self._main))  # a thread of torch's own, in a backward
+
+    def _line_of(self, frame: FrameType | None) -> str:
         fallback = ""
         while frame is not None:
             filename = frame.f_code.co_filename

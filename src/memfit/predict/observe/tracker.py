@@ -29,6 +29,7 @@ from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, w
 from memfit.predict.observe.arguments import Arguments, Keywords, several, tensor_at
 from memfit.predict.observe.known_values import storage_of
 from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
+from memfit.predict.observe.own_threads import Turns
 from memfit.predict.observe.places import Places
 from memfit.predict.observe.python_scalars import NumberRule
 from memfit.predict.observe.work import WorkCounter
@@ -182,6 +183,9 @@ class Tracker(LeanMode):
         self.made_once: set[str] = set()
         """What libraries make at their first call and keep."""
         self.outside = OutsideMemory()
+        self.turn = threading.RLock()
+        """Held by the thread whose operator is followed: a script may have several."""
+        self.turns = Turns()
         self._uid_of: dict[int, int] = {}
         self._keep: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._forward_born: set[int] = set()
@@ -202,6 +206,11 @@ class Tracker(LeanMode):
             return device_of(tensor_at(args, 0))
         if is_distributed(types):
             return NotImplemented
+        with self.turn:
+            return self._dispatch(func, args, kwargs)
+
+    def _dispatch(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        self.turns.note()
         if self._is_composite(func) and (self._in_recipe or _is_inferred(args)):
             with self:  # what it is made of is seen, as it is where gradients could be asked for
                 return func.decompose(*args, **kwargs)

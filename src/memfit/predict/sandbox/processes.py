@@ -20,11 +20,11 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 from unittest.mock import patch
 
+from memfit.predict.observe.own_threads import start_alone
 from memfit.predict.sandbox.in_process_pool import InProcessExecutor, InProcessManager, InProcessPool
 from memfit.predict.sandbox.read_only import can_forbid_writing, forbid_writing_outside
 from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
@@ -176,7 +176,7 @@ class Processes:
         process._identity = process._identity or (1,)
         if process.daemon and getattr(process._target, "__module__", "") not in TRAINERS:
             self._note("processes", "a process that serves the script was run beside it: its memory is not counted")
-            threading.Thread(target=process.run, name=process.name, daemon=True).start()
+            start_alone(process.run, process.name)
             return
         self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
         with self._in_another():

@@ -66,6 +66,8 @@ def _fake_mode_is_lean(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
     """`Module.to(...)` swaps tensors and refuses those with weak references: the mode's own memo holds some.
 
+    So does its list of constants (`nn.Parameter(torch.tensor(0.5))`), whose values are kept elsewhere here.
+
     It also refuses a parameter that a graph holds (`weight_norm` makes a weight when it is built). A run of real
     tensors changes its data in place and goes on; here the graph keeps the old tensor, and the module has the new one.
     """
@@ -73,6 +75,7 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 
     def swap(left: object, right: object) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        _forget_constants(mode, (left, right))
         try:
             original(left, right)
         except RuntimeError as error:
@@ -83,6 +86,15 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 
     with patch.object(torch.utils, "swap_tensors", swap):
         yield
+
+
+def _forget_constants(mode: FakeTensorMode, tensors: tuple[object, ...]) -> None:
+    """The mode no longer knows that these tensors are constants (torch 2.13)."""
+    for holders in mode.fake_tensor_converter.constant_storage_mapping.values():
+        holders[:] = [reference for reference in holders if not any(reference() is tensor for tensor in tensors)]
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            tensor.constant = None
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ guess. Where the size of a result depends on values that are not known, the larg
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -37,7 +38,7 @@ from memfit.predict.fake.values.compute import (
     properties_of,
     small_copy,
 )
-from memfit.predict.levels.guesses import AS_SET, BOOLEAN, EQUALITY, INTEGER, Guesses
+from memfit.predict.levels.guesses import AS_SET, BOOLEAN, CHECKED, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.arguments import (
     Arguments,
     Keywords,
@@ -45,6 +46,7 @@ from memfit.predict.observe.arguments import (
     several,
     tensor_at,
 )
+from memfit.predict.observe.error_guards import answer_without_error, number_without_error
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.places import is_for_order
 from memfit.predict.observe.tracker import (
@@ -236,10 +238,19 @@ class Shadow(LeanMode):
             with _disable_current_modes():
                 return real.item()
         if tensor.dtype is torch.bool:
-            return bool(self.guess(BOOLEAN, self._truth))
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            return float(self.guess("a number", 1.0))
-        return int(self.guess(INTEGER, 1))
+            return bool(self._truth_of(BOOLEAN))
+        kind, of_type = (
+            (INTEGER, int) if not (tensor.is_floating_point() or tensor.is_complex()) else ("a number", float)
+        )
+        passing = number_without_error(sys._getframe(1), 1)
+        if passing is not None:
+            return of_type(self.guess(CHECKED, of_type(passing)))
+        return of_type(self.guess(kind, of_type(1)))
+
+    def _truth_of(self, what: str) -> bool:
+        """The answer that keeps the job out of an error which it guards, else the chosen one."""
+        passing = answer_without_error(sys._getframe(1))
+        return bool(self.guess(what, self._truth) if passing is None else self.guess(CHECKED, passing))
 
     def guess(self, what: str, usual: float, shown: str = "") -> float:
         """The user's answer for the line that asks, else the usual one; both are listed."""
@@ -267,7 +278,7 @@ class Shadow(LeanMode):
             return cast("bool", real)
         if tuple(tensor_at(args, 0).shape) != tuple(tensor_at(args, 1).shape):
             return False
-        return bool(self.guess(EQUALITY, self._truth))
+        return self._truth_of(EQUALITY)
 
     def _routed(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[torch.Tensor, ...]:
         """The best k of some scores of tokens by experts: as the scenario of a mixture of experts has them."""

@@ -23,6 +23,7 @@ from memfit.predict.child.messages import UNSEEN, Failure
 from memfit.predict.child.progress import reporting
 from memfit.predict.child.script_ends import hint_for, own_part, script_failure
 from memfit.predict.gpu_rules.cublas import workspace_stays
+from memfit.predict.observe import own_threads
 from memfit.predict.observe.batches import BatchChooser
 from memfit.predict.observe.places import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
@@ -113,7 +114,7 @@ class PhantomRun:
             yield
             return
         self.library.ask_at_reads(self.values.answer)
-        with self.values:
+        with self.values, own_threads.followed(lambda: self.values):
             yield
 
     def _run(self) -> None:
@@ -220,6 +221,8 @@ class PhantomRun:
         for (kind, text, line), count in self.notes.items():
             yield Assumption(kind=kind, text=text, line=line, count=count)
         yield from self.reads.assumptions()
+        if self.values.turns.are_taken:
+            yield Assumption(kind=UNSEEN, text=own_threads.OVERLAP)
         if self.values.has_attention and self.request.gpu.capability in PREFER_CUDNN_ATTENTION:
             yield Assumption(kind=UNSEEN, text=FLASH_FOR_CUDNN)
         for name in self.library.assumed():
