@@ -11,6 +11,8 @@ import pytest
 
 from memfit import api
 from memfit.errors import UsageError
+from memfit.records.grid import GridCell
+from memfit.testing.oracles.grid_laws import broken_laws
 
 SETTINGS = {"layers": 2, "hidden": 32, "features": 16, "batch_size": 8}
 JOBS = """
@@ -163,3 +165,100 @@ def test_an_optimizer_that_refuses_biases_is_probed_all_the_same_and_bands_name_
     assert newton.predicted is not None
     assert "not known" in newton.predicted.error_band
     assert any(note.startswith("lbfgs under plain: not known") for note in grid.notes)
+
+
+OTHER_JOBS = """
+import torch
+from torch import nn
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, dtype=torch.cfloat))
+
+    def forward(self, x):
+        return (x.to(self.weight.dtype) @ self.weight).abs()
+
+def batch(device, width):
+    return torch.randn(8, width, device=device), torch.randint(0, 4, (8,), device=device)
+
+def complexes(device: str = "cpu"):
+    model = Complex().to(device)
+    return model, torch.optim.Adam(model.parameters()), nn.functional.cross_entropy, batch(device, 8)
+
+def head_only(device: str = "cpu"):
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4)).to(device)
+    return model, torch.optim.Adam(model[2].parameters()), nn.functional.cross_entropy, batch(device, 64)
+
+def two(device: str = "cpu"):
+    model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 4)).to(device)
+    optimizers = [torch.optim.Adam(part.parameters()) for part in model]
+    return model, optimizers, nn.functional.cross_entropy, batch(device, 64)
+
+def overflowing(device: str = "cpu"):
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
+    with torch.no_grad():
+        model[0].weight.mul_(1e6)
+    return model, torch.optim.Adam(model.parameters()), nn.functional.cross_entropy, batch(device, 64)
+"""
+
+
+@pytest.fixture
+def other_jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "other_jobs.py"
+    path.write_text(OTHER_JOBS, encoding="utf-8")
+    return path
+
+
+def on_fake_gpu(target: str, optimizers: list[str], techniques: list[str]) -> dict[tuple[str, str], GridCell]:
+    grid = api.compare_recipes(
+        target, optimizers=optimizers, techniques=techniques, device="cuda:a100-40gb", engine="fake"
+    )
+    assert not broken_laws(grid)
+    return {(cell.optimizer, cell.technique): cell for cell in grid.cells}
+
+
+@pytest.mark.slow
+def test_bfloat16_is_refused_where_it_would_drop_imaginary_parts(other_jobs: Path) -> None:
+    cells = on_fake_gpu(f"{other_jobs}:complexes", ["own"], ["plain", "pure-bf16"])
+    assert cells["own", "plain"].state == "done"
+    assert "imaginary" in cells["own", "pure-bf16"].reason
+
+
+@pytest.mark.slow
+def test_another_optimizer_steps_the_parameters_that_the_jobs_own_steps(other_jobs: Path) -> None:
+    techniques = ["plain", "step-in-backward", "clip"]
+    cells = on_fake_gpu(f"{other_jobs}:head_only", ["own", "adam", "sgd"], techniques)
+    for technique in techniques:
+        mine, its = (cells[name, technique].predicted for name in ("own", "adam"))
+        assert mine is not None
+        assert its is not None
+        assert mine.tensors.value == its.tensors.value, technique
+
+
+@pytest.mark.slow
+def test_a_job_with_a_step_or_two_optimizers_of_its_own_is_a_base_or_says_why_not(jobs: Path, other_jobs: Path) -> None:
+    own = on_fake_gpu(f"{jobs}:stepping", ["own", "adam"], ["plain", "bf16"])
+    assert [own["own", "plain"].state, own["own", "bf16"].state, own["adam", "plain"].state] == [
+        "done",
+        "failed",
+        "failed",
+    ]
+    two = on_fake_gpu(f"{other_jobs}:two", ["own", "sgd"], ["plain"])
+    assert two["sgd", "plain"].state == "done"
+    assert "cannot step; list" in two["own", "plain"].reason
+
+
+@pytest.mark.slow
+def test_a_float16_run_that_overflows_is_told_and_not_measured_without_its_state(
+    other_jobs: Path, tmp_path: Path
+) -> None:
+    grid = api.compare_recipes(
+        f"{other_jobs}:overflowing", optimizers=["adam"], techniques=["plain", "fp16"], measure=True, num_steps=2,
+        output=tmp_path / "grid",
+    )  # fmt: skip
+    plain, mixed = grid.cells
+    assert plain.difference_bytes == 0
+    assert mixed.measured is None
+    assert "overflows" in mixed.not_measured
+    assert "bf16" in mixed.not_measured

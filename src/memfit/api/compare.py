@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from memfit.records.optimizer_bytes import OptimizerTable
 
 GridProgress = Callable[[str, int, int], None]
-"""Called with which cell was just done, how many are, and how many there are."""
+"""Called with what was just done, and how much of the work is over: so many of so many parts."""
 
 
 @checked_options
@@ -75,7 +75,7 @@ def compare_recipes(
     return compare(question, options, folder=folder, progress=progress or _unwatched)
 
 
-def _unwatched(what: str, num_done: int, num_cells: int) -> None:
+def _unwatched(what: str, num_done: int, num_all: int) -> None:
     """Progress that is not shown."""
 
 

@@ -15,7 +15,6 @@ from memfit.api.study import run_study
 
 if TYPE_CHECKING:
     from memfit.api.study import StudyFollower
-    from memfit.records.grid import Grid
     from memfit.records.pipeline import PipelineChain
     from memfit.records.plan import Chain
     from memfit.records.reproduction import (
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     )
     from memfit.records.study import Study, StudySettings
 
-Settings = dict[str, int | str]
 ShareProgress = Callable[[str, float], None]
 """Called with what is at hand, and which share of all work is over, from 0 to 1."""
 
@@ -256,62 +254,34 @@ def reproduce_optimizers(
     batch_size: int = 16,
     length: int = 384,
     measure: bool = False,
+    layers: int = 2,
+    train_length: int = 64,
+    epoch_steps: int = 6,
+    data: str | Path | None = None,
     output: str | Path = "reproduce-optimizers",
     progress: ShareProgress | None = None,
 ) -> OptimizerResult:
     """DistilBERT under optimizers and techniques, predicted for a GPU, and the published statements judged on it.
 
-    `measure` also trains a smaller one here (batch 4, length 128). Finished cells are kept in the folder `output`.
+    `measure` also trains one of fewer `layers` here, batch 8, `train_length` tokens, for two epochs of `epoch_steps`
+    steps. `data` is a SQuAD file or a folder with one; without it, what is in the folder squad of MEMFIT_DATA, else
+    synthetic questions. Finished cells are kept in the folder `output`.
 
     >>> found = reproduce_optimizers(device="cuda:rtx3060-12gb")  # doctest: +SKIP
     >>> found.configurations[0].adam_error  # doctest: +SKIP
     """
     import msgspec
 
-    from memfit.records.reproduction import OptimizerResult
-    from memfit.reproduce import optimizers as slides
+    from memfit.job.data.questions import choose_squad
+    from memfit.reproduce.optimizer_grids import SlideOptions, fill_grids
 
-    show, started, folder = progress or _no_progress, time.monotonic(), Path(output)
-    num_grids = 2 + len(slides.CONFIGURATIONS) + measure
-    num_done = 0
-
-    def grid(
-        name: str, rows: Sequence[str], columns: Sequence[str], settings: dict[str, int | str], **more: Any
-    ) -> Grid:
-        nonlocal num_done
-
-        def tell(what: str, cells_done: int, num_cells: int) -> None:
-            show(f"{name}: {what}", (num_done + cells_done / num_cells) / num_grids)
-
-        found = compare_recipes(
-            "distilbert", settings=settings, optimizers=rows, techniques=columns, output=folder / name, progress=tell,
-            **more,
-        )  # fmt: skip
-        num_done += 1
-        return found
-
-    on_gpu: dict[str, Any] = {"device": device, "engine": engine}
-    size: Settings = {"batch_size": batch_size, "length": length}
-    main = grid("grid", slides.OPTIMIZERS, slides.TECHNIQUES, size, base="adam", **on_gpu)
-    columns = [f"{mixed}batch={n}" for n in slides.BATCHES for mixed in ("", f"{slides.MIXED}+")]
-    precision = grid("precision", ["sgd"], columns, size, **on_gpu)
-    tried = {
-        (batch, length, attention): grid(
-            f"{attention}-{batch}x{length}", ["sgd", "adam"], [slides.MIXED],
-            {"batch_size": batch, "length": length, "attention": attention}, **on_gpu,
-        )
-        for batch, length, attention in slides.CONFIGURATIONS
-    }  # fmt: skip
-    small: Settings = {"batch_size": 4, "length": 128}
-    here = None
-    if measure:
-        here = grid("measured", ["sgd", "adam"], ["plain", "bf16", "checkpoint", "accumulate=4"], small, measure=True)
-    found = OptimizerResult(
-        grid=main, precision=slides.precision_points(precision), measured=here,
-        configurations=slides.nearest_configurations(tried), took_seconds=time.monotonic() - started,
-        was_interrupted=any(each.was_interrupted for each in (main, precision, *tried.values())),
+    started = time.monotonic()
+    options = SlideOptions(
+        device=device, engine=engine, batch_size=batch_size, length=length, measure=measure, layers=layers,
+        train_length=train_length, epoch_steps=epoch_steps, squad=choose_squad(None if data is None else str(data)),
     )  # fmt: skip
-    return msgspec.structs.replace(found, statements=slides.statements_on(found))
+    found = fill_grids(compare_recipes, options, Path(output), progress or _no_progress)
+    return msgspec.structs.replace(found, took_seconds=time.monotonic() - started)
 
 
 @checked_options

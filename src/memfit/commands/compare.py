@@ -99,9 +99,9 @@ def _filled(target: str, arguments: tuple[str, ...], output: str | None, quiet: 
 
     line = None if quiet else ShareLine()
 
-    def tell(what: str, num_done: int, num_cells: int) -> None:
+    def tell(what: str, num_done: int, num_all: int) -> None:
         if line is not None:
-            line.show(f"{num_done} of {num_cells} cells: {what}", num_done / num_cells)
+            line.show(what, num_done / num_all)
 
     try:
         return api.compare_recipes(target, arguments=arguments, output=output, progress=tell, **options)

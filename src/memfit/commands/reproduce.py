@@ -181,7 +181,11 @@ def hyperparameters(
     finally:
         progress.close()
     _show_and_write(found, partial(hyperparameters_text, found), output, as_json, quiet)
-    if found.was_interrupted:
+    _say_interrupted(found.was_interrupted)
+
+
+def _say_interrupted(was_interrupted: bool) -> None:
+    if was_interrupted:
         click.echo("memfit: interrupted; nothing is lost, the same command goes on", err=True)
         sys.exit(130)
 
@@ -195,7 +199,23 @@ def hyperparameters(
 )  # fmt: skip
 @click.option("--batch-size", type=click.IntRange(4), metavar="N", default=16, show_default=True, help="Questions.")
 @click.option("--length", type=click.IntRange(8, 512), metavar="N", default=384, show_default=True, help="Tokens.")
-@click.option("--measure", is_flag=True, help="Also train every cell here and put both figures side by side.")
+@click.option("--measure", is_flag=True, help="Also train a smaller one here, for two short epochs.")
+@click.option(
+    "--layers", type=click.IntRange(1, 12), metavar="N", default=2, show_default=True,
+    help="Layers of the one that is trained here; DistilBERT has 6.",
+)  # fmt: skip
+@click.option(
+    "--train-length", type=click.IntRange(8, 512), metavar="N", default=64, show_default=True,
+    help="Tokens of a question of the one that is trained here.",
+)  # fmt: skip
+@click.option(
+    "--epoch-steps", type=click.IntRange(1), metavar="N", default=6, show_default=True,
+    help="Steps of an epoch that is trained here, 8 questions each.",
+)  # fmt: skip
+@click.option(
+    "--data", type=click.Path(), metavar="PATH",
+    help="A SQuAD file, or a folder with one and vocab.txt [default: squad in MEMFIT_DATA, else synthetic].",
+)  # fmt: skip
 @quiet_option
 @json_option
 def optimizers(output: str, quiet: bool, as_json: bool, **asked: Any) -> None:
@@ -208,6 +228,7 @@ def optimizers(output: str, quiet: bool, as_json: bool, **asked: Any) -> None:
 
     found = _followed(lambda show: api.reproduce_optimizers(**asked, output=output, progress=show), output, True, quiet)
     _show_and_write(found, partial(optimizers_text, found), output, as_json, quiet)
+    _say_interrupted(found.was_interrupted)
 
 
 @command.command("pipelining")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memfit.errors import UsageError
-from memfit.job.description import JobDescription
+from memfit.job.description import JobDescription, setting_of
 from memfit.job.recipes.optimizer_names import TORCH_CLASSES, parse_optimizer, split_outside
 from memfit.job.recipes.recipe import (
     PLAIN,
@@ -44,6 +44,8 @@ class CellPlan(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[ChosenTechnique, ...]
     state: str = "done"
     reason: str = ""
+    examples_ratio: float | None = 1.0
+    """Examples of a step over those of the job as it is; None where the job's batch size is not known."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -78,12 +80,23 @@ def plan_cells(
 def _plan(
     job: JobDescription, kind: DeviceKind, name: str, choices: tuple[ChosenTechnique, ...], can_compile: bool
 ) -> CellPlan:
-    plan = CellPlan(optimizer=name, technique=techniques_text(choices), choices=choices)
+    plan = CellPlan(
+        optimizer=name, technique=techniques_text(choices), choices=choices, examples_ratio=_examples(job, choices)
+    )  # fmt: skip
     if reason := contradiction(choices) or _against_optimizer(name, choices):
         return msgspec.structs.replace(plan, state="contradictory", reason=reason)
     if reason := missing_on(choices, kind) or _missing(job, choices, can_compile):
         return msgspec.structs.replace(plan, state="not here", reason=reason)
     return plan
+
+
+def _examples(job: JobDescription, choices: tuple[ChosenTechnique, ...]) -> float | None:
+    """A step of half the batch is half the work: times are compared for as many examples."""
+    batch = next((choice.value for choice in choices if choice.name == "batch"), None)
+    if batch is None:
+        return 1.0
+    usual = setting_of(job, "batch_size")
+    return batch / usual if isinstance(usual, (int, float)) and usual > 0 else None
 
 
 def _against_optimizer(name: str, choices: tuple[ChosenTechnique, ...]) -> str:

@@ -25,8 +25,12 @@ from memfit.predict.engine import Question
 from memfit.records.grid import CellState, Grid, GridCell
 from memfit.version import VERSION
 
+MOST_CHARACTERS = 300
+"""Of what a job or an optimizer said, in a cell."""
 Progress = Callable[[str, int, int], None]
-"""Called with what was just done, how many cells are, and how many there are."""
+"""Called with what was just done, and how much of the work is over: so many of so many parts."""
+MEASURED_PARTS = 20
+"""Parts of the work that a measured cell is, where a predicted one is one: it trains for steps, twice."""
 
 
 def compare(question: Question, options: CompareOptions, *, folder: Path | None, progress: Progress) -> Grid:
@@ -38,7 +42,7 @@ def compare(question: Question, options: CompareOptions, *, folder: Path | None,
     plans = plan_cells(question.job, kind, options.optimizers, options.techniques, can_compile=can_compile)
     key = _key(question, options, engine.name)
     kept = KeptCells(folder, key)
-    filled = _Filled(plans, kept, progress)
+    filled = _Filled(plans, kept, progress, options.measure)
     versions: set[str] = set()
     try:
         for found in predict_cells(question, engine, filled.missing(), num_workers=options.num_workers):
@@ -72,13 +76,14 @@ def compare(question: Question, options: CompareOptions, *, folder: Path | None,
 class _Filled:
     """The cells so far, in the order of the grid."""
 
-    def __init__(self, plans: Sequence[CellPlan], kept: KeptCells, progress: Progress) -> None:
+    def __init__(self, plans: Sequence[CellPlan], kept: KeptCells, progress: Progress, measure: bool) -> None:
         self.plans = plans
         self.kept = kept
         self.progress = progress
+        self.measure = measure
         self.was_interrupted = False
         self.found = {plan: cell for plan in plans if (cell := _cell_without(plan)) is not None}
-        old = kept.read()
+        old = {place: cell for place, cell in kept.read().items() if cell.state != "failed"}  # that may be mended now
         again = {plan: old[at] for plan in plans if plan not in self.found and (at := plan.place) in old}
         self.found |= again
         self.num_kept = len(again)
@@ -91,14 +96,28 @@ class _Filled:
         """Predicted cells that were not measured yet."""
         for plan in self.plans:
             cell = self.found.get(plan)
-            if cell is not None and cell.predicted is not None and cell.measured is None and not cell.not_measured:
+            if cell is not None and self._is_open(cell):
                 yield plan, cell
+
+    def _is_open(self, cell: GridCell) -> bool:
+        """A cell that waits for its measurement; one that failed in an earlier run is tried again."""
+        return cell.predicted is not None and cell.measured is None and cell.state != "out of memory"
 
     def add(self, plan: CellPlan, cell: GridCell) -> None:
         """Keep a cell, and say so."""
         self.found[plan] = cell
         self.kept.add(cell)
-        self.progress(f"{plan.optimizer}, {plan.technique}", len(self.found), len(self.plans))
+        verb, num = "predicted", len(self.found)
+        if cell.measured is not None or cell.not_measured:
+            verb, num = "measured", sum(not self._is_open(each) or bool(each.not_measured) for each in self.cells())
+        self.progress(f"{verb} {num} of {len(self.plans)} cells: {plan.optimizer}, {plan.technique}", *self._parts())
+
+    def _parts(self) -> tuple[int, int]:
+        """How many parts of the work are over, and how many there are."""
+        if not self.measure:
+            return len(self.found), len(self.plans)
+        measured = sum(not self._is_open(cell) or bool(cell.not_measured) for cell in self.found.values())
+        return len(self.found) + MEASURED_PARTS * measured, (1 + MEASURED_PARTS) * len(self.plans)
 
     def cells(self) -> tuple[GridCell, ...]:
         """All cells that are there."""
@@ -118,17 +137,25 @@ def _cell(found: Predicted, level: str, options: CompareOptions) -> GridCell:
     if found.prediction is None:
         return GridCell(
             optimizer=plan.optimizer, technique=plan.technique, state="failed", reason=_reason(found.error),
-            code=_code(plan),
+            code=_code(plan), examples_ratio=plan.examples_ratio,
         )  # fmt: skip
     cost = found.prediction.cost
     return GridCell(
         optimizer=plan.optimizer,
         technique=plan.technique,
         state="done",
-        predicted=figures_of(found.prediction, level, options.epoch_steps),  # pyright: ignore[reportArgumentType]
+        predicted=figures_of(found.prediction, level, _epoch_steps(plan, options)),  # pyright: ignore[reportArgumentType]
         code=_code(plan),
+        examples_ratio=plan.examples_ratio,
         seconds=0.0 if cost is None else cost.total_seconds,
     )
+
+
+def _epoch_steps(plan: CellPlan, options: CompareOptions) -> float | None:
+    """The steps of an epoch of a cell: twice as many of half the batch."""
+    if options.epoch_steps is None or not plan.examples_ratio:
+        return None
+    return options.epoch_steps / plan.examples_ratio
 
 
 def _code(plan: CellPlan) -> tuple[str, ...]:
@@ -142,21 +169,32 @@ def _code(plan: CellPlan) -> tuple[str, ...]:
 def _reason(error: MemfitError | None) -> str:
     if error is None:
         return "no answer"
-    return "; ".join(part for part in (error.what, error.found, error.hint and f"try: {error.hint}") if part)
+    hint = "" if "traceback above" in error.hint else error.hint  # a cell shows none
+    return "; ".join(part for part in (error.what, _first_sentence(error.found), hint and f"try: {hint}") if part)
+
+
+def _first_sentence(text: str) -> str:
+    """A message that fits a cell: torch's go on for pages."""
+    line = text.strip().partition("\n")[0]
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    end = line.find(". ", 0, MOST_CHARACTERS)
+    return line[: end + 1] if end > 0 else line[:MOST_CHARACTERS] + " ..."
 
 
 def _measure(question: Question, options: CompareOptions, filled: _Filled, folder: Path | None, key: str) -> None:
     """Measure every predicted cell, one after the other: two at once would disturb each other's time."""
     assert folder is not None
-    asked = MeasureOptions(num_steps=options.num_steps, epoch_steps=options.epoch_steps, folder=folder / "runs" / key)
     for plan, cell in list(filled.to_measure()):
+        steps = _epoch_steps(plan, options)
+        asked = MeasureOptions(num_steps=options.num_steps, epoch_steps=steps, folder=folder / "runs" / key)
         try:
             figures = measure_cell(question.job, plan, asked)
         except CellFailed as error:
             state: CellState = "out of memory" if error.is_memory else "done"
             filled.add(plan, msgspec.structs.replace(cell, state=state, not_measured=_reason(error)))
         else:
-            filled.add(plan, msgspec.structs.replace(cell, measured=figures))
+            filled.add(plan, msgspec.structs.replace(cell, measured=figures, not_measured=""))
 
 
 def _key(question: Question, options: CompareOptions, engine: str) -> str:

@@ -6,6 +6,7 @@ import ast
 import difflib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.job.recipes.recipe import Recipe
 from memfit.job.workloads.registry import WORKLOADS
+from memfit.regular_file import read_regular
 
 SettingValue = bool | int | float | str | None
 
@@ -60,6 +62,33 @@ def describe_job(
     raise UsageError(
         f"{target!r} is no job", hint=f"{hint}give a script, FILE:function, or one of {', '.join(WORKLOADS)}"
     )
+
+
+def setting_of(job: JobDescription, name: str) -> SettingValue:
+    """The value of a setting: as it was given, else the default in the text of the function; None where neither is."""
+    if name in job.settings:
+        return job.settings[name]
+    path, function = job.path, job.function
+    if job.kind == "workload":
+        path = str(Path(__file__).parent / "workloads" / f"{WORKLOADS[job.target][0]}.py")
+        function = f"build_{job.target}"
+    try:
+        tree = ast.parse(read_regular(path))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    defaults = _defaults_of(defined[-1].args) if defined else {}
+    value = getattr(defaults.get(name), "value", None)  # anything but a constant is not known
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _defaults_of(given: ast.arguments) -> dict[str, ast.expr | None]:
+    """The default of every parameter that has one."""
+    plain = [*given.posonlyargs, *given.args]
+    found: dict[str, ast.expr | None] = {}
+    if given.defaults:
+        found |= {each.arg: value for each, value in zip(plain[-len(given.defaults) :], given.defaults, strict=True)}
+    return found | {each.arg: value for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
 
 
 def _check_file(path: str, target: str) -> None:

@@ -114,7 +114,17 @@ def plain_step(training: Training) -> Step:
         raise UsageError(
             "the training has no model or no optimizer", hint="return all four of model, optimizer, loss, batch"
         )
+    check_steps(optimizer)
     return step
+
+
+def check_steps(optimizer: object) -> None:
+    """Refuse what cannot step, such as the two optimizers of a GAN in a list: their order is the job's own."""
+    if not callable(getattr(optimizer, "step", None)):
+        raise UsageError(
+            "the training's optimizer cannot step", found=type(optimizer).__name__,
+            hint="return one optimizer; with several, a step function that steps each in its turn",
+        )  # fmt: skip
 
 
 def loss_of(training: Training) -> Any:

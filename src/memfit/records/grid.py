@@ -66,6 +66,10 @@ class CellFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     assumptions: tuple[str, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
     """Bytes over the steps, thinned out to what can be drawn, the peak kept."""
+    step_begins: tuple[float, ...] = ()
+    """Positions on the curve at which steps begin; on `over_time` where that is there."""
+    over_time: tuple[CurvePoint, ...] = ()
+    """The whole process, measured; positions are seconds since its first step began."""
 
     @property
     def needed_bytes(self) -> float | None:
@@ -89,8 +93,10 @@ class GridCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: CellValue = "unknown"
     saved_bytes: int | None = None
     """Against the same optimizer without techniques; negative where it takes more."""
+    examples_ratio: float | None = 1.0
+    """Examples of a step over those of a step without techniques; None where the job's batch size is not known."""
     time_ratio: float | None = None
-    """Its step's time over that of the same optimizer without techniques."""
+    """Its time for as many examples over that of the same optimizer without techniques."""
     why: str = ""
     """One sentence: what became of the peak, and which moment binds now."""
     code: tuple[str, ...] = ()
@@ -102,6 +108,12 @@ class GridCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def figures(self) -> CellFigures | None:
         """The measured figures where there are any, else the predicted ones."""
         return self.measured or self.predicted
+
+    @property
+    def seconds_of_examples(self) -> float | None:
+        """The time for as many examples as a step without techniques has; None where it is not known."""
+        seconds = None if self.figures is None else self.figures.step_time.value
+        return seconds / self.examples_ratio if seconds is not None and self.examples_ratio else None
 
     @property
     def difference_bytes(self) -> int | None:

@@ -332,6 +332,18 @@ class NearestConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     adam_error: float
 
 
+class MeasuredEpochs(msgspec.Struct, frozen=True, kw_only=True):
+    """What is trained here, and for how long; the predicted timelines have as many steps."""
+
+    num_epochs: int
+    epoch_steps: int
+    batch_size: int
+    length: int
+    layers: int
+    data: str
+    """Which questions: a file of SQuAD, or synthetic ones of the same shape."""
+
+
 class OptimizerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The whole answer."""
 
@@ -341,6 +353,8 @@ class OptimizerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The nearest first."""
     measured: Grid | None = None
     """A smaller DistilBERT, trained on this CPU."""
+    epochs: MeasuredEpochs | None = None
+    """How long an epoch of the timelines is, and what was trained."""
     statements: tuple[Statement, ...] = ()
     took_seconds: float = 0.0
     was_interrupted: bool = False

@@ -76,7 +76,7 @@ def statements_on(found: OptimizerResult) -> tuple[Statement, ...]:
     grid = found.grid
     return (
         _on_states(found),
-        _on_lowest(grid),
+        _on_lowest(found),
         _on_fastest(found),
         _on_copy(found),
         _on_either(found),
@@ -119,26 +119,58 @@ def _share(grid: Grid, optimizer: str, technique: str, category: str) -> int:
     return next((share.num_bytes for share in shares if share.name == category), 0)
 
 
-def _on_lowest(grid: Grid) -> Statement:
-    peaks = {name: peak for name in grid.optimizers if (peak := _peak(grid, name, "plain")) is not None}
-    lines = [f"{name}: {format_bytes(peak)}" for name, peak in sorted(peaks.items(), key=lambda pair: pair[1])]
-    return _say(LOWEST_SAYS, lines, bool(peaks) and min(peaks, key=lambda name: peaks[name]) == "sgd")
+def _on_lowest(found: OptimizerResult) -> Statement:
+    """Predicted, and where it was measured also here: no optimizer takes less, tensors to the byte."""
+    predicted = {name: peak for name in found.grid.optimizers if (peak := _peak(found.grid, name, "plain")) is not None}
+    measured = {} if found.measured is None else _tensors_measured(found.measured)
+    lines = [f"{name}: {format_bytes(peak)}" for name, peak in sorted(predicted.items(), key=lambda pair: pair[1])]
+    ordered = sorted(measured.items(), key=lambda pair: pair[1])
+    lines += [f"{name}: {format_bytes(peak)} of tensors, measured here" for name, peak in ordered]
+    least = [peaks for peaks in (predicted, measured) if peaks and min(peaks, key=lambda name: peaks[name]) == "sgd"]
+    return _say(LOWEST_SAYS, lines, bool(predicted) and len(least) == 1 + bool(measured))
+
+
+def _tensors_measured(grid: Grid) -> dict[str, float]:
+    cells = {name: grid.cell(name, "plain") for name in grid.optimizers}
+    figures = {name: cell.measured for name, cell in cells.items() if cell is not None and cell.measured is not None}
+    return {name: each.tensors.value for name, each in figures.items() if each.tensors.value is not None}
 
 
 def _on_fastest(found: OptimizerResult) -> Statement:
-    grid = found.measured
-    if grid is None:
+    """Decided where the median step and the quick steps say the same; other programs disturb quick steps least."""
+    times = {} if found.measured is None else _step_times(found.measured)
+    if "sgd" not in times or len(times) < 2:
         reason = "predicted times are good to a factor of two; --measure times steps on this machine"
         return _say(FASTEST_SAYS, ["no step was timed"], None, reason=reason)
-    seconds = {name: value for name in grid.optimizers if (value := _seconds(grid, name, "plain")) is not None}
-    ordered = sorted(seconds.items(), key=lambda pair: pair[1])
-    lines = [f"{name}: {format_seconds(value)} a step, measured here" for name, value in ordered]
-    return _say(FASTEST_SAYS, lines, bool(ordered) and ordered[0][0] == "sgd")
+    assert found.measured is not None
+    lines = []
+    for name, (middle, quick) in sorted(times.items(), key=lambda pair: pair[1]):
+        epoch = "" if found.epochs is None else f", {format_seconds(middle * found.epochs.epoch_steps)} an epoch"
+        lines.append(f"{name}: {format_seconds(middle)} a step{epoch}, quick ones {format_seconds(quick)}, measured")
+    sgd = times["sgd"]
+    others = [time for name, time in times.items() if name != "sgd"]
+    verdicts = {all(sgd[which] <= other[which] for other in others) for which in (0, 1)}
+    missing = [name for name in OPTIMIZERS if name not in times]
+    if missing and verdicts == {True}:
+        reason = f"fastest of those that were timed; not timed: {', '.join(missing)}; the same command goes on"
+        return _say(FASTEST_SAYS, lines, None, reason=reason)
+    reason = "the median and the quick steps disagree on which is fastest: a quieter machine, or more --epoch-steps"
+    return _say(FASTEST_SAYS, lines, verdicts.pop() if len(verdicts) == 1 else None, reason=reason)
 
 
-def _seconds(grid: Grid, optimizer: str, technique: str) -> float | None:
-    cell = grid.cell(optimizer, technique)
-    return None if cell is None or cell.figures is None else cell.figures.step_time.value
+def _step_times(grid: Grid) -> dict[str, tuple[float, float]]:
+    """The median step and the quick ones (a tenth is quicker) of every optimizer that was timed without techniques."""
+    found = {name: _times_of(grid.cell(name, "plain")) for name in grid.optimizers}
+    return {name: times for name, times in found.items() if times is not None}
+
+
+def _times_of(cell: GridCell | None) -> tuple[float, float] | None:
+    """Measured times for as many examples."""
+    if cell is None or cell.measured is None or cell.measured.step_time.value is None or not cell.examples_ratio:
+        return None
+    figure = cell.measured.step_time
+    low = figure.value if figure.low is None else figure.low
+    return (figure.value or 0.0) / cell.examples_ratio, (low or 0.0) / cell.examples_ratio
 
 
 def _on_copy(found: OptimizerResult) -> Statement:
@@ -201,18 +233,31 @@ def _binds_in_update(cell: GridCell) -> bool:
 
 
 def _on_accumulation(found: OptimizerResult) -> Statement:
+    """It trades where it saves and is slower, by the median step and by the quick ones."""
     cell = found.grid.cell("adam", "accumulate=4")
     if cell is None or cell.saved_bytes is None:
         return _say(ACCUMULATION_SAYS, [], None)
     lines = [f"adam, four parts of the batch: saves {format_bytes(cell.saved_bytes)} (predicted)"]
-    measured = None if found.measured is None else found.measured.cell("adam", "accumulate=4")
-    ratio = None if measured is None else measured.time_ratio
-    if ratio is None:
+    ratios = [ratio for name in ("adam", "sgd") for ratio in _accumulation_ratios(found.measured, name)]
+    if not ratios:
         lines.append("its price in time was not measured: --measure")
         reason = "only the saving is known; --measure times both on this machine"
         return _say(ACCUMULATION_SAYS, lines, None, reason=reason)
-    lines.append(f"a step takes {ratio:.2f} times as long, measured here")
-    return _say(ACCUMULATION_SAYS, lines, cell.saved_bytes > 0 and ratio > 1)
+    lines += [f"{name}: a step takes {middle:.2f} times as long, quick ones {quick:.2f} times, measured here"
+              for name, middle, quick in ratios]  # fmt: skip
+    slower = {ratio > 1 for _, *both in ratios for ratio in both}
+    reason = "the median and the quick steps disagree on which is slower: a quieter machine, or more --epoch-steps"
+    holds = None if len(slower) > 1 else cell.saved_bytes > 0 and slower.pop()
+    return _say(ACCUMULATION_SAYS, lines, holds, reason=reason)
+
+
+def _accumulation_ratios(grid: Grid | None, name: str) -> list[tuple[str, float, float]]:
+    """How much longer a step in four parts takes, by the median and by the quick steps."""
+    mine = None if grid is None else _times_of(grid.cell(name, "accumulate=4"))
+    plain = None if grid is None else _times_of(grid.cell(name, "plain"))
+    if mine is None or plain is None or not all(plain):
+        return []
+    return [(name, mine[0] / plain[0], mine[1] / plain[1])]
 
 
 def _on_momentum(grid: Grid) -> Statement:

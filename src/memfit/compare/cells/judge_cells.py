@@ -51,12 +51,12 @@ def _like(cell: GridCell, is_measured: bool) -> CellFigures | None:
 
 
 def _ratio(cell: GridCell, beside: GridCell | None) -> float | None:
-    """The time of a step over that of the other cell, both measured or both predicted."""
-    if beside is None:
+    """The time for as many examples over that of the other cell, both measured or both predicted."""
+    if beside is None or not cell.examples_ratio or not beside.examples_ratio:
         return None
     for mine, its in ((cell.measured, beside.measured), (cell.predicted, beside.predicted)):
         if mine is not None and its is not None and mine.step_time.value is not None and its.step_time.value:
-            return mine.step_time.value / its.step_time.value
+            return mine.step_time.value / its.step_time.value * beside.examples_ratio / cell.examples_ratio
     return None
 
 
@@ -139,9 +139,8 @@ def _needed(cell: GridCell) -> float:
 
 
 def _seconds(cell: GridCell) -> float:
-    """The time of a step; a cell whose time is not known comes last."""
-    figures = cell.figures
-    seconds = None if figures is None else figures.step_time.value
+    """The time for as many examples; a cell whose time is not known comes last."""
+    seconds = cell.seconds_of_examples
     return float("inf") if seconds is None else seconds
 
 

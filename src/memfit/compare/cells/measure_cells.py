@@ -46,7 +46,8 @@ class MeasureOptions:
     """How cells are measured."""
 
     num_steps: int
-    epoch_steps: int | None
+    epoch_steps: float | None
+    """Of the cell that is measured."""
     folder: Path
 
 
@@ -54,16 +55,18 @@ def measure_cell(job: JobDescription, plan: CellPlan, options: MeasureOptions) -
     """Train a cell for some steps in a process of its own, and say what it took; a run that is there is read."""
     described = job_for(job, plan)
     folder = options.folder / _folder_name(plan)
+    tensors, curve, num_skipped = _tensors(described)
     run = _finished_run(folder)
     if run is None:
         output = folder.with_suffix(".txt")
         folder.parent.mkdir(parents=True, exist_ok=True)
         settings = settings_for(None, stable=plan.recipe.has("pinned-malloc"))
-        command = _command(described, plan, options.num_steps)
-        run_command(command, folder, settings, overwrite=True, output_file=output)
+        command = _command(described, plan, options.num_steps + num_skipped)
+        ended = run_command(command, folder, settings, overwrite=True, output_file=output)
+        if ended.interrupted_by is not None:
+            raise KeyboardInterrupt  # the signal went to the cell's job; it was meant for the whole grid
         run = read_run(folder)
         _refuse_failed(run, output)
-    tensors, curve = _tensors(described)
     found = figures_of_run(run, tensors, tensors, "tensors", options.epoch_steps)
     return msgspec.structs.replace(found, curve=curve) if curve else found
 
@@ -106,7 +109,7 @@ def _refuse_failed(run: RunRecord, output: Path) -> None:
 
 
 def figures_of_run(
-    run: RunRecord, tensors: Figure, peak: Figure, level: LevelName, epoch_steps: int | None
+    run: RunRecord, tensors: Figure, peak: Figure, level: LevelName, epoch_steps: float | None
 ) -> CellFigures:
     """What a measured run says of one cell; `peak` is its headline."""
     step_time = _step_time(run)
@@ -127,6 +130,22 @@ def figures_of_run(
         epoch_time=epoch_time(step_time, epoch_steps),
         energy=_energy(run),
         curve=_curve(run),
+        step_begins=tuple(float(begin) for begin in run.steps.begin_seconds - _first_step_seconds(run)),
+        over_time=_over_time(run),
+    )
+
+
+def _first_step_seconds(run: RunRecord) -> float:
+    return float(run.steps.begin_seconds[0]) if len(run.steps) else 0.0
+
+
+def _over_time(run: RunRecord) -> tuple[CurvePoint, ...]:
+    """The process from its first step on."""
+    if not len(run.steps):
+        return ()
+    begin, end = _first_step_seconds(run), float(run.steps.end_seconds[-1])
+    return tuple(
+        CurvePoint(position=point.position - begin, num_bytes=point.num_bytes) for point in _curve(run, begin, end)
     )
 
 
@@ -174,8 +193,10 @@ def _moments(run: RunRecord) -> list[PeakMoment]:
     return sorted(found, key=lambda moment: -moment.peak_bytes)
 
 
-def _curve(run: RunRecord) -> tuple[CurvePoint, ...]:
+def _curve(run: RunRecord, begin: float = 0.0, end: float = float("inf")) -> tuple[CurvePoint, ...]:
     times, sizes = run.tree.time_seconds, run.tree.tree_bytes
+    inside = (times >= begin) & (times <= end)
+    times, sizes = times[inside], sizes[inside]
     if not len(times):
         return ()
     edges = np.unique(np.linspace(0, len(times), min(len(times), MOST_POINTS) + 1).astype(int))
@@ -185,20 +206,28 @@ def _curve(run: RunRecord) -> tuple[CurvePoint, ...]:
     )
 
 
-def _tensors(job: JobDescription) -> tuple[Figure, tuple[CurvePoint, ...]]:
-    """Peak and curve of torch's CPU allocator over two steps, by its own record, in a process of its own."""
+def _tensors(job: JobDescription) -> tuple[Figure, tuple[CurvePoint, ...], int]:
+    """Peak and curve of torch's CPU allocator over two steps, by its own record, in a process of its own, and how many
+    steps a scaler of float16 skipped before them."""
     if job.kind == "script":
-        return unknown("bytes", "a script runs to its end: its tensors are measured with memfit measure --ledger"), ()
+        why = "a script runs to its end: its tensors are measured with memfit measure --ledger"
+        return unknown("bytes", why), (), 0
     try:
         done = subprocess.run(
             TENSOR_PEAK, input=msgspec.json.encode(job), capture_output=True, timeout=SECONDS_FOR_TENSORS, check=False
         )
     except subprocess.TimeoutExpired:
-        return unknown("bytes", f"two steps under the allocator's record took more than {SECONDS_FOR_TENSORS} s"), ()
+        return unknown("bytes", f"two steps under the allocator's record took more than {SECONDS_FOR_TENSORS} s"), (), 0
     if done.returncode != 0:
         tail = done.stderr.decode(errors="replace").strip().splitlines()
         why = f"the run under the allocator's record failed: {tail[-1] if tail else done.returncode}"
-        return unknown("bytes", why), ()
+        return unknown("bytes", why), (), 0
     found = json.loads(done.stdout)
+    num_skipped = found["num_skipped"]
+    if num_skipped is None:
+        what = "float16 overflows: the scaler skipped every step, so that the optimizer's state was never made"
+        raise CellFailed(what, hint="bf16, which has the range of float32")
     curve = tuple(CurvePoint(position=position, num_bytes=num_bytes) for position, num_bytes in found["curve"])
-    return measured(found["peak_bytes"], "bytes", "torch's own record of allocations over two steps"), curve
+    method = "torch's own record of allocations over two steps"
+    method += f", after {num_skipped} that float16 skipped" if num_skipped else ""
+    return measured(found["peak_bytes"], "bytes", method), curve, num_skipped

@@ -36,6 +36,8 @@ Trace = Future[TraceReply] | Future[Prediction]
 
 WHOLE = frozenset({"step-in-backward", "optimizer-on-host", "compile"})
 """Techniques that reach into the update."""
+OUTSIDE = frozenset({"batch", "pinned-malloc"})
+"""Techniques that leave the training as its function built it."""
 OF_PARAMETERS = frozenset({"lora", "pure-bf16"})
 """Techniques that change what an optimizer steps."""
 JOINED = "forward and backward, and the update, were traced apart and joined"
@@ -66,6 +68,8 @@ def predict_cells(
 def can_join(plan: CellPlan, engine: Engine) -> bool:
     """Whether a cell is had from its column and its row."""
     names = {choice.name for choice in plan.choices}
+    if plan.optimizer == OWN and not names - OUTSIDE:
+        return False  # as the job has it, also where the job steps by itself
     scaled_inside = "fp16" in names and not _is_plain(plan.optimizer)
     return isinstance(engine, FakeEngine) and not names & WHOLE and not scaled_inside
 
@@ -175,7 +179,7 @@ def _job_of_part(job: JobDescription, plan: CellPlan, part: str) -> JobDescripti
     whole = job_for(job, plan)
     recipe = plan.recipe
     if part == "all but the update":
-        techniques = tuple(choice for choice in recipe.techniques if choice.name not in ("batch", "pinned-malloc"))
+        techniques = tuple(choice for choice in recipe.techniques if choice.name not in OUTSIDE)
         return msgspec.structs.replace(whole, recipe=Recipe(techniques=techniques, part="all but the update"))
     techniques = tuple(choice for choice in recipe.techniques if choice.name in OF_PARAMETERS)
     alone = Recipe(optimizer=recipe.optimizer, techniques=techniques, part="the update alone")

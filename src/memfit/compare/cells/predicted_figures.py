@@ -19,12 +19,12 @@ SHARE_SIZE = 8
 """Parts of the peak that are kept."""
 
 
-def figures_of(prediction: Prediction, level: LevelName, epoch_steps: int | None) -> CellFigures:
+def figures_of(prediction: Prediction, level: LevelName, epoch_steps: float | None) -> CellFigures:
     """What a prediction says of one cell."""
     timeline = prediction.timeline
     assert timeline is not None
     where = CUDA if prediction.level("device") is not None else "cpu"
-    moments = moments_in(timeline, where, prediction.num_steps)
+    moments = moments_in(timeline, where, _highest_step(timeline, where, prediction.num_steps))
     tensors = prediction.level("tensors")
     peak = prediction.level(level)
     assert tensors is not None
@@ -48,10 +48,11 @@ def figures_of(prediction: Prediction, level: LevelName, epoch_steps: int | None
         error_band=prediction.error_band,
         assumptions=tuple(assumption.text for assumption in prediction.assumptions),
         curve=curve_of(timeline, where),
+        step_begins=step_begins(timeline),
     )
 
 
-def epoch_time(step_time: Figure, epoch_steps: int | None) -> Figure:
+def epoch_time(step_time: Figure, epoch_steps: float | None) -> Figure:
     """The time of an epoch of so many steps."""
     if epoch_steps is None:
         return unknown("seconds", "how many steps an epoch has is not known: --epoch-steps N")
@@ -59,22 +60,27 @@ def epoch_time(step_time: Figure, epoch_steps: int | None) -> Figure:
         return unknown("seconds", step_time.reason)
     return Figure(
         value=step_time.value * epoch_steps, unit="seconds", source=step_time.source,
-        method=f"{epoch_steps} steps, each {step_time.method or 'as above'}",
+        method=f"{epoch_steps:g} steps, each {step_time.method or 'as above'}",
         low=None if step_time.low is None else step_time.low * epoch_steps,
         high=None if step_time.high is None else step_time.high * epoch_steps,
     )  # fmt: skip
 
 
 def moments_in(timeline: Timeline, where: str, step: int) -> list[PeakMoment]:
-    """The phases of one step with the largest bytes in each, the highest first."""
+    """Phases of one step, and of building the job, with the largest bytes in each; the highest first."""
     live = live_bytes(timeline, where)
     best: dict[str, int] = {}
     bounds = [*(mark.start for mark in timeline.phases[1:]), timeline.num_events]
     for mark, end in zip(timeline.phases, bounds, strict=True):
-        if mark.step == step and mark.phase != "setup" and end > mark.start:
+        if (mark.step == step or mark.phase == "setup") and end > mark.start:
             best[mark.phase] = max(best.get(mark.phase, 0), int(live[mark.start : end].max()))
     moments = [PeakMoment(phase=phase, peak_bytes=peak) for phase, peak in best.items()]
     return sorted(moments, key=lambda moment: -moment.peak_bytes)
+
+
+def _highest_step(timeline: Timeline, where: str, num_steps: int) -> int:
+    """The step with the highest peak, the last of them: some optimizers need more in the first than ever again."""
+    return max(range(1, num_steps + 1), key=lambda step: (peak_in_step(timeline, where, step) or 0, step))
 
 
 def curve_of(timeline: Timeline, where: str) -> tuple[CurvePoint, ...]:
@@ -89,6 +95,19 @@ def curve_of(timeline: Timeline, where: str) -> tuple[CurvePoint, ...]:
         CurvePoint(position=float(low) / len(live), num_bytes=float(live[low:high].max()))
         for low, high in itertools.pairwise(edges)
     )
+
+
+def step_begins(timeline: Timeline) -> tuple[float, ...]:
+    """Where on the curve the steps begin, as shares of its length."""
+    starts: dict[int, int] = {}
+    for mark in timeline.phases:
+        if mark.step:
+            starts.setdefault(mark.step, mark.start)
+    if not starts:
+        return ()
+    begin = min(starts.values())
+    length = max(1, timeline.num_events - begin)
+    return tuple((start - begin) / length for start in sorted(starts.values()))
 
 
 def _of_step(timeline: Timeline, where: str, step: int) -> Figure:

@@ -47,9 +47,38 @@ def find_squad(name: str) -> Path:
     return Path(name)
 
 
-def load_questions(name: str, vocabulary: str | None, num_words: int, length: int) -> QuestionRows:
-    """All questions of a file, each as one row."""
-    questions = read_squad(find_squad(name))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquadChoice:
+    """Which questions a training gets: the settings of the workload, and the same in words."""
+
+    settings: dict[str, int | str]
+    said: str
+
+
+SYNTHETIC = SquadChoice(settings={}, said="synthetic questions of the same shape")
+
+
+def choose_squad(given: str | None = None) -> SquadChoice:
+    """A SQuAD file, or a folder with one and perhaps vocab.txt; by default the folder squad of MEMFIT_DATA."""
+    folder = Path(given) if given is not None else folder_of(SQUAD)
+    if given is not None and not folder.exists():
+        raise UsageError(f"{given} is not there", hint="a SQuAD file, or a folder that holds one")
+    files = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.json.gz")), reverse=True)
+    if not files:
+        if given is not None:
+            raise UsageError(f"{given} holds no SQuAD file", found="no *.json or *.json.gz", hint="give the file")
+        return SYNTHETIC
+    vocabulary = files[0].parent / "vocab.txt"
+    pieces = {"vocabulary": str(vocabulary)} if vocabulary.is_file() else {}
+    how = "WordPiece of vocab.txt" if pieces else "words by hash"
+    return SquadChoice(settings={"data": str(files[0]), **pieces}, said=f"SQuAD, {files[0].name}, {how}")
+
+
+def load_questions(
+    name: str, vocabulary: str | None, num_words: int, length: int, most: int | None = None
+) -> QuestionRows:
+    """All questions of a file, or the first `most` of them, each as one row."""
+    questions = read_squad(find_squad(name))[:most]
     if not questions:
         raise DataError(f"{name} holds no questions")
     pieces = by_vocabulary(vocabulary, num_words) if vocabulary else by_hash(num_words)

@@ -108,11 +108,13 @@ def to_shape(channels: int, size: int) -> Shape:
 # How do questions reach a network that marks the answer in a text?
 
 
-def feed_questions(training: Training, name: str, vocabulary: str | None, num_words: int) -> Training:
-    """Let a training read a SQuAD file; it is loaded when the first batch is asked for."""
+def feed_questions(
+    training: Training, name: str, vocabulary: str | None, num_words: int, most: int | None = None
+) -> Training:
+    """Let a training read a SQuAD file, or its first `most` questions, when the first batch is asked for."""
     batch_size, length = training.batch["input_ids"].shape
     device = training.batch["input_ids"].device
-    load = cache(lambda: load_questions(name, vocabulary, num_words, length))
+    load = cache(lambda: load_questions(name, vocabulary, num_words, length, most))
 
     def feed(epoch: int) -> Iterator[dict[str, torch.Tensor]]:
         rows: QuestionRows = load()

@@ -20,12 +20,15 @@ from memfit.errors import UsageError
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe
 from memfit.job.recipes.torch_optimizers import make_optimizer
 from memfit.job.recipes.torch_step import map_batch, update_kind, with_step
-from memfit.job.training import StepOptions, Training
+from memfit.job.training import StepOptions, Training, check_steps
 
 
 def with_recipe(training: Training, recipe: Recipe, origin: str) -> Training:
     """The training as the recipe has it; model and optimizer are changed in place."""
-    if training.model is None or (training.step is not None and training.options is None):
+    is_own = training.model is None or (training.step is not None and training.options is None)
+    if is_own and not _changes_anything(recipe):
+        return training
+    if training.model is None or is_own:
         raise UsageError(
             "the job steps by itself, so that no recipe can be put on it", found=origin,
             hint="return (model, optimizer, loss, batch) from FILE:function and leave the step to memfit",
@@ -34,10 +37,16 @@ def with_recipe(training: Training, recipe: Recipe, origin: str) -> Training:
     if recipe.part == "the update alone":
         return _update_alone(training, recipe)
     is_apart = recipe.part == "all but the update"
-    training.optimizer = MarkedStep(_trained(training)) if is_apart else _optimizer_for(training, recipe)
+    training.optimizer = MarkedStep(_stepped(training, recipe)) if is_apart else _optimizer_for(training, recipe)
     if recipe.has("compile"):
         training.model.compile()
     return with_step(training, _options_for(training, recipe))
+
+
+def _changes_anything(recipe: Recipe) -> bool:
+    """Whether something has to be put on the training; batch size and allocator are changed outside of it."""
+    outside = all(choice.name in ("batch", "pinned-malloc") for choice in recipe.techniques)
+    return bool(recipe.optimizer) or recipe.part != "step" or not outside
 
 
 def _options_for(training: Training, recipe: Recipe) -> StepOptions:
@@ -61,12 +70,27 @@ def _change_model(training: Training, recipe: Recipe) -> None:
     if recipe.has("lora"):
         add_adapters(model, int(recipe.value_of("lora") or 0))
     if recipe.has("pure-bf16"):
-        model.to(torch.bfloat16)
-        training.batch = map_batch(training.batch, _to_bfloat16)
+        _to_pure_bfloat16(training)
     if recipe.has("checkpoint"):
         checkpoint_blocks(model)
     if recipe.has("chunked-loss"):
         _chunk_loss(model)
+
+
+def _to_pure_bfloat16(training: Training) -> None:
+    """Model and batches; metrics on held-out examples are left out, which would be float32."""
+    model = training.model
+    num_complex = sum(tensor.is_complex() for tensor in (*model.parameters(), *model.buffers()))
+    if num_complex:
+        raise UsageError(
+            "bfloat16 would drop the imaginary parts of the model", found=f"{num_complex} complex tensors",
+            hint="bf16, which leaves parameters as they are",
+        )  # fmt: skip
+    model.to(torch.bfloat16)
+    training.batch, feed = map_batch(training.batch, _to_bfloat16), training.feed
+    if feed is not None:
+        training.feed = lambda epoch: (map_batch(batch, _to_bfloat16) for batch in feed(epoch))
+    training.evaluate = None
 
 
 def _to_bfloat16(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,14 +180,16 @@ def _chunk_loss(model: nn.Module) -> None:
 
 
 def _optimizer_for(training: Training, recipe: Recipe) -> torch.optim.Optimizer | SteppedByHooks | HostOptimizer:
-    parameters = _trained(training)
+    parameters = _stepped(training, recipe)
     make = partial(_make, recipe.optimizer, training.optimizer)
     if recipe.has("step-in-backward"):
         return SteppedByHooks(parameters, make)
     if recipe.has("optimizer-on-host"):
         return HostOptimizer(parameters, make)
     if recipe.optimizer:
-        return make_optimizer(recipe.optimizer, training.model)  # some ask the model which parameters are what
+        are_all = {*map(id, parameters)} == {*map(id, _trained(training))}
+        return make_optimizer(recipe.optimizer, training.model if are_all else parameters)  # some ask what is what
+    check_steps(training.optimizer)
     return make(parameters) if recipe.has("lora") else training.optimizer
 
 
@@ -171,10 +197,21 @@ def _trained(training: Training) -> list[nn.Parameter]:
     return [parameter for parameter in training.model.parameters() if parameter.requires_grad]
 
 
+def _stepped(training: Training, recipe: Recipe) -> list[nn.Parameter]:
+    """The parameters that the job's own optimizer steps, which may be fewer than have gradients, or also the loss's."""
+    groups = getattr(training.optimizer, "param_groups", None)
+    if groups is None or recipe.has("lora"):
+        return _trained(training)
+    stepped = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
+    ordered = [parameter for parameter in _trained(training) if stepped.pop(id(parameter), None) is not None]
+    return [*ordered, *stepped.values()] or _trained(training)
+
+
 def _make(name: str, own: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of the recipe, or one like the job's own."""
     if name:
         return make_optimizer(name, parameters)
+    check_steps(own)
     known = inspect.signature(type(own)).parameters  # AdamW's defaults name an option that it does not take
     return type(own)(list(parameters), **{option: v for option, v in own.defaults.items() if option in known})
 
@@ -253,7 +290,7 @@ class MarkedStep(torch.optim.Optimizer):
 
 def _update_alone(training: Training, recipe: Recipe) -> Training:
     """Only what the optimizer does: it is made and steps, on gradients that are there, between two marks each."""
-    parameters = _trained(training)
+    parameters = _stepped(training, recipe)
     device = parameters[0].device
     leave_mark(device)
     training.optimizer = _optimizer_for(training, recipe)

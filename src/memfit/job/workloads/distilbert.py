@@ -25,12 +25,14 @@ def build_distilbert(
     checkpoint: bool = False,
     data: str | None = None,
     vocabulary: str | None = None,
+    questions: int | None = None,
     device: str = "cpu",
     **recipe: object,
 ) -> Training:
     """Start and end of the answer in a padded text; weights are random, 66.4 million of them by default.
 
-    `data` is 'squad' or a SQuAD file; `vocabulary` is DistilBERT's vocab.txt, else words are numbered by a hash.
+    `data` is 'squad' or a SQuAD file; `vocabulary` is DistilBERT's vocab.txt, else words are numbered by a hash;
+    `questions` of it make an epoch, all by default.
     """
     models, configurations = _transformers()
     config = configurations(attn_implementation=attention, n_layers=layers)
@@ -43,7 +45,7 @@ def build_distilbert(
         "end_positions": torch.zeros(batch_size, dtype=torch.long, device=device),
     }
     training = make_training(model.train(), batch, None, **{"optimizer": "adamw", **recipe})
-    return training if data is None else feed_questions(training, data, vocabulary, config.vocab_size)
+    return training if data is None else feed_questions(training, data, vocabulary, config.vocab_size, questions)
 
 
 def _transformers() -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -142,9 +142,10 @@ def _time_memory(grid: Grid) -> Callable[[], Picture] | None:
 
 def _point(cell: GridCell) -> tuple[float, float] | None:
     figures = cell.figures
-    if figures is None or figures.step_time.value is None or figures.needed_bytes is None:
+    seconds = cell.seconds_of_examples
+    if figures is None or seconds is None or figures.needed_bytes is None:
         return None
-    return figures.needed_bytes / MIB, figures.step_time.value
+    return figures.needed_bytes / MIB, seconds
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -175,7 +176,7 @@ def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Picture:
         place.axvline(grid.budget.budget_bytes / MIB, color=RED, linewidth=1.0, label="budget")
     source = "measured" if all(cell.measured for cell in cells) else "predicted"
     place.set_xlabel("MiB of the whole card or process (upper bound where only a range is known)")
-    place.set_ylabel(f"seconds of a step ({source})")
+    place.set_ylabel(f"seconds for the examples of a plain step ({source})")
     place.set_title(_title(grid, "Time against memory"), size=11, loc="left")
     place.legend(frameon=False, fontsize=8.5)
     _clean(place, "both")

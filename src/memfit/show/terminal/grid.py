@@ -136,13 +136,18 @@ def technique_lines(grid: Grid) -> list[str]:
         if mine is None:
             lines += [f"{cell.optimizer}, {technique}: {cell.why}" for cell in cells[:1]]
             continue
-        time = "" if mine.time_ratio is None else f"; step x {mine.time_ratio:.2f}"
+        time = "" if mine.time_ratio is None else f"; {_timed(mine.technique)} x {mine.time_ratio:.2f}"
         others = [cell.optimizer for cell in cells if cell.value != mine.value]
         beside = f" (otherwise with {', '.join(others[:4])}{', ...' if len(others) > 4 else ''})" if others else ""
         lines.append(f"{mine.optimizer}, {technique}: {mine.why}{time}{beside}")
     if grid.techniques == ("recorded",):
         lines = [f"{cell.optimizer}: {cell.why}" for cell in grid.cells if cell.why]
     return lines
+
+
+def _timed(technique: str) -> str:
+    """What a ratio of times is of: a step with another batch is another amount of work."""
+    return "epoch" if any(name.startswith("batch=") for name in technique.split("+")) else "step"
 
 
 def reason_lines(grid: Grid) -> list[str]:
@@ -188,5 +193,5 @@ def budget_lines(answer: BudgetAnswer, grid: Grid) -> list[str]:
 
 def _change(change: Change) -> str:
     saved = f"saves {format_bytes(change.saved_bytes)}" if change.saved_bytes >= 0 else "takes more"
-    time = "time not known" if change.time_ratio is None else f"step x {change.time_ratio:.2f}"
+    time = "time not known" if change.time_ratio is None else f"{_timed(change.technique)} x {change.time_ratio:.2f}"
     return f"{change.optimizer}, {change.technique}: {format_bytes(change.peak_bytes)}, {saved}, {time}"

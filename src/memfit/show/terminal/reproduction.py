@@ -309,8 +309,18 @@ def optimizers_text(found: OptimizerResult, *, width: int = 80, color: bool = Fa
     title = "Under mixed precision, beside the published peaks of 4492.2 and 5000.7 MiB (allocated, predicted)"
     parts = [draw_grid(found.grid, width), Text(""), Text(title, style="bold"), near]
     if found.measured is not None:
-        parts += [Text(""), draw_grid(found.measured, width)]
+        parts += [Text(""), *_trained_here(found), draw_grid(found.measured, width)]
     return render(Group(*parts, Text(""), statements_part(found.statements)), width, color)
+
+
+def _trained_here(found: OptimizerResult) -> list[RenderableType]:
+    """What was trained on this machine, for how long, and on which questions."""
+    epochs = found.epochs
+    if epochs is None:
+        return []
+    what = f"DistilBERT with {epochs.layers} layers, batch {epochs.batch_size}, length {epochs.length}"
+    how_long = f"{epochs.num_epochs} epochs of {epochs.epoch_steps * epochs.batch_size} questions"
+    return [Text(f"Trained here: {what}, {how_long}; {epochs.data}", style="bold")]
 
 
 def pipelining_text(found: PipeliningResult, *, width: int = 80, color: bool = False) -> str:
