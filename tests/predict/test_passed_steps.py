@@ -80,7 +80,7 @@ def test_iterations_of_a_search_that_begin_higher_are_followed_until_it_is_late(
     notes: list[str] = []
     passed = PassedSteps(NoTracker(), lambda kind, text: notes.append(text))  # type: ignore[arg-type]
     passed._searches, passed.is_late = True, lambda: is_late
-    known = 2, ((), tree_flatten(())[1], ()), 100
+    known = 2, ((), torch.utils._pytree.tree_flatten(())[1], ()), 100
     assert passed._may_pass(known, 100)
     assert passed._may_pass(known, 150) is is_late
     passed.note_unseen()
