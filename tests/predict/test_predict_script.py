@@ -405,3 +405,22 @@ def test_threads_that_work_at_the_same_time_leave_no_band_for_the_whole_job(tmp_
     reply = ghost(tmp_path, THREADS.format(body=body))
     assert isinstance(reply, TraceReply), reply
     assert any(item.kind == "not seen" and "threads" in item.text for item in reply.assumptions), reply.assumptions
+
+
+@pytest.mark.parametrize(("width", "is_listed"), [(8, True), (2000, False)])
+def test_a_list_of_losses_is_listed_where_a_thousand_of_them_count(tmp_path: Path, width: int, is_listed: bool):
+    text = f"""
+import torch
+model = torch.nn.Linear({width}, {width})
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+losses = []
+for _ in range(100000):
+    loss = model(torch.ones(2, {width})).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.detach())
+"""
+    reply = ghost(tmp_path, text, num_steps=4)
+    assert isinstance(reply, TraceReply), reply
+    assert any("every step leaves" in item.text for item in reply.assumptions) is is_listed

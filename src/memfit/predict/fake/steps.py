@@ -50,6 +50,8 @@ LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
 """How long a run goes on where the job's own files say that it evaluates."""
 MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
+LATER_STEPS = 1000
+"""What every step leaves behind counts as much as this many steps leave (a list of losses, in a small job)."""
 SAME_GROWTH = 0.1
 """By how much the growth of two steps may differ and still be the same."""
 PASS_AFTER_SECONDS = 1.0
@@ -294,7 +296,7 @@ class StepCounter:
         """List what the run did not reach: an evaluation that the job's files speak of, or what later steps keep."""
         self._passed.note_unseen()
         kept = _kept_by_steps(self._live_at_steps) if was_ended or self._passed.is_passing else 0
-        if kept > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
+        if kept * LATER_STEPS > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
             text = f"every step leaves {format_bytes(kept)} behind that are never freed: later steps hold more by that"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
         if was_ended and self._in_study:

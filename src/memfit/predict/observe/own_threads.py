@@ -1,6 +1,6 @@
 """Threads that a script starts itself: what follows its tensors is on in them too. Standard library only.
 
-Modes of torch are on in one thread alone: without this, what a thread computes would be followed by nobody. The end of
+Modes of torch are on in one thread alone: without this, what a thread computes would not be recorded. The end of
 the run, when it comes in a thread, is the end of the main thread as well, which may be waiting.
 """
 
