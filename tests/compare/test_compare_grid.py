@@ -227,7 +227,7 @@ def test_bfloat16_is_refused_where_it_would_drop_imaginary_parts(other_jobs: Pat
 
 @pytest.mark.slow
 def test_another_optimizer_steps_the_parameters_that_the_jobs_own_steps(other_jobs: Path) -> None:
-    techniques = ["plain", "step-in-backward", "clip"]
+    techniques = ["plain", "step-in-backward", "clip=1"]
     cells = on_fake_gpu(f"{other_jobs}:head_only", ["own", "adam", "sgd"], techniques)
     for technique in techniques:
         mine, its = (cells[name, technique].predicted for name in ("own", "adam"))
@@ -237,13 +237,7 @@ def test_another_optimizer_steps_the_parameters_that_the_jobs_own_steps(other_jo
 
 
 @pytest.mark.slow
-def test_a_job_with_a_step_or_two_optimizers_of_its_own_is_a_base_or_says_why_not(jobs: Path, other_jobs: Path) -> None:
-    own = on_fake_gpu(f"{jobs}:stepping", ["own", "adam"], ["plain", "bf16"])
-    assert [own["own", "plain"].state, own["own", "bf16"].state, own["adam", "plain"].state] == [
-        "done",
-        "failed",
-        "failed",
-    ]
+def test_a_job_with_two_optimizers_takes_another_one_or_says_why_not(other_jobs: Path) -> None:
     two = on_fake_gpu(f"{other_jobs}:two", ["own", "sgd"], ["plain"])
     assert two["sgd", "plain"].state == "done"
     assert "cannot step; list" in two["own", "plain"].reason

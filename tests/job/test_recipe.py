@@ -24,7 +24,7 @@ from memfit.job.recipes.recipe import (
 )
 from memfit.job.recipes.torch_recipe import checkpoint_blocks, repeated_blocks, with_recipe
 from memfit.job.recipes.torch_step import cut_batch
-from memfit.job.training import Training, plain_step
+from memfit.job.training import Training, as_training, plain_step
 
 
 def chosen() -> st.SearchStrategy[ChosenTechnique]:
@@ -167,3 +167,30 @@ def test_a_training_with_a_step_of_its_own_takes_no_recipe() -> None:
     training.step = lambda: None
     with pytest.raises(UsageError, match="steps by itself"):
         with_recipe(training, Recipe(optimizer="adam"), "the job")
+
+
+def classifier() -> tuple[nn.Sequential, tuple[torch.Tensor, torch.Tensor]]:
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    return model, (torch.randn(8, 16), torch.randint(0, 4, (8,)))
+
+
+def test_another_optimizer_steps_what_the_jobs_own_steps() -> None:
+    model, batch = classifier()
+    job = (model, torch.optim.Adam(model[2].parameters()), nn.functional.cross_entropy, batch)
+    changed = with_recipe(as_training(job, "job"), Recipe(optimizer="sgd"), "job")
+    stepped = [parameter for group in changed.optimizer.param_groups for parameter in group["params"]]
+    assert {*map(id, stepped)} == {*map(id, model[2].parameters())}
+
+
+def test_bfloat16_does_not_drop_imaginary_parts() -> None:
+    model = nn.ParameterList([nn.Parameter(torch.ones(2, 2, dtype=torch.cfloat))])
+    job = as_training((model, torch.optim.SGD(model.parameters()), None, torch.ones(2)), "job")
+    with pytest.raises(UsageError, match="imaginary"):
+        with_recipe(job, Recipe(techniques=parse_techniques("pure-bf16")), "job")
+
+
+def test_several_optimizers_in_a_list_are_refused_where_they_would_step() -> None:
+    model, batch = classifier()
+    several = [torch.optim.SGD(model[0].parameters()), torch.optim.SGD(model[2].parameters())]
+    with pytest.raises(UsageError, match="cannot step"):
+        with_recipe(as_training((model, several, nn.functional.cross_entropy, batch), "job"), Recipe(), "job")
