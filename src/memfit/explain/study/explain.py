@@ -20,6 +20,7 @@ from memfit.explain.study.regression import independent, residuals
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
+from memfit.explain.study.sentences.words import counted_trials
 from memfit.explain.study.table import Table, table_of
 from memfit.explain.study.unseen_steps import with_unseen_steps
 from memfit.records.study import Study
@@ -71,6 +72,7 @@ def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
         importances=importances,
         importance_reason=reason,
         notes=tuple(notes),
+        constant=design.constant,
     )
 
 
@@ -146,7 +148,8 @@ def differ_bytes(memory_bytes: np.ndarray) -> float:
 def _nothing(table: Table) -> StudyFindings:
     notes = order.left_out_notes(table)
     known = table.memory_bytes
-    why = "every trial took the same memory" if len(known) >= MIN_TRIALS else f"{len(known)} trials with a number"
+    too_few = f"{counted_trials(len(known))} with a number"
+    why = "every trial took the same memory" if len(known) >= MIN_TRIALS else too_few
     return StudyFindings(
         title=table.title,
         quantity=table.quantity,
