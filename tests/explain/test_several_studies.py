@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 from made_studies import made_study
 
 from memfit.explain.study.several import explain_studies
 from memfit.records.study import Study
-from memfit.show.terminal.findings import studies_text
+from memfit.show.terminal.findings import studies_text, study_rows
 from memfit.units import MIB
 
 
@@ -84,3 +87,65 @@ def test_a_hyperparameter_that_is_called_study_is_not_replaced_by_the_study():
     steep = renamed(made_study(lambda row, place: 0.4 * row["width"], seed=2), "steep")
     found = explain_studies([flat, steep])
     assert any(each.subjects == ("study",) and "does not act alike" in each.sentence for each in found.between)
+
+
+def changed(study: Study, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Study:
+    """The same trials with other hyperparameters."""
+    proposals = [msgspec.structs.replace(t.proposal, parameters=change(t.parameters)) for t in study.trials]
+    pairs = zip(study.trials, proposals, strict=True)
+    return msgspec.structs.replace(
+        study, trials=tuple(msgspec.structs.replace(trial, proposal=proposal) for trial, proposal in pairs)
+    )
+
+
+def test_studies_that_differ_in_a_setting_that_neither_varied_are_not_compared_at_equal_hyperparameters():
+    short = changed(named(made_study(seed=1), "short"), lambda row: {**row, "length": 128})
+    long = changed(named(made_study(lambda row, place: 80, seed=2), "long"), lambda row: {**row, "length": 512})
+    (only,) = explain_studies([short, long]).between
+    assert only.verdict == "cannot tell"
+    assert "length changed along with them" in only.sentence
+
+
+def test_studies_without_a_hyperparameter_in_common_are_not_compared_and_absent_is_not_constant():
+    first = changed(named(made_study(seed=1), "first"), lambda row: {"lr": row["lr"], "depth": 3})
+    second = changed(named(made_study(seed=2), "second"), lambda row: {"width": row["width"]})
+    found = explain_studies([first, second])
+    assert [each.verdict for each in found.between] == ["cannot tell"]
+    assert "no hyperparameter in common" in found.between[0].sentence
+    rows = dict(study_rows(found))
+    assert rows["width"][0] == "not in this study"
+    assert rows["lr"][1] == "not in this study"
+
+
+def test_what_only_some_studies_have_is_named_and_the_difference_stays_finite():
+    nested = [
+        {"opt": {"_name": "sgd", "momentum": place / 40}, "width": 32 * (place % 7)}
+        if place % 2
+        else {"opt": {"_name": "adam", "beta": place / 50, "fixed": 1}, "width": 32 * (place % 5)}
+        for place in range(40)
+    ]
+    first = named(made_study(lambda row, place: row["width"] / 4, rows=nested), "first")
+    second = named(made_study(lambda row, place: row["width"] / 4 + 50, seed=2), "second")
+    (level,) = [each for each in explain_studies([first, second]).between if "second" in each.subjects]
+    assert level.effect is not None
+    assert level.effect.low is not None
+    assert level.effect.high is not None
+    assert -500 * MIB < level.effect.low <= 50 * MIB <= level.effect.high < 500 * MIB
+    assert any("not all of them have" in line and "opt/sgd/momentum" in line for line in level.evidence)
+
+
+def test_the_p_value_of_all_studies_at_once_does_not_stand_beside_one_that_takes_as_much():
+    studies = [
+        named(made_study(lambda row, place, s=s: 300 * (s == 2), seed=s, noise_mib=3), f"s{s}") for s in range(3)
+    ]
+    levels = {each.subjects[0]: each for each in explain_studies(studies).between if len(each.subjects) == 2}
+    assert levels["s2"].verdict == "found"
+    assert levels["s1"].verdict != "found"
+    assert levels["s1"].p is None
+    assert not any(line.startswith("p = ") for line in levels["s1"].evidence)
+
+
+def test_bytes_per_byte_are_shown_with_the_digits_they_have():
+    study = named(made_study(background=lambda place: 1e5 + 1e4 * (place % 7), num_trials=24), "made")
+    cells = dict(study_rows(explain_studies([study, study])))["other programs"]
+    assert all("0.00 to 0.00 " not in cell and "-0.00 " not in cell for cell in cells), cells

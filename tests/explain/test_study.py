@@ -139,6 +139,76 @@ def test_hyperparameters_that_moved_together_are_not_told_apart():
     assert len(untold) == 1
 
 
+def test_what_is_found_on_one_of_two_that_moved_together_names_the_other():
+    random = np.random.default_rng(2)
+    rows = [{"a": v, "twice": 2 * v, "c": int(random.integers(0, 9))} for v in random.integers(8, 256, 40).tolist()]
+    findings = explain_study(made_study(lambda row, place: row["a"], rows=rows))
+    (told,) = [f for f in findings.about("hyperparameter") if f.verdict == "found"]
+    (other,) = {"a", "twice"} - set(told.subjects)
+    assert f"everything else but {other} held fixed" in told.sentence
+    assert any(f"{other} moved together with it" in line for line in told.evidence)
+
+
+def test_two_pairs_that_moved_together_are_both_left_out_of_the_model():
+    """With two such pairs the rest is not of full rank either, whichever hyperparameter is looked at."""
+    random = np.random.default_rng(3)
+    values = zip(random.integers(8, 256, 40).tolist(), random.integers(1, 30, 40).tolist(), strict=True)
+    rows = [{"a": a, "twice": 2 * a, "b": b, "thrice": 3 * b} for a, b in values]
+    findings = explain_study(made_study(lambda row, place: row["a"] + 5 * row["b"], rows=rows))
+    verdicts = sorted(f.verdict for f in findings.about("hyperparameter"))
+    assert verdicts == ["cannot tell", "cannot tell", "found", "found"]
+    for finding in findings.about("hyperparameter"):
+        assert finding.effect is None or abs(finding.effect.value or 0) < 1000 * MIB
+
+
+def branches(num_trials: int) -> list[dict[str, Any]]:
+    """Optimizers with parameters of their own: one of them never varies, one is a choice of two."""
+    random = np.random.default_rng(4)
+    rows: list[dict[str, Any]] = []
+    for _ in range(num_trials):
+        adam = {"_name": "adam", "amsgrad": bool(random.integers(2)), "eps": "small"}
+        sgd = {"_name": "sgd", "momentum": float(random.random())}
+        rows.append({"opt": adam if random.random() < 0.5 else sgd, "width": int(random.integers(32, 512))})
+    return rows
+
+
+def test_a_branch_is_credited_to_the_choice_and_what_is_in_it_to_its_own_parameters():
+    def rule(row: dict[str, Any], place: int) -> float:
+        opt = row["opt"]
+        return 60 + 40 * opt["amsgrad"] if opt["_name"] == "adam" else 0
+
+    findings = explain_study(made_study(rule, rows=branches(60), noise_mib=2))
+    assert found(findings) == {("hyperparameter", "opt"), ("hyperparameter", "opt/adam/amsgrad")}
+    inner = about(findings, "opt/adam/amsgrad").effect
+    assert inner is not None
+    assert inner.low is not None
+    assert inner.high is not None
+    assert min(abs(inner.low), abs(inner.high)) < 40 * MIB < max(abs(inner.low), abs(inner.high))
+    assert "opt/adam/eps" in findings.constant
+    assert not any("None" in each.sentence for each in findings.findings)
+
+
+def test_a_null_that_was_tried_is_an_option_and_not_an_average():
+    random = np.random.default_rng(5)
+    rows = [{"depth": option, "lr": float(random.random())} for option in [None, 4, 8] * 12]
+    findings = explain_study(made_study(lambda row, place: 100 * (row["depth"] is None), rows=rows))
+    depth = about(findings, "depth")
+    assert depth.verdict == "found"
+    assert depth.effect is not None
+    assert abs(abs(depth.effect.value or 0) - 100 * MIB) < 10 * MIB
+
+
+@pytest.mark.parametrize("values", [(1e300, 1e-300), (10**400, 1), (1e-310, 2e-310), (1, 1.0)])
+def test_numbers_at_the_ends_of_what_a_float_holds_are_explained(values: tuple[float, ...]):
+    random = np.random.default_rng(6)
+    rows = [{"odd": values[place % 2], "w": int(random.integers(1, 50))} for place in range(30)]
+    findings = explain_study(made_study(lambda row, place: row["w"] + 50 * (place % 2), rows=rows))
+    if values[0] == values[1]:
+        assert findings.constant == ("odd",)
+    else:
+        assert about(findings, "odd").verdict == "found"
+
+
 def test_trials_that_ran_out_of_memory_are_left_out_counted_and_their_absence_explained():
     study = made_study(num_trials=20)
     lost = tuple(made_trial(20 + i, drawn(np.random.default_rng(i)), 9e6, kind="out of memory") for i in range(3))

@@ -9,17 +9,24 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.records.figure import measured
-from memfit.records.reproduction import HyperparameterTrials, Rerun, SingleChange
+from memfit.records.reproduction import HyperparameterTrials, Rerun, SingleChange, StepEvidence
 from memfit.records.study import Proposal, Study, Tool, TrialOutcome, TrialRecord
 from memfit.reproduce.hyperparameters import single_changes as single
 from memfit.reproduce.hyperparameters.future_work import answers_of
 from memfit.reproduce.hyperparameters.published_tables import TABLES
-from memfit.reproduce.hyperparameters.rerun import data_sets_called, published_data, rerun_of, rerun_settings
+from memfit.reproduce.hyperparameters.rerun import (
+    data_sets_called,
+    published_data,
+    repeated_growth,
+    rerun_of,
+    rerun_settings,
+)
 from memfit.reproduce.hyperparameters.statements import (
     BATCH,
     CIFAR,
     CONVOLUTIONS,
     DEPTH,
+    EPOCHS,
     NODES,
     RATE,
     RATE_FASHION,
@@ -271,3 +278,25 @@ def test_a_single_change_changes_one_thing_and_its_study_is_read_back(changes: s
 def test_what_was_not_run_is_an_answer_with_a_reason():
     answers = answers_of((), (), ())
     assert [bool(answer.reason) for answer in answers] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ({0: [0.0, 0.002], 1: [0.004, 0.001]}, "holds"),
+        ({0: [0.0, 0.002], 1: [0.0104, 0.0]}, "cannot tell"),  # one trial, and not the other of the same network
+        ({0: [0.0, 0.002], 1: [0.02, 0.015]}, "does not hold"),
+        ({0: [0.0], 1: [0.02]}, "cannot tell"),  # nothing was run twice
+    ],
+)
+def test_epochs_contribute_only_where_every_replicate_of_a_network_grows(shares: dict[int, list[float]], verdict: str):
+    grown = [share for several in shares.values() for share in several]
+    evidence = StepEvidence(
+        num_trials=len(grown),
+        num_steps=3,
+        growth=measured(max(grown) * 500 * MIB, "bytes", "test"),
+        share=measured(max(grown), "ratio", "test"),
+        repeated=repeated_growth([(row, share) for row, several in shares.items() for share in several]),
+    )
+    rerun = msgspec.structs.replace(rerun_with("mnist", lambda row: 400 + row), evidence=evidence)
+    assert judged(rerun)[EPOCHS] == verdict

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memfit.records.figure import Figure
+from memfit.records.figure import Figure, unknown
 from memfit.records.grid import Grid
 from memfit.records.plan import Candidate, Link
 
@@ -238,6 +238,8 @@ class StepEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The largest growth of any trial after its second step, in bytes."""
     share: Figure
     """The same as a part of that trial's peak."""
+    repeated: Figure = msgspec.field(default_factory=lambda: unknown("ratio", "not looked at"))
+    """The largest such part that every replicate of one network shows."""
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):

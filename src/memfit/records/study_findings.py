@@ -79,6 +79,8 @@ class StudyFindings(msgspec.Struct, frozen=True, kw_only=True):
     """Why there are none."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    constant: tuple[str, ...] = ()
+    """Hyperparameters that the study has and did not vary."""
 
     def about(self, topic: Topic, *subjects: str) -> tuple[StudyFinding, ...]:
         """The findings of a topic, all or those about these subjects."""

@@ -25,6 +25,7 @@ from memfit.explain.study.statistics.regression import (
     residuals,
     with_intercept,
 )
+from memfit.records.study import PATH_SEPARATOR
 
 MIN_DF = 4
 """Fewer degrees of freedom than this, and no effect is reported."""
@@ -48,6 +49,10 @@ class EffectPlan:
     reason: str = ""
     base: Base | None = None
     """Everything at once."""
+
+    def moved_along(self, name: str) -> tuple[str, ...]:
+        """Hyperparameters outside of the model that cannot be separated from one in it."""
+        return tuple(other for other, partners in self.together.items() if name in partners)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +112,10 @@ def _separable(factors: list[Factor], beside: np.ndarray, n: int) -> tuple[list[
     """The hyperparameters that can be separated from the others, and for the rest whom they moved with."""
     kept = list(factors)
     together: dict[str, tuple[str, ...]] = {}
-    for factor in factors:
+    for factor in sorted(factors, key=lambda each: -each.name.count(PATH_SEPARATOR)):  # a choice outlives its branches
         others = [other for other in kept if other is not factor]
-        rest = np.hstack([np.ones((n, 1)), stacked(others, n), beside])
-        if rest.shape[1] >= n or rank_of(rest) < rest.shape[1]:
+        rest = independent(np.hstack([np.ones((n, 1)), stacked(others, n), beside]))
+        if rest.shape[1] >= n:
             continue
         left = (residuals(rest, factor.columns) ** 2).sum(axis=0) / (factor.columns**2).sum(axis=0)
         if np.any(left < 1 - TOGETHER):

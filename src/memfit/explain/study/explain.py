@@ -17,6 +17,7 @@ from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, se
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
+from memfit.explain.study.sentences.words import counted_trials
 from memfit.explain.study.statistics.design import Design, design_of, repeats_spread, twins_of
 from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.statistics.regression import independent, residuals
@@ -71,6 +72,7 @@ def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
         importances=importances,
         importance_reason=reason,
         notes=tuple(notes),
+        constant=design.constant,
     )
 
 
@@ -146,7 +148,8 @@ def differ_bytes(memory_bytes: np.ndarray) -> float:
 def _nothing(table: Table) -> StudyFindings:
     notes = order.left_out_notes(table)
     known = table.memory_bytes
-    why = "every trial took the same memory" if len(known) >= MIN_TRIALS else f"{len(known)} trials with a number"
+    too_few = f"{counted_trials(len(known))} with a number"
+    why = "every trial took the same memory" if len(known) >= MIN_TRIALS else too_few
     return StudyFindings(
         title=table.title,
         quantity=table.quantity,

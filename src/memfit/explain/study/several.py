@@ -49,20 +49,41 @@ def _with_own_titles(tables: list[Table]) -> list[Table]:
 
 def between_tables(tables: list[Table]) -> list[StudyFinding]:
     """What differs between studies at equal hyperparameters."""
-    pooled = _pooled(tables)
+    shared, own = _names(tables)
+    pooled = _pooled(tables, shared, own)
     if len(tables) < 2 or len(pooled) < MIN_TRIALS or np.ptp(pooled.memory_bytes) == 0:
         return [_unknown("there is nothing to compare")]
+    if not shared:
+        return [_unknown("they have no hyperparameter in common")]
     report, _ = report_of(pooled, over_time=False)
-    if STUDY in report.plan.together:
-        return [_unknown(f"{listed(report.plan.together[STUDY])} changed along with them")]
+    along = (*report.plan.together.get(STUDY, ()), *report.plan.moved_along(STUDY))
+    if along:
+        return [_unknown(f"{listed(along)} changed along with them")]
     factor = next((each for each in report.plan.factors if each.name == STUDY), None)
     if factor is None:
         return [_unknown(report.plan.reason)]
     pairs = [(a, b) for a, b in found_pairs(report.plan, report.answers) if STUDY in (a.name, b.name)]
-    return [*_levels(report, factor), *(_differently(report, *pair) for pair in pairs)]
+    return [*_levels(report, factor, own), *(_differently(report, *pair) for pair in pairs)]
 
 
-def _pooled(tables: list[Table]) -> Table:
+def _names(tables: list[Table]) -> tuple[list[str], list[str]]:
+    """Hyperparameters that all studies have; and those that only some have, and that vary in one of them."""
+    seen = [_values_by_name(table) for table in tables]
+    names = dict.fromkeys(name for each in seen for name in each)
+    shared = [name for name in names if all(name in each for each in seen)]
+    own = [name for name in names if name not in shared and any(len(each.get(name, ())) > 1 for each in seen)]
+    return shared, own
+
+
+def _values_by_name(table: Table) -> dict[str, set[str]]:
+    seen: dict[str, set[str]] = {}
+    for row in table.values:
+        for name, value in row.items():
+            seen.setdefault(name, set()).add(repr(value))
+    return seen
+
+
+def _pooled(tables: list[Table], shared: list[str], own: list[str]) -> Table:
     """All trials in one table; what only one study varied counts as average in the others."""
 
     def joined(name: str) -> np.ndarray:
@@ -70,8 +91,16 @@ def _pooled(tables: list[Table]) -> Table:
 
     labels = tuple(label for table in tables for label in table.labels)
     columns = ("memory_bytes", "background_bytes", "hours", "times_hours", "num_parameters", "num_activations")
-    values = tuple({**row, STUDY: table.title} for table in tables for row in table.values)
-    return replace(tables[0], title="all", labels=labels, values=values, **{name: joined(name) for name in columns})
+    names = {*shared, *own}
+    values = tuple(
+        {**{name: value for name, value in row.items() if name in names}, STUDY: table.title}
+        for table in tables
+        for row in table.values
+    )
+    return replace(
+        tables[0], title="all", labels=labels, values=values, absent_elsewhere=frozenset(own),
+        **{name: joined(name) for name in columns},
+    )  # fmt: skip
 
 
 def _unknown(reason: str) -> StudyFinding:
@@ -79,16 +108,17 @@ def _unknown(reason: str) -> StudyFinding:
     return StudyFinding(topic="study", verdict="cannot tell", sentence=sentence)
 
 
-def _levels(report: StudyReport, factor: Factor) -> list[StudyFinding]:
+def _levels(report: StudyReport, factor: Factor, own: list[str]) -> list[StudyFinding]:
     """Each study against the one with most trials."""
     found = report.answers[main_key(STUDY)]
+    averaged = [f"not all of them have {listed(own)}: taken at the average of those that do"] if own else []
     return [
-        _level(report, str(factor.low), str(option), change, found.p)
+        _level(report, str(factor.low), str(option), change, found.p, averaged)
         for option, change in zip(factor.options, found.intervals, strict=True)
     ]
 
 
-def _level(report: StudyReport, low: str, high: str, change: Interval, p: float) -> StudyFinding:
+def _level(report: StudyReport, low: str, high: str, change: Interval, p: float, averaged: list[str]) -> StudyFinding:
     _, least, most = change
     is_found = p <= ERROR_RATE and not least <= 0 <= most
     verdict: FindingVerdict = "found" if is_found else "cannot tell"
@@ -101,9 +131,11 @@ def _level(report: StudyReport, low: str, high: str, change: Interval, p: float)
         )
     else:
         sentence = _undecided(report, low, high, change)
+    own_p = p if is_found or p > ERROR_RATE else None  # of all studies at once: another one may have made it small
     return StudyFinding(
-        topic="study", subjects=(high, low), verdict=verdict, sentence=sentence, evidence=(p_text(p),),
-        effect=change_figure(change, METHOD), p=p,
+        topic="study", subjects=(high, low), verdict=verdict, sentence=sentence,
+        evidence=(*([] if own_p is None else [p_text(own_p)]), *averaged),
+        effect=change_figure(change, METHOD), p=own_p,
     )  # fmt: skip
 
 

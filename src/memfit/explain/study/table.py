@@ -45,6 +45,8 @@ class Table:
     num_activations: np.ndarray
     """Per example."""
     left_out: Counter[str] = field(default_factory=Counter)
+    absent_elsewhere: frozenset[str] = frozenset()
+    """In a table of several studies: hyperparameters that some of the studies do not have."""
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -77,7 +77,7 @@ def _drawn(settings: StudySettings, count: int, seed: int) -> list[dict[str, obj
 def _cap_note(steps: int | None) -> tuple[str, ...]:
     if steps is None:
         return ()
-    return (f"Every trial was capped at {steps} optimizer steps; memory does not change after the second.",)
+    return (f"Every trial was capped at {steps} optimizer steps.",)
 
 
 # ---- published beside measured ---------------------------------------------------------------------------------------
@@ -144,7 +144,8 @@ def _energy_of(done: list[TrialRecord]) -> Figure:
 
 def evidence_of(study: Study) -> StepEvidence:
     """Read the steps of every trial that is done, and how much they grew after the second."""
-    found = [growth for trial in study.trials if trial.kind == "done" and (growth := _growth(study, trial))]
+    seen = [(trial.proposal.memo.get("row"), _growth(study, trial)) for trial in study.trials if trial.kind == "done"]
+    found = [growth for _, growth in seen if growth is not None]
     if not found:
         reason = "no trial has three optimizer steps that were seen"
         return StepEvidence(num_trials=0, num_steps=0, growth=unknown("bytes", reason), share=unknown("ratio", reason))
@@ -154,7 +155,19 @@ def evidence_of(study: Study) -> StepEvidence:
         num_steps=min(steps for _, _, steps in found),
         growth=measured(grown_bytes, "bytes", "largest step peak after step 2, less that of step 2"),
         share=measured(share, "ratio", "the same by the peak of step 2"),
+        repeated=repeated_growth([(row, growth[1]) for row, growth in seen if growth is not None]),
     )
+
+
+def repeated_growth(shares: list[tuple[object, float]]) -> Figure:
+    """The growth that all replicates of one network show, of the network where it is largest."""
+    by_row: dict[object, list[float]] = {}
+    for row, share in shares:
+        by_row.setdefault(row, []).append(share)
+    least = [min(several) for several in by_row.values() if len(several) > 1]
+    if not least:
+        return unknown("ratio", "no network was run twice")
+    return measured(max(least), "ratio", "least growth of a network's replicates, of the network where that is largest")
 
 
 def _growth(study: Study, trial: TrialRecord) -> tuple[float, float, int] | None:

@@ -275,7 +275,8 @@ def _rate_evidence(tables: dict[str, Rerun]) -> Iterator[str]:
 
 
 def _on_epochs(reruns: Sequence[Rerun]) -> Statement:
-    """Holds where no later step's exact peak is a hundredth above the second one's: more epochs repeat these steps."""
+    """Holds where no later step's exact peak is a hundredth above the second one's: more epochs repeat these steps.
+    Refuted where all replicates of one network grow so; in single trials it may be the allocator."""
     found = [rerun.evidence for rerun in reruns if rerun.evidence.share.value is not None]
     if not found:
         return judged(EPOCHS, SOURCE, evidence=(), holds=None, reason=NOT_RUN)
@@ -286,7 +287,17 @@ def _on_epochs(reruns: Sequence[Rerun]) -> Statement:
         f"re-run: after step 2 no step's exact peak is more than {format_bytes(grown)} ({share:.1%}) above it, in "
         f"{num_trials} trials of at least {num_steps} steps",
     )
-    return judged(EPOCHS, SOURCE, evidence=evidence, holds=share < STEADY)
+    if share < STEADY:
+        return judged(EPOCHS, SOURCE, evidence=evidence, holds=True)
+    repeated = max((one.repeated.value for one in found if one.repeated.value is not None), default=None)
+    if repeated is None:
+        return judged(EPOCHS, SOURCE, evidence=evidence, holds=None, reason="no network was run twice")
+    evidence = (*evidence, f"in all replicates of one network it is {repeated:.1%} at most")
+    if repeated >= STEADY:
+        return judged(EPOCHS, SOURCE, evidence=evidence, holds=False)
+    return judged(
+        EPOCHS, SOURCE, evidence=evidence, holds=None, reason="replicates of the same network did not grow so"
+    )
 
 
 def _on_cifar(mnist: Rerun | None, cifar: Rerun | None) -> Statement:

@@ -24,7 +24,7 @@ def findings_text(findings: StudyFindings, *, width: int = 80, color: bool = Fal
     parts: list[RenderableType] = [_title(findings)]
     for verdict in ("found", "note", "ruled out", "cannot tell"):
         chosen = [finding for finding in findings.findings if finding.verdict == verdict]
-        if verdict == "found" and not chosen:
+        if verdict == "found" and not chosen and findings.findings:
             parts.append(Text("Nothing stands out from chance.", style="bold"))
         elif chosen:
             parts.append(_group(verdict, chosen))
@@ -34,7 +34,8 @@ def findings_text(findings: StudyFindings, *, width: int = 80, color: bool = Fal
 
 def _title(findings: StudyFindings) -> RenderableType:
     text = Text(findings.title, style="bold")
-    text.append(f"\nWhat drives the {findings.quantity}? {findings.num_trials} trials", style="not bold")
+    trials = "1 trial" if findings.num_trials == 1 else f"{findings.num_trials} trials"
+    text.append(f"\nWhat drives the {findings.quantity}? {trials}", style="not bold")
     if findings.low_bytes is not None and findings.high_bytes is not None:
         span = f" from {format_bytes(findings.low_bytes)} to {format_bytes(findings.high_bytes)}"
         text.append(span, style="not bold")
@@ -100,9 +101,10 @@ def study_rows(found: StudiesFindings) -> list[tuple[str, list[str]]]:
     names = dict.fromkeys(
         name for findings in found.studies for each in findings.about("hyperparameter") for name in each.subjects
     )
-    rows += [(name, [_cell(_about(findings, name)) for findings in found.studies]) for name in names]
+    for name in names:
+        rows.append((name, [_cell(_about(findings, name), _absent(findings, name)) for findings in found.studies]))
     for topic in _CIRCUMSTANCES:
-        rows.append((topic, [_cell(next(iter(findings.about(topic)), None)) for findings in found.studies]))
+        rows.append((topic, [_cell(next(iter(findings.about(topic)), None), "unknown") for findings in found.studies]))
     rows.append(("law", [_law_cell(next(iter(findings.about("law")), None)) for findings in found.studies]))
     return rows
 
@@ -117,16 +119,25 @@ def _about(findings: StudyFindings, name: str) -> StudyFinding | None:
     return next((each for each in findings.about("hyperparameter") if name in each.subjects), None)
 
 
-def _cell(finding: StudyFinding | None) -> str:
+def _absent(findings: StudyFindings, name: str) -> str:
+    """Why a study has no finding on a hyperparameter that another one has."""
+    if not findings.findings:
+        return "unknown"
+    return "did not vary" if name in findings.constant else "not in this study"
+
+
+def _cell(finding: StudyFinding | None, absent: str) -> str:
     """The verdict, and the interval where there is one."""
     if finding is None:
-        return "did not vary"
+        return absent
     word = {"ruled out": "does not matter", "note": "acts with others"}.get(finding.verdict, finding.verdict)
     effect = finding.effect
     if effect is None or effect.low is None or effect.high is None:
         return word
     if effect.unit == "ratio":
-        return f"{word}: {effect.low:.2f} to {effect.high:.2f} bytes per byte"
+        digits = 2 if max(-effect.low, effect.high) >= 0.1 else 4
+        low, high = (round(end, digits) + 0.0 for end in (effect.low, effect.high))  # no -0.00
+        return f"{word}: {low:.{digits}f} to {high:.{digits}f} bytes per byte"
     return f"{word}: {_signed(effect.low)} to {_signed(effect.high)}"
 
 

@@ -10,6 +10,7 @@
  8  a trend has the sign of its effect
  9  "nothing to explain" stands alone
 10  every trial that is named is one of the study
+11  what does not stand out, though its interval is without zero, says that this comes up by chance
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def contradictions(findings: StudyFindings, trials: Iterable[int] = ()) -> list[
     """Every breach of the rules in one report; `trials` are the numbers that its study has."""
     rules: tuple[Callable[[StudyFindings], Iterable[str]], ...] = (
         _found_without_zero, _ruled_out_within, _anything_holds_zero, _one_verdict, _partners_count, _law_is_physical,
-        _important_are_found, _trends_agree, _nothing_stands_alone,
+        _important_are_found, _trends_agree, _nothing_stands_alone, _chance_is_named,
     )  # fmt: skip
     broken = [breach for rule in rules for breach in rule(findings)]
     return broken + _unknown_trials(findings, set(trials))
@@ -55,6 +56,13 @@ def _ruled_out_within(findings: StudyFindings) -> Iterable[str]:
         limit = (findings.matters_bytes or 0.0) * (1 + SLACK)
         if each.effect is not None and each.effect.unit == "bytes" and max(-low, high) > limit:
             yield f"ruled out, though it may reach beyond what matters: {each.sentence}"
+
+
+def _chance_is_named(findings: StudyFindings) -> Iterable[str]:
+    for each, low, high in _sized(findings, "cannot tell"):
+        said = " ".join((each.sentence, *each.evidence))
+        if not low <= 0 <= high and "stand" in said and "by chance" not in said:
+            yield f"does not stand out, with an interval without zero: {each.sentence}"
 
 
 def _anything_holds_zero(findings: StudyFindings) -> Iterable[str]:

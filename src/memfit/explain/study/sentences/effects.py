@@ -66,6 +66,7 @@ def _effect_finding(report: StudyReport, factor: Factor) -> StudyFinding:
     explains = f"explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
     evidence = [chance + explains]
     evidence += (_trend(found, shares) if verdict == "found" else []) + _explained_away(report, shares)
+    evidence += _moved_along(report, factor)
     if verdict == "found":
         evidence += _remarks(report, factor, found)
     return StudyFinding(
@@ -92,7 +93,9 @@ def _verdict(report: StudyReport, factor: Factor, found: Estimate) -> FindingVer
 def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: FindingVerdict) -> str:
     path, change, name = _path(factor, found), found.change, factor.name
     if verdict == "found":
-        return f"{name}: {interval_text(change)} {path}, everything else held fixed"
+        along = report.plan.moved_along(name)
+        held = f"everything else but {listed(along)}" if along else "everything else"
+        return f"{name}: {interval_text(change)} {path}, {held} held fixed"
     if verdict == "ruled out":
         return f"{name} does not matter: {interval_text(change)} {path}, {_of_all(report)}"
     if verdict == "note":
@@ -153,6 +156,12 @@ def _remarks(report: StudyReport, factor: Factor, found: Estimate) -> list[str]:
     if is_sizeless(factor.name):
         remarks.append(f"{factor.name} changes the size of no tensor: look for what else moved with it")
     return remarks
+
+
+def _moved_along(report: StudyReport, factor: Factor) -> list[str]:
+    """Those that could not be separated from it: what is said of it may be theirs."""
+    along = report.plan.moved_along(factor.name)
+    return [f"{listed(along)} moved together with it: what is said of it may be due to either"] if along else []
 
 
 def _explained_away(report: StudyReport, shares: EffectShares) -> list[str]:

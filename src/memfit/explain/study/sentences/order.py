@@ -11,6 +11,7 @@ from memfit.explain.study.sentences.words import (
     METHOD,
     Interval,
     change_figure,
+    counted_trials,
     interval_text,
     listed,
     p_text,
@@ -32,8 +33,9 @@ _TOPICS: dict[str, Topic] = {
 
 def left_out_notes(table: Table) -> list[str]:
     """What was left out, and what that does to the answer."""
-    notes = [f"left out: {count} trials with the outcome {kind!r}" for kind, count in table.left_out.items()]
-    if any(kind in ("out of memory", "over the limit", "rejected by prediction") for kind in table.left_out):
+    notes = [f"left out: {counted_trials(count)} with the outcome {kind!r}" for kind, count in table.left_out.items()]
+    too_large = ("out of memory", "over the limit", "rejected by prediction")
+    if len(table) and any(kind in too_large for kind in table.left_out):
         notes.append("those left out needed the most memory, so that effects look smaller than they are")
     return notes
 
@@ -87,7 +89,16 @@ def _order_text(report: StudyReport, each: Circumstance, verdict: FindingVerdict
         return f"the order of recording does not matter: any step or drift is at most {format_bytes(found.reach)}", []
     sentence = "no step or drift in the order of recording stands out from chance"
     where = f"a step at trial {report.table.labels[each.place]}" if each.place else "a drift"
-    return sentence, [f"the likeliest, {where}: {interval_text(found.change)}"]
+    likeliest = f"the likeliest, {where}: {interval_text(found.change)}"
+    _, low, high = found.change
+    if not low <= 0 <= high:
+        likeliest += f"; {_by_chance(report)}"
+    return sentence, [likeliest]
+
+
+def _by_chance(report: StudyReport) -> str:
+    """Why something is not found though its own interval is without zero."""
+    return f"as {report.num_questions} things were looked at, one that stands out as much comes up by chance"
 
 
 def _step_text(report: StudyReport, each: Circumstance) -> tuple[str, list[str]]:
@@ -134,6 +145,8 @@ def _background_text(report: StudyReport, each: Circumstance, verdict: FindingVe
         return f"other programs are in the number: {slope}", evidence
     if verdict == "ruled out":
         return f"other programs do not matter: {slope}", evidence
+    if not report.answers[each.key].change[1] <= 0 <= report.answers[each.key].change[2]:
+        evidence.append(_by_chance(report))
     return f"whether other programs are in the number does not stand out from chance: {slope}", evidence
 
 

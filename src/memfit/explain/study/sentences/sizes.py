@@ -17,6 +17,7 @@ from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import Interval, is_sizeless, share_text, signed_bytes, value_text
 from memfit.explain.study.statistics.design import TrialTwins
 from memfit.explain.study.table import Table
+from memfit.records.study import finite_or_reason
 from memfit.records.study_findings import StudyFinding
 from memfit.units import format_bytes
 
@@ -126,9 +127,10 @@ def _scatter_text(report: StudyReport, repeats: tuple[float, int] | None) -> str
 def _others_span(table: Table, pair: TrialTwins) -> list[str]:
     """How far the same hyperparameter moves elsewhere in the study without such a change."""
     values = [row.get(pair.name) for row in table.values[:MOST_COMPARED]]
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and v > 0 for v in values):
+    numbers = [finite_or_reason(value)[0] for value in values]
+    if not all(number is not None and number > 0 for number in numbers):
         return []
-    logs, memory = np.log(np.array(values, dtype=float)), table.memory_bytes[: len(values)]
+    logs, memory = np.log(np.array(numbers, dtype=float)), table.memory_bytes[: len(values)]
     is_alike = np.abs(memory[:, None] - memory) < 0.1 * abs(pair.change_bytes)
     factors = np.exp(np.where(is_alike, np.abs(logs[:, None] - logs), 0.0))
     here = max(pair.values) / min(pair.values)

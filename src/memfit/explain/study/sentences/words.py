@@ -56,6 +56,11 @@ def span_text(labels: tuple[int, ...], start: int, end: int) -> str:
     return f"the {len(part)} trials from {first} to {last}"
 
 
+def counted_trials(count: int) -> str:
+    """'1 trial', '12 trials'."""
+    return "1 trial" if count == 1 else f"{count} trials"
+
+
 def p_text(p: float) -> str:
     """'p = 0.012'."""
     return f"p = {p:.2g}" if p < 1 else "p = 1"

@@ -53,7 +53,7 @@ def design_of(table: Table) -> Design:
     keys = [repr(sorted((name, repr(value)) for name, value in row.items())) for row in table.values]
     places: dict[str, int] = {}
     point_of = np.array([places.setdefault(key, len(places)) for key in keys], dtype=int)
-    encodings, constant = factors_of(table.values)
+    encodings, constant = factors_of(table.values, table.absent_elsewhere)
     trials = rows_of_trials(len(table))
     if len(places) == len(table):
         return Design(
@@ -65,7 +65,7 @@ def design_of(table: Table) -> Design:
         trials=trials,
         points=Rows(point_of, np.sqrt(counts)),
         encodings=encodings,
-        point_encodings=factors_of(tuple(table.values[place] for place in firsts))[0],
+        point_encodings=factors_of(tuple(table.values[place] for place in firsts), table.absent_elsewhere)[0],
         constant=tuple(constant),
     )
 

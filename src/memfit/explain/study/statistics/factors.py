@@ -2,8 +2,9 @@
 
 Numbers enter as they are and, when they span a factor of ten or more, also as logarithms; first comes the scale on
 which their values are spread more evenly. A list of layer widths enters as the number of layers and the sum of units.
-Everything else is a choice: one column per option but the most common. A hyperparameter that only some trials have (a
-nested one) counts as average where it is missing, so that it neither adds nor takes anything there.
+Everything else is a choice: one column per option but the most common; a null that was tried is an option as well. A
+hyperparameter that only some trials have (a nested one) counts as average where it is missing, so that it neither adds
+nor takes anything there: that the branch itself was taken is what the choice above it says.
 """
 
 from __future__ import annotations
@@ -13,13 +14,30 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import Enum
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
+from memfit.records.study import PATH_SEPARATOR, finite_or_reason
+
 LOG_SPAN = 10.0
+_EXTREME = 1e100
+"""Beyond this, or below its inverse, squares and cubes leave what a float holds; such a number is scaled first."""
 _WIDTHS = re.compile(r"\d+(-\d+)+")
 Scale = Literal["plain", "log", "choice"]
+
+
+class NotSet(Enum):
+    """Where a trial does not have a hyperparameter; not the same as a null that was tried."""
+
+    NOT_SET = "not set"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+NOT_SET = NotSet.NOT_SET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +58,32 @@ class Factor:
     num_distinct: int = 0
 
 
-def factors_of(values: tuple[dict[str, object], ...]) -> tuple[list[list[Factor]], list[str]]:
-    """For every hyperparameter that varied, its possible encodings; and the names of those that did not."""
+def factors_of(
+    values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()
+) -> tuple[list[list[Factor]], list[str]]:
+    """For every hyperparameter that varied, its possible encodings; and the names of those that did not. Like nested
+    ones, those in `absent_elsewhere` count as average where they are missing."""
     expanded = [_expand(row) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
     factors, constant = [], []
     for name in names:
-        column = [row.get(name) for row in expanded]
-        if len({_key(value) for value in column}) < 2:
+        column = [row.get(name, NOT_SET) for row in expanded]
+        is_nested = name.partition(": ")[0] in absent_elsewhere
+        is_nested = is_nested or any(name.startswith(f"{other}{PATH_SEPARATOR}") for other in names)
+        seen = {_key(value) for value in column} - ({_key(NOT_SET)} if is_nested else set())
+        if len(seen) < 2:
             constant.append(name)
         else:
-            factors.append(_encodings(name, column))
+            factors.append(_encodings(name, column, is_nested=is_nested))
     return factors, constant
 
 
 def _key(value: object) -> object:
-    return (type(value).__name__ if isinstance(value, bool) else "", repr(value))
+    return ("", repr(float(value))) if _is_number(value) else (type(value).__name__, repr(value))
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return finite_or_reason(value)[0] is not None
 
 
 def widths_in(value: object) -> list[int] | None:
@@ -79,16 +107,16 @@ def _expand(row: dict[str, object]) -> dict[str, object]:
     return expanded
 
 
-def _encodings(name: str, column: list[Any]) -> list[Factor]:
-    known = [value for value in column if value is not None]
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in known):
-        return [_choice(name, column)]
-    if len(known) < len(column) and len(set(known)) < 2:
-        return [_choice(name, column)]
-    numbers = np.array([math.nan if value is None else float(value) for value in column])
-    encodings = [_number(name, numbers, "plain", lambda x: x)]
+def _encodings(name: str, column: list[Any], *, is_nested: bool) -> list[Factor]:
+    known = [value for value in column if value is not NOT_SET]
+    if not all(_is_number(value) for value in known) or len(set(known)) < 2:
+        return [_choice(name, column, is_nested=is_nested)]
+    numbers = np.array([math.nan if value is NOT_SET else float(value) for value in column])
+    largest = float(np.nanmax(np.abs(numbers)))
+    unit = 1.0 if 1 / _EXTREME < largest < _EXTREME else largest
+    encodings = [_number(name, numbers, "plain", lambda x: x / unit)]
     lowest, highest = np.nanmin(numbers), np.nanmax(numbers)
-    if lowest > 0 and highest / lowest >= LOG_SPAN:
+    if lowest > 0 and np.log(highest) - np.log(lowest) >= math.log(LOG_SPAN) * (1 - 1e-12):
         encodings.append(_number(name, numbers, "log", np.log))
     return sorted(encodings, key=lambda option: _unevenness(option.columns[:, 0]))
 
@@ -117,15 +145,16 @@ def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[..
     )
 
 
-def _choice(name: str, column: list[object]) -> Factor:
+def _choice(name: str, column: list[object], *, is_nested: bool) -> Factor:
     keys = [_key(value) for value in column]
-    ranked = [key for key, _ in Counter(keys).most_common()]
+    is_set = np.array([not is_nested or value is not NOT_SET for value in column])
+    ranked = [key for key, _ in Counter(key for key, known in zip(keys, is_set, strict=True) if known).most_common()]
     shown = dict(zip(keys, column, strict=True))
     dummies = np.array([[float(key == option) for option in ranked[1:]] for key in keys])
     return Factor(
         name=name,
         scale="choice",
-        columns=dummies - dummies.mean(axis=0),
+        columns=np.where(is_set[:, None], dummies - dummies[is_set].mean(axis=0), 0.0),
         low=shown[ranked[0]],
         high=shown[ranked[1]],
         deltas=np.ones(len(ranked) - 1),
