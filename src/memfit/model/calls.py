@@ -142,7 +142,7 @@ class _Watch(TorchDispatchMode):
             self._note(tree_leaves((args, kwargs)), tensors_of(result))
         return result
 
-    def _here(self, func: Any) -> str:
+    def _here(self, func: torch._ops.OpOverload) -> str:
         where = self.current.name if self.current is not None else ""
         return f"{func.name().partition('.')[0]} in {where or 'the model'}"
 

@@ -165,7 +165,7 @@ class _Watch(TorchDispatchMode):
                 self.tensors[number].depth = min(self.tensors[number].depth, depth)
 
 
-def _address_of(storage: Any) -> int:
+def _address_of(storage: torch.UntypedStorage) -> int:
     try:
         return storage.data_ptr()
     except RuntimeError as error:  # of a wrapper, whose values lie in another tensor (read in torch 2.13)
