@@ -286,6 +286,7 @@ class Transformed(Block):
         return both[0] + 0.1 * both[1]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func itself uses it
 def test_a_block_with_transforms_inside_is_watched_and_run_again(plan: tuple[Node, ...]):
     check(blocks_of(Transformed), plan)
     model = blocks_of(Transformed)()

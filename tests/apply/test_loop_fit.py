@@ -17,6 +17,7 @@ from memfit.fit import training_loop
 from memfit.fit.training_loop import alive_bytes
 from memfit.profile.meter.meter import Meter, record_events
 from memfit.records.fit import LoopFit
+from memfit.show.terminal.fit import loop_fit_text
 
 WIDTH = 64
 
@@ -380,3 +381,29 @@ def test_what_fails_while_a_pass_is_measured_is_told_as_it_is(monkeypatch: pytes
             plain_loop()
     finally:
         fitter.stop()
+
+
+def test_a_pass_that_departs_from_the_plan_is_told_of_and_those_after_it_are_measured():
+    """The pass itself was not measured: nobody may say that it was within the budget."""
+
+    def loop(departs: bool) -> LoopFit:
+        model = blocks()
+        fitter = fitting_loop("1GiB", measure_every=1000)
+        fitter.start()
+        try:
+            for number, (x, y) in enumerate(batches(12)):
+                if departs and number == 7:
+                    applied: Any = fitter._fitted
+                    applied.applied.listeners.say("kept", "a block is not recomputed")
+                F.cross_entropy(model(x), y).backward()
+        finally:
+            found = fitter.stop()
+        return found
+
+    plain = loop(departs=False)
+    with pytest.warns(RuntimeWarning, match="a block is not recomputed"):
+        found = loop(departs=True)
+    assert found.departures == ("a block is not recomputed",)
+    assert found.num_measured >= plain.num_measured + 4
+    assert "may have taken more" in loop_fit_text(found, width=200, color=False)
+    assert "may have taken more" not in loop_fit_text(plain, width=200, color=False)

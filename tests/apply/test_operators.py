@@ -469,7 +469,7 @@ class Cached(Whims):
 
     def added(self, x: torch.Tensor) -> torch.Tensor:
         if self.table is None:
-            self.table = torch.arange(WIDTH).mul(0.1).sin()
+            self.table = torch.arange(WIDTH).mul(0.1).sin() + copy.deepcopy(self.first.bias).detach()
         return x * torch.rand(len(x), WIDTH).gt(0.2) + self.table
 
 
@@ -489,3 +489,10 @@ def test_a_table_that_a_forward_keeps_for_the_next_does_not_end_the_plan(is_ther
     assert all(same(mine[0], theirs[0]) for theirs, mine in steps)
     assert said == []
     assert steps[1][1][1] <= steps[0][1][1]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func itself uses it
+def test_a_forward_with_a_transform_is_not_planned_operator_by_operator():
+    model = Whims()
+    model.between = lambda x: torch.func.jvp(model.second, (x,), (torch.ones_like(x),))[1]
+    assert trace_operators(job_for(model)) is None

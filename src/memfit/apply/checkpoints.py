@@ -157,12 +157,13 @@ class Listeners:
     on_stage: Tell | None = None
     is_exact: bool = True
     """Whether values of second runs are compared with the first; not where the model does not agree with itself."""
-    said: set[str] = field(default_factory=set)
+    said: dict[str, str] = field(default_factory=dict)
+    """By its kind, what was said of calls that were not as planned: they may take more than the budget."""
 
     def say(self, kind: str, what: str) -> None:
         """Warn once of each kind."""
         if kind not in self.said:
-            self.said.add(kind)
+            self.said[kind] = what
             warnings.warn(f"memfit: {what}", RuntimeWarning, stacklevel=2)
 
 

@@ -78,9 +78,9 @@ def draws(func: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def is_constant(args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Whether a call is given nothing that needs a gradient."""
-    leaves = leaves_of((args, kwargs)) if torch.is_grad_enabled() else []
+def is_constant(func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Whether nothing that a call makes needs a gradient."""
+    leaves = leaves_of((args, kwargs)) if torch.is_grad_enabled() and name_of(func) != "aten::detach" else []
     return not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
 
 
@@ -403,7 +403,7 @@ class OperatorRecording(TorchDispatchMode):
         names, constants = self.chosen.names, self.chosen.constants
         number, name = self.number, name_of(func)
         if constants is not None and number < len(names):
-            fills_a_cache = is_constant(args, kwargs)
+            fills_a_cache = is_constant(func, args, kwargs)
             while number in constants and not (fills_a_cache and names[number] == name):
                 number += 1  # left out in this forward
             if fills_a_cache and number not in constants:

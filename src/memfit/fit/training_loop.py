@@ -76,6 +76,8 @@ class LoopFitter:
     ready_plan: ApplyReady | None = None
     fits: list[Fit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    departures: dict[str, None] = field(default_factory=dict)
+    """Sentences about passes that did not go as planned."""
     measured: _Measured = field(default_factory=_Measured)
     first_peak_bytes: int | None = None
     """The highest of the passes that ran before there was a plan."""
@@ -126,6 +128,7 @@ class LoopFitter:
         self._end_measuring()
         self._unspare()
         self._end_watching_steps()
+        self._note_departures()
         if self._fitted is not None:
             self._fitted.undo()
         self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
@@ -142,7 +145,14 @@ class LoopFitter:
             fitting_seconds=self._fitting_seconds,
             seconds=time.monotonic() - self._began_seconds,
             notes=tuple(self.notes),
+            departures=tuple(self.departures),
         )
+
+    def _note_departures(self) -> None:
+        """Remember what the plan has said of calls that were not as planned."""
+        applied = self._fitted.applied if isinstance(self._fitted, FittedModel) else self._fitted
+        if applied is not None:
+            self.departures.update(dict.fromkeys(applied.listeners.said.values()))
 
     def _give_torch_back(self) -> None:
         torch.nn.Module.__call__ = self._plain_call
@@ -194,6 +204,7 @@ class LoopFitter:
     def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._within_pass = True
         self._end_recording()
+        self._note_departures()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
         if self._tape is not None:
             self._end_measuring()
@@ -312,7 +323,8 @@ class LoopFitter:
             self._windows.append(number if planned else None)  # only if it began: the end pairs them up
 
     def _is_due(self, number: int) -> bool:
-        return number <= FIRST_MEASURED or number % self.options.measure_every == 0
+        """Whether a pass is measured: the first ones, some later ones, and all since one did not go as planned."""
+        return bool(self.departures) or number <= FIRST_MEASURED or number % self.options.measure_every == 0
 
     def _end_measuring(self) -> None:
         meter, self._meter = self._meter, None

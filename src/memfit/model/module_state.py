@@ -75,6 +75,11 @@ def _is_container(value: object) -> TypeGuard[list[object] | dict[object, object
 # ---- random generators that belong to a module -------------------------------------------------------------------
 
 
+def _draws(value: object) -> bool:
+    """Whether an object draws random numbers from a state that can be read; that of the system has none."""
+    return isinstance(value, _generator_kinds()) and not isinstance(value, random.SystemRandom)
+
+
 def _generator_kinds() -> tuple[type, ...]:
     """Kinds of objects that draw random numbers from a state of their own; NumPy's where somebody has loaded it."""
     numpy_random = sys.modules.get("numpy.random")
@@ -84,15 +89,15 @@ def _generator_kinds() -> tuple[type, ...]:
     return (torch.Generator, random.Random, *theirs)
 
 
-def _get_state(generator: Any) -> Any:
+def _get_state(generator: object) -> object:
     if isinstance(generator, random.Random):
         return generator.getstate()
-    holder = getattr(generator, "bit_generator", generator)
+    holder: Any = getattr(generator, "bit_generator", generator)
     return holder.state if hasattr(holder, "state") else holder.get_state()
 
 
-def _set_state(generator: Any, state: Any) -> None:
-    holder = getattr(generator, "bit_generator", generator)
+def _set_state(generator: object, state: Any) -> None:
+    holder: Any = getattr(generator, "bit_generator", generator)
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif hasattr(holder, "state"):
@@ -157,7 +162,7 @@ def _open(value: object, noted: Noted) -> Iterable[object]:
     if isinstance(value, torch.Tensor):
         noted.tensors.append((value, value._version))
         return ()
-    if isinstance(value, _generator_kinds()) and not isinstance(value, random.SystemRandom):
+    if _draws(value):
         noted.generators.append((value, _get_state(value)))
         return ()
     if isinstance(value, torch.nn.Module) or type(value).__name__.endswith("Config"):

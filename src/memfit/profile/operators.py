@@ -46,6 +46,10 @@ class _Over(BaseException):
     """Ends a step before its backward."""
 
 
+class _WithoutStorage(Exception):
+    """A tensor has no bytes of its own."""
+
+
 class _AskedEarly(Exception):
     """The forward itself asks for gradients."""
 
@@ -121,7 +125,7 @@ class _Watch(TorchDispatchMode):
         seconds = time.perf_counter() - begin
         put_mark(f"after {number}")
         seen = _Seen(name_of(func), self.path[-1] if self.path else "", seconds, read)
-        seen.repeatable, seen.is_constant = can_be_repeated(func, args, kwargs), is_constant(args, kwargs)
+        seen.repeatable, seen.is_constant = can_be_repeated(func, args, kwargs), is_constant(func, args, kwargs)
         self.operators.append(seen)
         for tensor in given:
             if is_plain(tensor) and self.number_of(tensor) is None and tensor.nbytes > SMALL_BYTES:
@@ -148,7 +152,7 @@ class _Watch(TorchDispatchMode):
             storage = tensor.untyped_storage()
             self._storages[storage._cdata] = (StorageWeakRef(storage), len(self.tensors))
             seen.makes.append(len(self.tensors))
-            self.tensors.append(_Tensor(storage.nbytes(), number, output, storage.data_ptr(), [number]))
+            self.tensors.append(_Tensor(storage.nbytes(), number, output, _address_of(storage), [number]))
 
     def pack(self, tensor: torch.Tensor) -> object:
         """Note what autograd saves."""
@@ -166,6 +170,13 @@ class _Watch(TorchDispatchMode):
                 self.tensors[number].depth = min(self.tensors[number].depth, depth)
 
 
+def _address_of(storage: torch.UntypedStorage) -> int:
+    try:
+        return storage.data_ptr()
+    except RuntimeError as error:  # of a wrapper, whose values lie in another tensor (read in torch 2.13)
+        raise _WithoutStorage from error
+
+
 def _unpack(kept: torch.Tensor | tuple[int, torch.Tensor | None, _Watch]) -> torch.Tensor:
     if isinstance(kept, torch.Tensor):
         return kept
@@ -180,14 +191,15 @@ def _unpack(kept: torch.Tensor | tuple[int, torch.Tensor | None, _Watch]) -> tor
 def trace_operators(job: Job) -> OperatorTrace | None:
     """Measure a job operator by operator; None where its operators are not run one by one, or not in one forward.
 
-    Also None where they depend on random numbers, as in a model that drops layers: another step may then run others.
+    Also None where they make tensors without a storage, as transforms of `torch.func` do, and where they depend on
+    random numbers, as in a model that drops layers: another step may then run others.
     """
     if job.block_by_block is not None or any(is_compiled(module) for module in job.model.modules()):
         return None
-    kept, first = _run(job, keeps=True)
     try:
+        kept, first = _run(job, keeps=True)
         alone, second = _run(job, keeps=False)
-    except _AskedEarly:
+    except (_AskedEarly, _WithoutStorage):
         return None
     same = [each.name for each in kept.operators] == [each.name for each in alone.operators]
     if not same or kept.num_forwards != 1 or not kept.operators:

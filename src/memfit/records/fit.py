@@ -82,6 +82,8 @@ class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: str = ""
     """How the program ended, where it did not end well."""
     notes: tuple[str, ...] = ()
+    departures: tuple[str, ...] = ()
+    """What was said of passes that did not go as planned: one that was not measured may have taken more."""
 
     @property
     def within_budget(self) -> bool | None:

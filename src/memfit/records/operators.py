@@ -27,7 +27,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tensors that it changes in place."""
     repeatable: bool = True
     is_constant: bool = False
-    """Whether it is given nothing that needs a gradient: what it makes may be kept from one forward for the next."""
+    """Whether nothing that it makes needs a gradient: it may be kept from one forward for the next."""
 
 
 class TracedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

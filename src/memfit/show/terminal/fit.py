@@ -168,8 +168,9 @@ def loop_fit_text(found: LoopFit, *, width: int, color: bool) -> str:
     for what, value, more in _loop_rows(found):
         table.add_row(what, value, more)
     parts: list[RenderableType] = [Text(f"\n{found.name or 'training'}: {_loop_headline(found)}"), table]
-    if found.notes:
-        parts.append(Text("Notes:\n" + "\n".join(f"  {note}" for note in dict.fromkeys(found.notes))))
+    notes = dict.fromkeys((*found.notes, *found.departures))
+    if notes:
+        parts.append(Text("Notes:\n" + "\n".join(f"  {note}" for note in notes)))
     if found.plan_file:
         parts.append(Text(f"The plan is in {found.plan_file}; --plan {found.plan_file} uses it again"))
     return render(Group(*parts), width, color)
@@ -181,8 +182,10 @@ def _loop_headline(found: LoopFit) -> str:
         return f"did not end well ({found.ended}); budget {budget}"
     if found.within_budget is None:
         return f"a plan for {budget} was proven and not used"
-    if found.within_budget and (found.first_peak_bytes or 0) > found.budget_bytes:
+    if found.within_budget and not found.departures and (found.first_peak_bytes or 0) > found.budget_bytes:
         return f"trained within {budget} under the plan; before there was one, a pass took more"
+    if found.within_budget and found.departures:
+        return f"within {budget} in every measured pass; a pass that was not measured may have taken more (see notes)"
     if found.within_budget:
         return f"trained within {budget}"
     return f"OVER the budget of {budget} in {found.num_over_budget} of {found.num_measured} measured passes"
