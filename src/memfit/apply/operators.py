@@ -78,7 +78,7 @@ def draws(func: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def is_constant(func: object, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+def is_constant(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether nothing that a call makes needs a gradient."""
     leaves = leaves_of((args, kwargs)) if torch.is_grad_enabled() and name_of(func) != "aten::detach" else []
     return not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
