@@ -84,6 +84,8 @@ MEANINGS = {
     "--epoch-steps": "the length of an epoch",
     "--batch-size": "examples of a step",
     "--length": "tokens of an example",
+    "--train-length": "tokens of an example that is trained here",
+    "--layers": "layers of the network that is trained here",
     "--planner": "who plans",
     "--accumulate": "gradients add up",
     "--allow": "a lever that may be pulled",
@@ -142,7 +144,7 @@ MEANINGS = {
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
-    "--ranks", "--planner", "--open", "--trial",
+    "--ranks", "--planner", "--open", "--trial", "--measure", "--epoch-steps",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]
