@@ -115,6 +115,7 @@ MEANINGS = {
     "--network": "which network",
     "--bandwidth": "bytes per second of a link to the host",
     "--data": "which data set",
+    "--squad": "where the questions lie",
     "--whole": "all published epochs",
     "--link-mbit": "speed of a link",
     "--link-watts": "power of a link",

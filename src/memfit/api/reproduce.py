@@ -257,14 +257,14 @@ def reproduce_optimizers(
     layers: int = 2,
     train_length: int = 64,
     epoch_steps: int = 6,
-    data: str | Path | None = None,
+    squad: str | Path | None = None,
     output: str | Path = "reproduce-optimizers",
     progress: ShareProgress | None = None,
 ) -> OptimizerResult:
     """DistilBERT under optimizers and techniques, predicted for a GPU, and the published statements judged on it.
 
     `measure` also trains one of fewer `layers` here, batch 8, `train_length` tokens, for two epochs of `epoch_steps`
-    steps. `data` is a SQuAD file or a folder with one; without it, what is in the folder squad of MEMFIT_DATA, else
+    steps. `squad` is a SQuAD file or a folder with one; without it, what is in the folder squad of MEMFIT_DATA, else
     synthetic questions. Finished cells are kept in the folder `output`.
 
     >>> found = reproduce_optimizers(device="cuda:rtx3060-12gb")  # doctest: +SKIP
@@ -278,7 +278,7 @@ def reproduce_optimizers(
     started = time.monotonic()
     options = SlideOptions(
         device=device, engine=engine, batch_size=batch_size, length=length, measure=measure, layers=layers,
-        train_length=train_length, epoch_steps=epoch_steps, squad=choose_squad(None if data is None else str(data)),
+        train_length=train_length, epoch_steps=epoch_steps, squad=choose_squad(None if squad is None else str(squad)),
     )  # fmt: skip
     found = fill_grids(compare_recipes, options, Path(output), progress or _no_progress)
     return msgspec.structs.replace(found, took_seconds=time.monotonic() - started)

@@ -213,7 +213,7 @@ def _say_interrupted(was_interrupted: bool) -> None:
     help="Steps of an epoch that is trained here, 8 questions each.",
 )  # fmt: skip
 @click.option(
-    "--data", type=click.Path(), metavar="PATH",
+    "--squad", type=click.Path(), metavar="PATH",
     help="A SQuAD file, or a folder with one and vocab.txt [default: squad in MEMFIT_DATA, else synthetic].",
 )  # fmt: skip
 @quiet_option
