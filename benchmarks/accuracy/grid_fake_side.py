@@ -9,7 +9,7 @@ import msgspec
 from benchmarks.accuracy.grid_jobs import GridJob
 from memfit.errors import MemfitError
 from memfit.job.description import describe_job
-from memfit.predict.child.parent import ForkServer
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.devices.parse import parse_device
 from memfit.testing.engines import on_fake_tensors
 

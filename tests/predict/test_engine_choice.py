@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from memfit.errors import MissingExtra
+from memfit.predict.choose_engine import other_engine
 from memfit.predict.options import PredictOptions
 from memfit.predict.phantom.library import build, installed
 from memfit.predict.phantom.library.installed import InstalledTorch
-from memfit.predict.predict import ask, other_engine
+from memfit.predict.predict import ask
 
 
 def said_of(**options) -> str:

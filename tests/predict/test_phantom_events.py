@@ -17,7 +17,7 @@ from benchmarks.accuracy.grid_events import differs_from, events_of
 from benchmarks.accuracy.grid_jobs import RECORDED, grid
 
 from memfit.job.description import describe_job
-from memfit.predict.child.parent import ForkServer
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.fake.patches.cpu_build import why_not
 from memfit.testing.engines import on_fake_tensors

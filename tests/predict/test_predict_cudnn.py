@@ -49,7 +49,7 @@ def pictures(last=False, device="cpu"):
 def predict(tmp_path_factory):
     """Predictions of the jobs above on a GPU, from one warm process."""
     from memfit.job.description import describe_job
-    from memfit.predict.child.parent import ForkServer
+    from memfit.predict.child.fork_server import ForkServer
     from memfit.predict.devices.parse import parse_device
     from memfit.testing.engines import on_fake_tensors
 

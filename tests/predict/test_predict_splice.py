@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from memfit.compare.cells.predict_cells import join_replies
 from memfit.errors import MemfitError
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe, parse_techniques
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
-from memfit.predict.child.parent import ForkServer
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.levels.splice import CannotJoin, join_updates
 from memfit.predict.options import PredictOptions

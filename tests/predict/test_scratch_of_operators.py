@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
+from memfit.predict.child.fork_server import ForkServer  # noqa: E402
 from memfit.predict.child.messages import UNSEEN  # noqa: E402
-from memfit.predict.child.parent import ForkServer  # noqa: E402
 from memfit.predict.devices.parse import parse_device  # noqa: E402
 from memfit.predict.fake.probe.asking import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402

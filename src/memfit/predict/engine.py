@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from memfit.job.description import JobDescription
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.instruction_sets import AskProcessor
 from memfit.predict.child.known_probes import KnownProbes
-from memfit.predict.child.parent import ForkServer
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions

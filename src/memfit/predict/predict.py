@@ -13,10 +13,10 @@ from memfit.errors import UsageError
 from memfit.job.description import JobDescription, SettingValue, describe_job, parse_settings
 from memfit.job.sharding import check_sharding
 from memfit.predict.allocator.settings import parse_allocator_settings
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.instruction_sets import AskProcessor
 from memfit.predict.child.messages import FUNCTION_STEPS, TraceReply
-from memfit.predict.child.parent import ForkServer
-from memfit.predict.choose_engine import choose_engine, refused_options
+from memfit.predict.choose_engine import choose_engine, other_engine, would_be_nearer_on_phantom
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
@@ -24,8 +24,6 @@ from memfit.predict.lengths import NUM_STEPS
 from memfit.predict.levels.assemble import assemble
 from memfit.predict.levels.network import with_network
 from memfit.predict.options import PredictOptions
-from memfit.predict.phantom.engine import PhantomEngine
-from memfit.predict.phantom.library.build import why_no_phantom
 from memfit.predict.phantom.value_reads import parse_answers
 from memfit.predict.ranks.every_rank import (
     RankRun,
@@ -38,7 +36,7 @@ from memfit.predict.ranks.every_rank import (
 from memfit.predict.ranks.routing import read_routing
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
-from memfit.records.prediction import Assumption, Prediction, RankPredictions
+from memfit.records.prediction import Prediction, RankPredictions
 from memfit.torch_support import require_supported_torch
 
 SCRIPT_STEPS = 3
@@ -71,7 +69,7 @@ def predict(
         prediction = assemble(question, engine.run(question), started)
     else:
         prediction = predict_one(question, run_rank_by(engine))
-    if _would_be_nearer_on_phantom(engine, question):
+    if would_be_nearer_on_phantom(engine, question):
         said = other_engine(question)
         prediction = msgspec.structs.replace(prediction, assumptions=(*prediction.assumptions, said))
     if question.options.fit_batch:
@@ -199,31 +197,6 @@ def _num_steps(job: JobDescription, options: PredictOptions) -> int:
     """As many as were asked for, or as show everything."""
     usual = SCRIPT_STEPS if job.kind == "script" else FUNCTION_STEPS
     return options.num_steps or (NUM_STEPS if options.choose_batches else usual)
-
-
-def other_engine(question: Question) -> Assumption:
-    """Why fake tensors were taken where the phantom GPU would be nearer to the truth, and how to have it."""
-    missing = why_no_phantom()
-    if question.function is not None:
-        why, how = "a Python callable was given", "the same in a file, as 'FILE:function'"
-    elif kept_off := refused_options(PhantomEngine(), question.options):
-        flag, reason = next(iter(kept_off.items()))
-        why, how = f"{flag} is not for the phantom GPU ({reason})", f"leave {flag} out"
-    elif missing is not None:
-        why, how = missing.what + (f" ({missing.found})" if missing.found else ""), ""
-    else:
-        why, how = "it was not asked for", "--engine phantom"
-    how = " and ".join(part for part in (how, missing.hint if missing is not None else "") if part)
-    text = (
-        f"predicted on fake tensors, since {why}; the phantom GPU runs torch's own CUDA build, torch.compile included, "
-        "and is nearer to the truth" + (f": {how}" if how else "")
-    )
-    return Assumption(kind="engine", text=text)
-
-
-def _would_be_nearer_on_phantom(engine: Engine, question: Question) -> bool:
-    """Whether fake tensors were taken for a GPU though they were not asked for."""
-    return engine.name == "fake" and question.options.engine == "auto" and question.device.kind == "cuda"
 
 
 def _described(function: Callable[..., object], settings: dict[str, SettingValue]) -> JobDescription:

@@ -10,7 +10,7 @@ import msgspec
 from memfit.errors import UsageError
 from memfit.job.description import JobDescription
 from memfit.predict.batch_lengths import room_bytes
-from memfit.predict.child.parent import ForkServer
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.devices.parse import DeviceSpec, level_for, usable_bytes
 from memfit.predict.engine import Question
 from memfit.predict.lengths import (

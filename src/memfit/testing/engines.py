@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memfit.job.description import JobDescription
-from memfit.predict.child.parent import ForkServer
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.engine import Question
 from memfit.predict.fake.engine import FakeEngine

@@ -21,9 +21,9 @@ from memfit.compare.axes import OWN, CellPlan, job_for
 from memfit.errors import MemfitError
 from memfit.job.description import JobDescription
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe
+from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
-from memfit.predict.child.parent import ForkServer
 from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -30,7 +29,6 @@ class _Alone(TypedDict):
 
 OUTPUT_TAIL_CHARACTERS = 1500
 CHILD = [sys.executable, "-m", "memfit.predict.fake.trace_main"]
-FORK_SERVER = [sys.executable, "-m", "memfit.predict.fake.child_main"]
 
 
 def _alone() -> _Alone:
@@ -40,8 +38,8 @@ def _alone() -> _Alone:
 
 def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None = None) -> TraceReply:
     """Run the request in a process of its own and return what it found."""
-    with _work_folder() as folder:
-        request_path, reply_path = _prepare(folder, request)
+    with work_folder() as folder:
+        request_path, reply_path = write_request(folder, request)
         options, teller = request.options, Teller(folder, tell)
         limit = DEFAULT_SECONDS if options.most_seconds is None else options.most_seconds
         with open(folder / "output.txt", "w+b") as output, saying_where_it_was(folder):
@@ -49,56 +47,10 @@ def trace_in_child(request: TraceRequest, *, tell: Callable[[str], None] | None 
             variables = {**os.environ, **bytecode_environment(), **request.environment}
             process = subprocess.Popen(command, stdout=shown or 2, stderr=shown or 2, env=variables, **_alone())
             code = wait_to_the_end(process, limit, teller)
-        return _read_reply(folder, code)
+        return read_reply(folder, code)
 
 
-class ForkServer:
-    """One process that has torch loaded and answers request after request, each in a forked copy of itself."""
-
-    def __init__(self, most_seconds: float | None = None) -> None:
-        self._most_seconds = most_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> ForkServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._process is not None:
-            _end(self._process)
-
-    def trace(self, request: TraceRequest) -> TraceReply:
-        """As `trace_in_child`, without waiting for the imports."""
-        with _work_folder() as folder:
-            request_path, reply_path = _prepare(folder, request)
-            line = msgspec.json.encode([request_path, reply_path, str(folder / "output.txt")])
-            code = self._ask(line + b"\n")
-            return _read_reply(folder, code)
-
-    def _ask(self, line: bytes) -> int:
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(line)
-            process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], self._most_seconds)
-        if not ready:
-            _end(process)
-            self._process = None
-            raise _too_late(self._most_seconds)
-        return int(process.stdout.readline() or process.wait())
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                FORK_SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=ending_with_this_process(),
-                env={**os.environ, **bytecode_environment()},
-            )  # fmt: skip
-        return self._process
-
-
-def _prepare(folder: Path, request: TraceRequest) -> tuple[str, str]:
+def write_request(folder: Path, request: TraceRequest) -> tuple[str, str]:
     """Write the request down; the names of its file and of the reply's."""
     (folder / "scratch").mkdir()
     request = msgspec.structs.replace(
@@ -108,7 +60,8 @@ def _prepare(folder: Path, request: TraceRequest) -> tuple[str, str]:
     return str(folder / "request.json"), str(folder / "reply.msgpack")
 
 
-def _read_reply(folder: Path, code: int) -> TraceReply:
+def read_reply(folder: Path, code: int) -> TraceReply:
+    """What the child wrote, or the error that it, or its end, stands for."""
     output = folder / "output.txt"
     tail = output.read_bytes()[-OUTPUT_TAIL_CHARACTERS:].decode(errors="replace") if output.exists() else ""
     if not (folder / "reply.msgpack").exists():
@@ -138,7 +91,8 @@ def saying_where_it_was(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _work_folder() -> Iterator[Path]:
+def work_folder() -> Iterator[Path]:
+    """A folder for request, reply and scratch files of one child; compiled files are kept of it."""
     with tempfile.TemporaryDirectory(prefix="memfit-predict-", ignore_cleanup_errors=True) as name:
         try:
             yield Path(name)
@@ -163,12 +117,12 @@ def wait_to_the_end(process: subprocess.Popen[bytes], most_seconds: float | None
     try:
         return process.wait(most_seconds) if teller is None else teller.wait(process, most_seconds)
     except subprocess.TimeoutExpired:
-        raise _too_late(most_seconds) from None
+        raise too_late(most_seconds) from None
     finally:
-        _end(process)
+        end_process(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     """End the child and whatever it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -179,7 +133,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _too_late(most_seconds: float | None) -> PredictionFailed:
+def too_late(most_seconds: float | None) -> PredictionFailed:
+    """The error of a child that did not end in time."""
     return PredictionFailed(
         "the job did not come to its steps in time",
         kind="time",

@@ -23,8 +23,8 @@ from memfit.study.trials.order import parameters_for_workload
 from memfit.units import format_bytes
 
 if TYPE_CHECKING:
+    from memfit.predict.child.fork_server import ForkServer
     from memfit.predict.child.known_probes import KnownProbes
-    from memfit.predict.child.parent import ForkServer
 
 MOST_SECONDS = 120.0
 
@@ -129,8 +129,8 @@ class PointPredictions:
         return prediction.level("process") or unknown("bytes", "the prediction has no figure for a process")
 
     def _started(self) -> ForkServer:
+        from memfit.predict.child.fork_server import ForkServer
         from memfit.predict.child.known_probes import KnownProbes
-        from memfit.predict.child.parent import ForkServer
 
         if self._server is None:
             self._server, self._known_probes = ForkServer(MOST_SECONDS), KnownProbes()
