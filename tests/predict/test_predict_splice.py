@@ -152,6 +152,15 @@ def trace(server: ForkServer, device: str, recipe: Recipe) -> TraceReply:
     return FakeEngine().trace(replace(question, job=job, fork_server=server))
 
 
+def requests(timeline: Timeline) -> list[tuple[int, int | None, int, str]]:
+    """As `rows`, an end counted by the requests before it: autocast empties its cache in the order of addresses."""
+    starts = [span.start for span in timeline.spans]
+    return [
+        (start, None if end is None else sum(each < end for each in starts), size, category)
+        for start, end, size, category in rows(timeline)
+    ]
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:a100-40gb"])
 @pytest.mark.parametrize(
     ("optimizer", "technique"),
@@ -173,7 +182,7 @@ def test_joined_traces_are_the_trace_of_the_whole(
     steps = trace(server, device, msgspec.structs.replace(recipe, optimizer="", part="all but the update"))
     updates = trace(server, device, msgspec.structs.replace(recipe, part="the update alone"))
     joined = join_replies(steps, updates).timeline
-    assert rows(joined) == rows(direct)
+    assert requests(joined) == requests(direct)
     assert joined.num_events == direct.num_events
 
 
