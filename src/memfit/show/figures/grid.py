@@ -171,7 +171,8 @@ def _time_memory_picture(grid: Grid, cells: list[GridCell]) -> Picture:
         point = _point(cell)
         if point in front:
             text = cell.optimizer if cell.technique == "plain" else f"{cell.optimizer}, {cell.technique}"
-            place.annotate(text, point, xytext=(5, 5), textcoords="offset points", size=8)
+            below = front.index(point) % 2  # neighbours on the front lie close together
+            place.annotate(text, point, xytext=(5, -13 if below else 5), textcoords="offset points", size=8)
     if grid.budget is not None:
         place.axvline(grid.budget.budget_bytes / MIB, color=RED, linewidth=1.0, label="budget")
     source = "measured" if all(cell.measured for cell in cells) else "predicted"
