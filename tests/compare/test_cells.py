@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.compare.axes import OWN, code_of_optimizer, job_for, plan_cells, split_names
+from memfit.compare.axes import OWN, CellPlan, code_of_optimizer, job_for, plan_cells, split_names
 from memfit.compare.cells import measure_cells
 from memfit.compare.cells.cells_on_disk import NAME, KeptCells
 from memfit.compare.cells.judge_cells import answer_budget, judge_cells
+from memfit.compare.cells.predict_cells import check_route
 from memfit.compare.grid import _Filled, _reason
-from memfit.errors import MemfitError, UsageError
+from memfit.errors import MemfitError, PredictionFailed, UsageError
 from memfit.job.description import JobDescription, describe_job, setting_of
+from memfit.job.recipes.recipe import parse_techniques
 from memfit.measure.session import JobEnd
+from memfit.predict.child.messages import TRANSLATED
 from memfit.records.figure import Figure, unknown
 from memfit.records.grid import CellFigures, Grid, GridCell, PeakMoment
 from memfit.show.figures.grid import pareto
@@ -262,3 +265,13 @@ def test_an_interrupt_while_a_cell_is_measured_ends_the_grid(tmp_path: Path, mon
     options = measure_cells.MeasureOptions(num_steps=2, epoch_steps=None, folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         measure_cells.measure_cell(JOB, plan, options)
+
+
+@pytest.mark.parametrize("technique", ["optimizer-on-host", "bf16+offload-activations"])
+def test_what_goes_to_the_host_is_refused_where_host_and_card_are_one(technique: str) -> None:
+    plan = CellPlan(optimizer="adamw", technique=technique, choices=parse_techniques(technique))
+    with pytest.raises(PredictionFailed, match="cannot be seen") as caught:
+        check_route(plan, TRANSLATED)
+    assert "phantom" in caught.value.hint
+    check_route(plan, "fake cuda on a CPU-only build")
+    check_route(CellPlan(optimizer="adamw", technique="bf16", choices=parse_techniques("bf16")), TRANSLATED)

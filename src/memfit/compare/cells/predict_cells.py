@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from memfit.compare.axes import OWN, CellPlan, job_for
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, PredictionFailed
 from memfit.job.description import JobDescription
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe
 from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.known_probes import KnownProbes
-from memfit.predict.child.messages import TraceReply
+from memfit.predict.child.messages import TRANSLATED, TraceReply
 from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
@@ -40,6 +40,8 @@ OUTSIDE = frozenset({"batch", "pinned-malloc"})
 """Techniques that leave the training as its function built it."""
 OF_PARAMETERS = frozenset({"lora", "pure-bf16"})
 """Techniques that change what an optimizer steps."""
+TO_THE_HOST = frozenset({"optimizer-on-host", "offload-activations"})
+"""Techniques that move bytes from the card to the host."""
 JOINED = "forward and backward, and the update, were traced apart and joined"
 
 
@@ -77,6 +79,15 @@ def can_join(plan: CellPlan, engine: Engine) -> bool:
 def _is_plain(optimizer: str) -> bool:
     """An optimizer of torch that leaves unscaling to the scaler."""
     return optimizer.replace("-", "").isalnum() and "fused" not in optimizer and optimizer != OWN
+
+
+def check_route(plan: CellPlan, route: str) -> None:
+    """Refuse what moves bytes to the host where it was traced on CPU tensors alone: host and card are one there."""
+    moved = [choice.name for choice in plan.choices if choice.name in TO_THE_HOST]
+    if moved and route == TRANSLATED:
+        raise PredictionFailed(
+            f"{moved[0]} cannot be seen on this build of torch", kind="route", found=route, hint="--engine phantom"
+        )
 
 
 class _Work:
@@ -150,6 +161,7 @@ class _Work:
             found = needed[0].result()
             if isinstance(found, TraceReply):
                 found = self._joined(plan, found, needed[1])
+            check_route(plan, found.route)
             return Predicted(plan, found, None)
         except MemfitError as error:
             return Predicted(plan, None, error)
