@@ -20,7 +20,7 @@ import torch
 
 from memfit.job.training import Training, as_training, plain_step
 from memfit.job.workloads.registry import build_workload
-from memfit.predict.fake.probe.real_run import real_tensor_peak
+from memfit.predict.fake.probe.real_reference import real_tensor_peak
 from memfit.units import MIB
 
 Case = tuple[str, dict[str, Any]]

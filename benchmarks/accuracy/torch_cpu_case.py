@@ -6,14 +6,14 @@ from typing import Any
 
 from memfit.job.training import as_training, plain_step
 from memfit.job.workloads.registry import build_workload
-from memfit.predict.fake.probe.asking import result_of, untouched_bytes
+from memfit.predict.fake.probe.client import result_of, untouched_bytes
 from memfit.predict.fake.probe.process import attempt, baseline_bytes
-from memfit.predict.fake.probe.real_run import real_tensor_peak
+from memfit.predict.fake.probe.real_reference import real_tensor_peak
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold
 from memfit.predict.fake.recording import Recording, trace_training
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.observe.log import timeline_of
+from memfit.predict.observe.storage_log import timeline_of
 
 
 def tensor_peaks(name: str, settings: dict[str, Any]) -> dict[str, int]:

@@ -9,10 +9,10 @@ from memfit.job.description import JobDescription
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.devices.parse import DeviceSpec, parse_device, usable_bytes
+from memfit.predict.fake.choose_route import on_device
 from memfit.predict.fake.recording import Recording, trace_training
-from memfit.predict.fake.route import on_device
 from memfit.predict.levels.gpu import reserved_with_cudnn, run_allocator
-from memfit.predict.observe.log import TraceLog, scratches_of, timeline_of
+from memfit.predict.observe.storage_log import TraceLog, scratches_of, timeline_of
 from memfit.records.cuda.allocator import AllocatorRun
 from memfit.records.timeline import Timeline
 

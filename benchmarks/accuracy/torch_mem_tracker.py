@@ -14,9 +14,9 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from memfit.job.description import JobDescription
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.devices.parse import parse_device
+from memfit.predict.fake.choose_route import on_device
 from memfit.predict.fake.patches.fake_mode import patched
 from memfit.predict.fake.recording import Recording
-from memfit.predict.fake.route import on_device
 
 DEVICE = "cuda:0"
 

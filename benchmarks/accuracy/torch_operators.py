@@ -25,13 +25,13 @@ import torch._dynamo
 from torch.utils import _pytree
 
 from memfit.job.training import Training
-from memfit.predict.fake.probe.asking import result_of
+from memfit.predict.fake.probe.client import result_of
 from memfit.predict.fake.probe.process import probe
-from memfit.predict.fake.probe.real_run import real_tensor_peak
+from memfit.predict.fake.probe.real_reference import real_tensor_peak
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.recording import Recording, trace_training
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.observe.log import timeline_of
+from memfit.predict.observe.storage_log import timeline_of
 
 HOLDER_BYTES = 8
 """Parameters of the model that a job must have; a real run keeps the step alone."""

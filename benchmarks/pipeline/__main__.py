@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.pipeline.exactness import oracle_claims, solver_claims
 from benchmarks.pipeline.profiles import rule_claims, shared_claims, speed_claims, split_claims
 from benchmarks.plans.report import Claim, print_claims
-from memfit.profile.pipedream_graph import read_graph
+from memfit.profile.pipeline.pipedream_graph import read_graph
 from memfit.records.pipeline import PipelineChain
 
 NAMES = ("alexnet", "vgg16", "resnet50", "gnmt")

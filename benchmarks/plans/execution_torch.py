@@ -22,13 +22,13 @@ from torch.utils.checkpoint import checkpoint_sequential
 from benchmarks.plans.execution_results import Seen
 from memfit.apply.apply import apply_to
 from memfit.apply.checkpoints import apply_nodes
-from memfit.fit.hold import hold_to_budget
+from memfit.fit.plan_and_prove import hold_to_budget
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.job.workloads.registry import build_workload
 from memfit.model.step import Job, RandomState, job_of, job_of_step, leaving_no_trace
 from memfit.plan.planners import make_plan
 from memfit.profile.profile import profile_job
-from memfit.profile.reference import Reference, names_of, reference_of
+from memfit.profile.reference_step import Reference, names_of, reference_of
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Keep, Node, Plan, Stage, stages_of
 

@@ -147,7 +147,7 @@ def _fit(parts: Any, levers: tuple[str, ...]) -> dict[str, Any]:
 def _trained(parts: Any, counter: Any, before: int) -> dict[str, Any]:
     import torch
 
-    from memfit.profile.reference import digest_of
+    from memfit.profile.reference_step import digest_of
 
     model, batch, loss, optimizer = parts
     torch.manual_seed(7)

@@ -21,7 +21,7 @@ from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.fake.recording import Recording, trace_training
 from memfit.predict.levels.gpu import moved_to_cuda, run_allocator
 from memfit.predict.levels.liveness import peak_of, who_is_alive
-from memfit.predict.observe.log import timeline_of
+from memfit.predict.observe.storage_log import timeline_of
 from memfit.units import MIB, format_bytes, format_seconds
 
 SEVEN_BILLION = {

@@ -158,7 +158,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 def share_that_does_not_fit(num_points: int = 20_000) -> float:
     """How much of the space is above the limit."""
-    from memfit.study.space.sampling import generator_for, random_draws
+    from memfit.study.space.random_points import generator_for, random_draws
     from memfit.study.space.space import parameters_of
 
     generator = generator_for(0, 0)

@@ -21,7 +21,7 @@ import msgspec
 
 from benchmarks.study.listing import SETTINGS, facts_of
 from memfit.study.folder import create
-from memfit.study.storage.facts import fact
+from memfit.study.storage.interface import fact
 from memfit.study.storage.sqlite import SqliteStorage
 
 TARGETS = {"show": 2.0, "list": 2.0, "resume": 5.0}

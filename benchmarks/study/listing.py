@@ -23,7 +23,7 @@ from pathlib import Path
 from memfit.records.figure import measured
 from memfit.records.study import Intermediate, Proposal, SearchSpace, Span, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.folder import create
-from memfit.study.storage.facts import Fact, Proposed, Started, fact
+from memfit.study.storage.interface import Fact, Proposed, Started, fact
 from memfit.study.storage.sqlite import SqliteStorage
 
 SETTINGS = StudySettings(

@@ -36,13 +36,13 @@ from memfit.study.coordinator import Coordinator
 from memfit.study.folder import create, storage_of
 from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy
-from memfit.study.storage.log import StudyLog
+from memfit.study.storage.write_ahead import StudyLog
 from memfit.study.trials.cluster.distributed_runner import DaskRunner
 from memfit.study.trials.cluster.distributed_trial import Answer, WorkerNews, packed, tell
 from memfit.study.trials.files import Report
 from memfit.study.trials.gpus import GpuPool
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.runner import LocalRunner, News
+from memfit.study.trials.trial_order import TrialOrder
 from memfit.version import VERSION
 
 LEAST_BUSY = 0.9

@@ -17,7 +17,7 @@ from memfit.errors import BadQuantity, DamagedRecord, DoesNotFit, MemfitError, N
 from memfit.fit.fitted import FittedModel
 from memfit.fit.proof import base_bytes_of
 from memfit.model.step import RandomState
-from memfit.profile.reference import differences, run_once
+from memfit.profile.reference_step import differences, run_once
 from memfit.records.plan import Checkpoint, encode_plan
 from memfit.units import format_bytes
 
@@ -176,7 +176,7 @@ def test_a_model_with_skips_is_fitted_block_by_block_and_says_so(peaks: tuple[in
 def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
     peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    from memfit.fit import hold
+    from memfit.fit import plan_and_prove as hold
 
     tried: list[int] = []
     honest = hold.prove
@@ -200,7 +200,7 @@ def test_a_plan_that_measures_too_much_is_planned_again_at_most_three_times(
 def test_a_proof_that_fails_without_a_culprit_raises_and_leaves_the_model(
     peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    from memfit.fit import hold
+    from memfit.fit import plan_and_prove as hold
 
     answers = iter([("loss",)])
 

@@ -30,7 +30,7 @@ from memfit.apply.checkpoints import apply_nodes
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import PlanBroken
 from memfit.model.call_sites import layers_of
-from memfit.model.calls import watch_calls
+from memfit.model.module_calls import watch_calls
 from memfit.model.step import job_of, leaving_no_trace
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 

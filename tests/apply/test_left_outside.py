@@ -15,7 +15,7 @@ from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.step import RandomState
 from memfit.plan.recompute.nested import NestedPlanner
 from memfit.profile.plain_step import profile_plain
-from memfit.profile.reference import reference_of
+from memfit.profile.reference_step import reference_of
 from memfit.records.plan import Chain, Checkpoint, Keep
 
 ROWS = 4096

@@ -19,7 +19,7 @@ from memfit.model.step import RandomState
 from memfit.plan.case import Case, PlanProposal, judge, with_moves
 from memfit.plan.planners import PLANNERS, plan_from_outcome
 from memfit.profile.profile import profile_job
-from memfit.profile.reference import differences, reference_of, run_once
+from memfit.profile.reference_step import differences, reference_of, run_once
 from memfit.records.plan import Chain, Checkpoint, Keep, Link, Node, Plan
 
 DISK = Link(name="disk", out_bytes_per_second=1e8, in_bytes_per_second=1e8)

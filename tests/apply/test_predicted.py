@@ -9,8 +9,8 @@ from memfit.api.fit import training_of
 from memfit.errors import UsageError
 from memfit.model.step import build_job
 from memfit.plan.planners import make_plan
+from memfit.profile.chain_from_prediction import budget_of, chain_from
 from memfit.profile.fake_step import draft_of
-from memfit.profile.predicted import budget_of, chain_from
 from memfit.profile.profile import profile_job
 
 SETTINGS = ("batch_size=8", "length=64", "words=500", "layers=4", "width=128", "optimizer=sgd")

@@ -20,7 +20,7 @@ from memfit.errors import MemfitError
 from memfit.model.call_sites import layers_of
 from memfit.model.module_state import State
 from memfit.model.step import RandomState
-from memfit.profile.reference import differences, run_once
+from memfit.profile.reference_step import differences, run_once
 from memfit.records.plan import Checkpoint, Keep, Node, Stage
 
 NUM_BLOCKS = 5

@@ -11,12 +11,12 @@ from torch import nn
 from memfit.job.training import Training, loss_of
 from memfit.job.workloads.vision import FAMILY, family_called, resnet_called, stage_names
 from memfit.model.step import build_job
-from memfit.predict.observe.work import WorkCounter
+from memfit.predict.observe.flops_and_bytes import WorkCounter
+from memfit.profile.chain_from_prediction import chain_from
+from memfit.profile.chain_from_shapes import shape_chain
 from memfit.profile.fake_step import draft_of
-from memfit.profile.predicted import chain_from
 from memfit.profile.profile import profile_job
-from memfit.profile.shapes import shape_chain
-from memfit.profile.work import work_by_stage
+from memfit.profile.stage_flops import work_by_stage
 
 
 class Unequal(nn.Module):

@@ -18,7 +18,7 @@ from torch_fit_models import (
 )  # fmt: skip
 
 from memfit.errors import UsageError
-from memfit.model.calls import watch_calls
+from memfit.model.module_calls import watch_calls
 from memfit.model.stages import Layout, find_stages
 from memfit.model.step import job_of
 from memfit.profile.plain_step import profile_plain

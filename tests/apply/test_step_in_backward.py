@@ -19,7 +19,7 @@ from memfit.api import fitting_loop
 from memfit.apply.step_in_backward import ProgramWatch, StepInBackward, refuse_what_differs, rehearsed
 from memfit.errors import CannotPull, DoesNotFit, PlanBroken, UsageError
 from memfit.profile.meter.meter import record_events
-from memfit.profile.reference import digest_of
+from memfit.profile.reference_step import digest_of
 from memfit.records.plan import decode_plan, encode_plan
 
 optim = torch.optim

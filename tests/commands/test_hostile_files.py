@@ -31,8 +31,8 @@ from memfit.show.as_json import to_json
 from memfit.show.page.data import page_json
 from memfit.show.terminal.run import summary_text
 from memfit.study.json_file import read_study_json
-from memfit.study.storage.facts import fact
-from memfit.study.storage.log import read_unsaved
+from memfit.study.storage.interface import fact
+from memfit.study.storage.write_ahead import read_unsaved
 from memfit.study.trials.files import ReportReader
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.compare.axes import OWN, CellPlan, code_of_optimizer, job_for, plan_cells, split_names
 from memfit.compare.cells import measure_cells
 from memfit.compare.cells.cells_on_disk import NAME, KeptCells
 from memfit.compare.cells.judge_cells import answer_budget, judge_cells
 from memfit.compare.cells.predict_cells import check_route
 from memfit.compare.grid import _Filled, _reason
+from memfit.compare.rows_and_columns import OWN, CellPlan, code_of_optimizer, job_for, plan_cells, split_names
 from memfit.errors import MemfitError, PredictionFailed, UsageError
 from memfit.job.description import JobDescription, describe_job, setting_of
 from memfit.job.recipes.recipe import parse_techniques

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from made_studies import made_study
 
-from memfit.explain.study.several import explain_studies
+from memfit.explain.study.several_studies import explain_studies
 from memfit.records.study import Study
 from memfit.show.terminal.findings import studies_text, study_rows
 from memfit.units import MIB

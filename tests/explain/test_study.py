@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from made_studies import SETTINGS, drawn, made_study, made_trial
 
 from memfit.explain.study.explain import ERROR_RATE, explain_study, explain_table, report_of
-from memfit.explain.study.order import ORDER
 from memfit.explain.study.table import table_of
+from memfit.explain.study.time_and_background import ORDER
 from memfit.records.study import Study
 from memfit.records.study_findings import StudyFinding, StudyFindings
 from memfit.units import MIB

@@ -9,7 +9,7 @@ import pytest
 from memfit.errors import UsageError
 from memfit.job.description import describe_job
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.script_ends import BY_BACKWARDS
+from memfit.predict.child.run_script import BY_BACKWARDS
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.records.prediction import Prediction

@@ -56,6 +56,6 @@ def test_a_reader_passes_few_functions_before_the_first_line_of_the_script(
     with capfd.disabled():
         print(f"\nparent, {len(parent)}: " + " > ".join(parent) + f"\nchild, {len(child)}: " + " > ".join(child))
     assert parent[0] == "commands/predict.py command"
-    assert child[-1] == "predict/child/script_ends.py run_as_main"
+    assert child[-1] == "predict/child/run_script.py run_as_main"
     assert len(parent) <= MOST_CALLS
     assert len(child) <= MOST_CALLS

@@ -13,8 +13,8 @@ from memfit.predict.gpu_rules.cublas import said_of_workspaces, workspace_bytes,
 pytest.importorskip("torch")
 import torch
 
-import memfit.predict.observe.tracker as torch_tracker
-from memfit.predict.observe.places import Places
+import memfit.predict.observe.storage_tracker as torch_tracker
+from memfit.predict.observe.phase_and_module import Places
 from memfit.testing.engines import on_fake_tensors
 
 

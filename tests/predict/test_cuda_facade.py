@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
+from memfit.predict.fake.choose_route import can_fake_cuda  # noqa: E402
 from memfit.predict.fake.cuda_facade import BytesOnGpu  # noqa: E402
-from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
-from memfit.predict.observe.log import Birth, TraceLog  # noqa: E402
+from memfit.predict.observe.storage_log import Birth, TraceLog  # noqa: E402
 
 TRAIN = """
 import torch

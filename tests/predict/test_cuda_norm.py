@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
-from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
+from memfit.predict.fake.choose_route import can_fake_cuda  # noqa: E402
 
 RMS_NORMS = """
 import torch

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from memfit.api import predict_peak  # noqa: E402
 from memfit.predict.child.messages import TRANSLATED  # noqa: E402
 from memfit.predict.fake.cuda_streams import GhostStream, pretending_streams  # noqa: E402
-from memfit.predict.observe.log import Birth, TraceLog  # noqa: E402
+from memfit.predict.observe.storage_log import Birth, TraceLog  # noqa: E402
 from memfit.records.prediction import Prediction  # noqa: E402
 from memfit.units import MIB  # noqa: E402
 

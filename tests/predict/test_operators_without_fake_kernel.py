@@ -12,14 +12,14 @@ torch = pytest.importorskip("torch")
 
 import memfit  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
-from memfit.predict.fake.probe.asking import result_of  # noqa: E402
+from memfit.predict.fake.choose_route import can_fake_cuda  # noqa: E402
+from memfit.predict.fake.probe.client import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_tensor_peak  # noqa: E402
 from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, Trace, trace_training  # noqa: E402
-from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 
 F = torch.nn.functional
 

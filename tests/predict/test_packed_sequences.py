@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from memfit.job.training import Training  # noqa: E402
-from memfit.predict.fake.probe.asking import result_of  # noqa: E402
+from memfit.predict.fake.probe.client import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_tensor_peak  # noqa: E402
 from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
 from memfit.predict.gpu_rules.packing import blocks_of, copied_bytes, in_one_piece  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 
 PACKED = torch.nn.utils.rnn
 LENGTHS = [30, 30, 17, 9, 2, 1]

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from memfit.predict.fake.passed_steps import PassedSteps  # noqa: E402
+from memfit.predict.fake.skipped_steps import PassedSteps  # noqa: E402
 
 
 class NoTracker:

@@ -14,8 +14,8 @@ import memfit  # noqa: E402
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
-from memfit.predict.fake.route import can_fake_cuda  # noqa: E402
+from memfit.predict.fake.choose_route import can_fake_cuda  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import live_bytes, peak_of  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
 

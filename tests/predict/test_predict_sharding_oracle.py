@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 from memfit.job.sharding import Sharding  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 from memfit.records.timeline import Timeline  # noqa: E402
 from memfit.testing.oracles.sharding_arithmetic import SCALAR_BYTES, shard  # noqa: E402
 

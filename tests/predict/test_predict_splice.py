@@ -14,10 +14,10 @@ from memfit.compare.cells.predict_cells import join_replies
 from memfit.errors import MemfitError
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe, parse_techniques
 from memfit.predict.child.fork_server import ForkServer
-from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TraceReply
+from memfit.predict.child.probe_cache import KnownProbes
 from memfit.predict.fake.engine import FakeEngine
-from memfit.predict.levels.splice import CannotJoin, join_updates
+from memfit.predict.levels.join_timelines import CannotJoin, join_updates
 from memfit.predict.options import PredictOptions
 from memfit.predict.predict import ask
 from memfit.records.timeline import LiveSpan, PhaseMark, Timeline

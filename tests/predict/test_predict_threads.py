@@ -31,7 +31,7 @@ for _ in range(3):
 """
 REAL = """
 import sys
-from memfit.predict.fake.probe.real_run import real_script_peak
+from memfit.predict.fake.probe.real_reference import real_script_peak
 print(real_script_peak(sys.argv[1], (), 3))
 """
 

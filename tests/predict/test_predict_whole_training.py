@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
-from memfit.predict.child.script_ends import BY_BACKWARDS  # noqa: E402
+from memfit.predict.child.run_script import BY_BACKWARDS  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
-from memfit.predict.fake.passed_steps import SEARCHES  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_script_peak  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
+from memfit.predict.fake.skipped_steps import SEARCHES  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.repeating_batches import LARGER_MAY_FOLLOW  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402

@@ -18,13 +18,13 @@ from memfit.job.training import Training  # noqa: E402
 from memfit.predict.child.fork_server import ForkServer  # noqa: E402
 from memfit.predict.child.messages import UNSEEN  # noqa: E402
 from memfit.predict.devices.parse import parse_device  # noqa: E402
-from memfit.predict.fake.probe.asking import result_of  # noqa: E402
+from memfit.predict.fake.probe.client import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_tensor_peak  # noqa: E402
 from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 from memfit.records.prediction import Prediction  # noqa: E402
 from memfit.testing.engines import on_fake_tensors  # noqa: E402
 from memfit.testing.oracles.operators_made_of_others import CALLS as GPU_CALLS  # noqa: E402

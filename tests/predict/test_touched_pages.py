@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.predict.levels.cpu import process_level
-from memfit.predict.observe.log import ProbeResult
+from memfit.predict.observe.storage_log import ProbeResult
 from memfit.units import MIB
 
 SEEING = """

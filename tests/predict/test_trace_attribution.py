@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
 from memfit.job.workloads.registry import build_workload  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 from memfit.records.timeline import LiveSpan, Timeline  # noqa: E402
 
 

@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.workloads.registry import build_workload  # noqa: E402
-from memfit.predict.fake.probe.asking import result_of  # noqa: E402
+from memfit.predict.fake.probe.client import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
-from memfit.predict.fake.probe.real_run import real_tensor_peak  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_tensor_peak  # noqa: E402
 from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, trace_training  # noqa: E402
 from memfit.predict.levels.liveness import peak_of, who_is_alive  # noqa: E402
-from memfit.predict.observe.log import timeline_of  # noqa: E402
+from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 16, "features": 96, "hidden": 128, "layers": 4},

@@ -9,7 +9,7 @@ import pytest
 from memfit.errors import RecordError
 from memfit.plan.pipeline import pipedream
 from memfit.plan.pipeline.case import PipelineCase
-from memfit.profile.pipedream_graph import chain_of_graph, read_graph
+from memfit.profile.pipeline.pipedream_graph import chain_of_graph, read_graph
 from memfit.records.pipeline import PipelineChain, RankLink
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles" / "pipedream"

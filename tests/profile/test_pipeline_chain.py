@@ -8,7 +8,7 @@ from torch import nn
 
 from memfit.errors import UsageError
 from memfit.job.training import StepOptions, Training
-from memfit.profile.pipeline_chain import measured_chain, micro_batch_of
+from memfit.profile.pipeline.chain import measured_chain, micro_batch_of
 
 
 class Tied(nn.Module):
@@ -97,7 +97,7 @@ def test_a_step_of_its_own_is_refused():
 
 @pytest.mark.slow
 def test_the_installed_torch_is_asked_for_its_buffers():
-    from memfit.profile.torch_pipeline_buffers import receives_all_micro_batches
+    from memfit.profile.pipeline.torch_buffers import receives_all_micro_batches
 
     assert receives_all_micro_batches() in (True, False)
 

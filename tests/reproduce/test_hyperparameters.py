@@ -37,7 +37,7 @@ from memfit.reproduce.hyperparameters.statements import (
     statements_on,
 )
 from memfit.show.terminal.reproduction import hyperparameters_text, rerun_text
-from memfit.study.tuners.ordered import OrderedTuner
+from memfit.study.tuners.replicated_blocks import OrderedTuner
 from memfit.units import MIB
 
 

@@ -17,9 +17,9 @@ from served import Served
 from memfit import api
 from memfit.serve.catalogue import find_records, kind_of
 from memfit.show.page.documents.document import codes, numbers, read_numbers
+from memfit.show.views.curve_pyramid import window_of
 from memfit.show.views.curves import Curve
 from memfit.show.views.decimate import pyramid
-from memfit.show.views.window import window_of
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 
 SCRIPT = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"

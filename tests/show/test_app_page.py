@@ -21,7 +21,7 @@ from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Document, Listed, read_numbers
 from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
-from memfit.show.views.changes import cheapest_changes, fit_command
+from memfit.show.views.cheapest_changes import cheapest_changes, fit_command
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 

@@ -17,7 +17,7 @@ from memfit.study.folder import read_folder
 from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
 from memfit.study.trials import prediction
-from memfit.study.tuners.ordered import OrderedTuner, ordered_tool
+from memfit.study.tuners.replicated_blocks import OrderedTuner, ordered_tool
 from memfit.units import MIB
 
 HEAD = "import nni, os, sys, time\nx = nni.get_next_parameter()['x']\n"

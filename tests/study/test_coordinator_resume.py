@@ -15,11 +15,11 @@ from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, ru
 from memfit.errors import MemfitError, UsageError
 from memfit.records.study import GpuWish, Proposal, Study
 from memfit.study.folder import create, read_folder, storage_of
-from memfit.study.storage.facts import Proposed, Started, StudyExtent, fact
+from memfit.study.storage.interface import Proposed, Started, StudyExtent, fact
 from memfit.study.trials.descendants import is_of_study, start_ticks
 from memfit.study.trials.gpus import GpuPool, used_by_others
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import SamplerName, TrialProcess, kept_gpus
+from memfit.study.trials.trial_order import TrialOrder
 
 SPACE = '{"x": {"_type": "uniform", "_value": [0, 1]}}'
 OPTIONS = ("-o", "study", "--space", "space.json", "--tuner", "Random", "--no-figures", "--concurrency", "2")

@@ -203,7 +203,7 @@ def parent_of(pid: int) -> int:
 def test_trials_that_no_worker_takes_are_spoken_of_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from memfit.records.study import Proposal
     from memfit.study.trials.cluster import distributed_runner
-    from memfit.study.trials.order import TrialOrder
+    from memfit.study.trials.trial_order import TrialOrder
 
     monkeypatch.setattr(distributed_runner, "PATIENT_SECONDS", 0.2)
     lonely, notes = Cluster(tmp_path), list[str]()

@@ -16,7 +16,7 @@ from scipy import stats
 from memfit.records.study import Branch, Choice, Integers, Nested, SearchSpace, Span
 from memfit.study.space.field_errors import FieldPlace
 from memfit.study.space.nni_space import read_space
-from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.random_points import generator_for, random_draws
 from memfit.study.space.space import fingerprint, parameters_of, space_size
 from memfit.study.tuners.grid import grid_points
 

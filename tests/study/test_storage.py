@@ -20,11 +20,11 @@ from memfit.records.study import Proposal, TrialOutcome, TrialRecord
 from memfit.study.folder import read_folder
 from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
-from memfit.study.storage.facts import Fact, Proposed, Storage, fact, study_of
-from memfit.study.storage.log import UNSAVED_FILE, StudyLog
+from memfit.study.storage.interface import Fact, Proposed, Storage, fact, study_of
 from memfit.study.storage.open import open_storage
 from memfit.study.storage.postgres import PostgresStorage, without_password
 from memfit.study.storage.sqlite import SqliteStorage
+from memfit.study.storage.write_ahead import UNSAVED_FILE, StudyLog
 from memfit.testing.contracts.storage import SETTINGS, StorageContract, new_study, proposed
 
 

@@ -19,7 +19,7 @@ from memfit.records.files import layout
 from memfit.records.plan import Checkpoint, Keep
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
-from memfit.study.storage.facts import Fact, Storage
+from memfit.study.storage.interface import Fact, Storage
 from memfit.study.storage.sqlite import SqliteStorage
 from memfit.testing.contracts.planner import PlannerContract
 from memfit.testing.contracts.reader import ReaderContract

@@ -48,9 +48,9 @@ def compare_recipes(
     >>> grid = compare_recipes("jobs.py:make", optimizers=["adamw"], techniques=["checkpoint"])  # doctest: +SKIP
     >>> grid.cell("adamw", "checkpoint").why  # doctest: +SKIP
     """
-    from memfit.compare.axes import OPTIMIZERS, OWN, TECHNIQUES, split_names
     from memfit.compare.grid import compare
     from memfit.compare.options import CompareOptions
+    from memfit.compare.rows_and_columns import OPTIMIZERS, OWN, TECHNIQUES, split_names
     from memfit.errors import UsageError
     from memfit.measure.instruction_sets import ask_processor
     from memfit.predict.options import PredictOptions

@@ -245,8 +245,8 @@ def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = 
     """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
     from memfit.errors import DoesNotFit
     from memfit.fit.fitted import FittedModel
-    from memfit.fit.hold import check_budget, hold_to_budget, reference_for
     from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
+    from memfit.fit.plan_and_prove import check_budget, hold_to_budget, reference_for
     from memfit.plan.operators import OperatorPlanner
     from memfit.plan.planners import levers_for, make_plan
     from memfit.profile.link_speed import measure_disk
@@ -332,7 +332,7 @@ def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str)
 
 def _fit_prediction(target: str, options: FitOptions) -> Fit:
     """Plan for a device that is not here, from a predicted timeline; nothing is run."""
-    from memfit.profile.predicted import budget_of, host_link
+    from memfit.profile.chain_from_prediction import budget_of, host_link
     from memfit.records.fit import Fit
 
     device = options.device or "cpu"
@@ -352,8 +352,8 @@ def _fit_prediction(target: str, options: FitOptions) -> Fit:
 
 def predicted_chain(target: str, settings: tuple[str, ...], device: str) -> tuple[Chain, Prediction, tuple[str, ...]]:
     """A chain for a device that is not here, with what it was made from and what is to be said about it."""
+    from memfit.profile.chain_from_prediction import chain_from
     from memfit.profile.fake_step import draft_of
-    from memfit.profile.predicted import chain_from
 
     def build() -> Any:
         return training_of(target, settings)
@@ -368,8 +368,8 @@ def _stage_shares(build: Callable[[], Any], draft: tuple[Stage, ...], device: st
     from memfit.job.training import loss_of
     from memfit.predict.devices.parse import parse_device
     from memfit.predict.levels.step_time import gpu_step_time
-    from memfit.predict.observe.work import WorkCounter
-    from memfit.profile.work import work_by_stage
+    from memfit.predict.observe.flops_and_bytes import WorkCounter
+    from memfit.profile.stage_flops import work_by_stage
 
     spec = parse_device(device)
     work = work_by_stage(build, loss_of, draft, WorkCounter)

@@ -138,7 +138,7 @@ def _receives_all(runtime: str, chain: PipelineChain) -> bool:
     """Whether buffers of transfers are there for all micro-batches; asked of the installed torch."""
     if runtime == "ideal" or (runtime == "auto" and not any(layer.modules for layer in chain.layers)):
         return False
-    from memfit.profile.torch_pipeline_buffers import receives_all_micro_batches
+    from memfit.profile.pipeline.torch_buffers import receives_all_micro_batches
 
     return receives_all_micro_batches()
 
@@ -169,14 +169,14 @@ def pipeline_chain(
     """
     import msgspec
 
-    from memfit.profile.pipedream_graph import is_graph, read_graph
+    from memfit.profile.pipeline.pipedream_graph import is_graph, read_graph
 
     if is_graph(target):
         _refuse_for_a_profile(settings, device)
         return read_graph(target, cuts=cuts, optimizer_copies=optimizer_copies, count_in_place=count_in_place)
     _refuse_for_a_training(optimizer_copies, cuts, count_in_place)
     from memfit.api.fit import predicted_chain, training_of
-    from memfit.profile.pipeline_chain import measured_chain, predicted_layers
+    from memfit.profile.pipeline.chain import measured_chain, predicted_layers
 
     if device is None or device == "cpu":
         found = measured_chain(training_of(target, settings), target, num_micro_batches)

@@ -130,7 +130,7 @@ def reproduce_edge(
     >>> found.worth.train_hours  # doctest: +SKIP
     """
     from memfit.job.workloads.vision import family_called, resnet_called, stage_names
-    from memfit.profile.shapes import shape_chain
+    from memfit.profile.chain_from_shapes import shape_chain
     from memfit.reproduce.edge import EdgeQuestion, edge_tables, num_chains
 
     names = family_called(networks)

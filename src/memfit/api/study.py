@@ -206,7 +206,7 @@ def explain_studies(studies: Sequence[Study], *, quantity: Literal["peak", "aver
     >>> [findings.num_trials for findings in found.studies]
     [11, 5]
     """
-    from memfit.explain.study.several import explain_studies as explain
+    from memfit.explain.study.several_studies import explain_studies as explain
 
     return explain(studies, quantity)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from memfit.apply.pipeline.rank import PipelineRank
 from memfit.errors import UsageError
-from memfit.profile.pipeline_chain import refuse_other_steps
+from memfit.profile.pipeline.chain import refuse_other_steps
 from memfit.records.pipeline import PipelineOrder, RankResult
 
 

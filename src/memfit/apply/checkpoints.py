@@ -25,7 +25,7 @@ from memfit.model.call_sites import add_layer, is_compiled, layers_of, within_a_
 from memfit.model.module_state import Watch
 from memfit.model.random_and_autocast import Drawing
 from memfit.model.stages import GLUE
-from memfit.model.structures import leaves_of
+from memfit.model.tensors_in_arguments import leaves_of
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
 from memfit.units import format_bytes
 

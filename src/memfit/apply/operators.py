@@ -31,7 +31,7 @@ from memfit.errors import PlanBroken
 from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
 from memfit.model.step import storage_bytes, tensors_of
-from memfit.model.structures import leaves_of, replaced
+from memfit.model.tensors_in_arguments import leaves_of, replaced
 from memfit.records.operators import OperatorChoice
 from memfit.units import format_bytes
 

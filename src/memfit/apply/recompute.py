@@ -27,7 +27,7 @@ from memfit.errors import PlanBroken
 from memfit.model.module_state import State, Watch, laid_back
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.random_and_autocast import Circumstances, Drawing
-from memfit.model.structures import leaves_of, replaced, tensors_in
+from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in
 
 Tell = Callable[[str], None]
 Place = tuple[int, int]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from memfit.compare.axes import CellPlan, code_of_optimizer, plan_cells
 from memfit.compare.cells.cells_on_disk import KeptCells
 from memfit.compare.cells.judge_cells import answer_budget, judge_cells
 from memfit.compare.cells.measure_cells import CellFailed, MeasureOptions, measure_cell
 from memfit.compare.cells.predict_cells import Predicted, predict_cells
 from memfit.compare.cells.predicted_figures import figures_of
 from memfit.compare.options import CompareOptions
+from memfit.compare.rows_and_columns import CellPlan, code_of_optimizer, plan_cells
 from memfit.errors import MemfitError, UsageError
 from memfit.predict.choose_engine import choose_engine
 from memfit.predict.devices.parse import level_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memfit.compare.axes import OPTIMIZERS, TECHNIQUES
+from memfit.compare.rows_and_columns import OPTIMIZERS, TECHNIQUES
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,14 +23,14 @@ from memfit.apply.apply import apply_to
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.recompute import SecondRunDiffers
 from memfit.errors import CannotPull, DoesNotFit, MemfitError, PlanBroken, ProofFailed, UsageError
-from memfit.fit.hold import Held, PlanFor, hold_to_budget
+from memfit.fit.plan_and_prove import Held, PlanFor, hold_to_budget
 from memfit.model.call_sites import layers_of
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.step import Job, leaving_no_trace
 from memfit.profile.optimizer_update import transients_alone
 from memfit.profile.plain_step import Profile
 from memfit.profile.profile import profile_job
-from memfit.profile.reference import Reference, reference_of, tolerant
+from memfit.profile.reference_step import Reference, reference_of, tolerant
 from memfit.records.plan import LEVERS, AppliedLever, Plan
 from memfit.units import format_bytes
 

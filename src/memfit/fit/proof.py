@@ -6,7 +6,7 @@ from typing import Any
 
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.step import Job, RandomState, gradient_bytes_there, storage_bytes, tensors_of
-from memfit.profile.reference import TOLERANCE_FACTOR, Reference, differences, largest_gradient, run_once
+from memfit.profile.reference_step import TOLERANCE_FACTOR, Reference, differences, largest_gradient, run_once
 from memfit.records.fit import Proof
 
 

@@ -27,7 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.errors import UsageError
 from memfit.model.random_and_autocast import Autocast
-from memfit.model.structures import leaves_of, replaced, stands_for_a_tensor, tensors_in
+from memfit.model.tensors_in_arguments import leaves_of, replaced, stands_for_a_tensor, tensors_in
 
 _SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "register_hook", "backward"}
 """Functions that make no tensor worth repeating, or act on the graph alone."""

@@ -30,9 +30,9 @@ from memfit.fit.fitted import FittedModel
 from memfit.fit.options import FitOptions
 from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 from memfit.model.module_state import State, Watch
-from memfit.model.refused import refuse_model
+from memfit.model.refused_models import refuse_model
 from memfit.model.step import Job, storage_bytes, tensors_of
-from memfit.model.structures import tensors_in
+from memfit.model.tensors_in_arguments import tensors_in
 from memfit.profile.block_by_block import recompute_every_block
 from memfit.profile.meter.meter import Meter
 from memfit.records.fit import Fit, LoopFit

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from memfit.errors import UsageError
-from memfit.model.calls import Call, CallTree, SeenTensor
+from memfit.model.module_calls import Call, CallTree, SeenTensor
 
 DOMINANT = 0.5
 STACK = 0.1

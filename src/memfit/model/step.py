@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import State, Watch
-from memfit.model.refused import refuse_model
+from memfit.model.refused_models import refuse_model
 
 Run = Callable[[], object]
 """One forward and backward; returns the loss, or None where it cannot be had."""

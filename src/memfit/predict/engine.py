@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from memfit.job.description import JobDescription
 from memfit.predict.child.fork_server import ForkServer
 from memfit.predict.child.instruction_sets import AskProcessor
-from memfit.predict.child.known_probes import KnownProbes
+from memfit.predict.child.probe_cache import KnownProbes
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
-from memfit.predict.ranks.evidence import RankEvidence
+from memfit.predict.ranks.rank_evidence import RankEvidence
 from memfit.records.figure import Figure
 from memfit.records.prediction import Assumption, FailedAllocation, Level
 from memfit.records.timeline import Timeline

@@ -33,7 +33,7 @@ from memfit.predict.ranks.every_rank import (
     predict_every_rank,
     predict_one,
 )
-from memfit.predict.ranks.routing import read_routing
+from memfit.predict.ranks.expert_routing import read_routing
 from memfit.predict.real_operators import operator_names
 from memfit.predict.sweep import check_can_vary, fit_setting, parse_sweep, predict_lengths, sweep_setting
 from memfit.records.prediction import Prediction, RankPredictions

@@ -23,15 +23,15 @@ import torch
 from memfit.apply.checkpoints import AppliedPlan, LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers, second_runs
 from memfit.errors import MemfitError, PredictionFailed
-from memfit.model.calls import at_backward
+from memfit.model.module_calls import at_backward
 from memfit.model.out_of_memory import left_for, ran_out, unless_memory_runs_out
 from memfit.model.step import Job, leaving_no_trace, storage_bytes
 from memfit.profile.checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.profile.fake_step import PredictedStep, predict_step
 from memfit.profile.meter.events import Record
 from memfit.profile.meter.meter import put_mark, record_events
-from memfit.profile.meter.moments import ClockRecord, clock_into, stage_hooks
 from memfit.profile.meter.stage_sizes import Measured, measure_stage, windows_of
+from memfit.profile.meter.stage_times import ClockRecord, clock_into, stage_hooks
 from memfit.profile.optimizer_update import measure_update
 from memfit.profile.plain_step import (
     Profile,
@@ -41,7 +41,7 @@ from memfit.profile.plain_step import (
     with_checkpoint_seconds,
     with_reserve,
 )
-from memfit.profile.reference import digest_of
+from memfit.profile.reference_step import digest_of
 from memfit.records.plan import Checkpoint, Keep, Node, Stage, stages_of
 from memfit.units import format_bytes
 

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memfit.errors import PredictionFailed
 from memfit.model.call_sites import After, Before, watching
-from memfit.model.calls import SeenTensor, storage_key, watch_calls
+from memfit.model.module_calls import SeenTensor, storage_key, watch_calls
 from memfit.model.stages import Layout, find_stages
 from memfit.model.step import Job, LiveTraining, build_job, leaving_no_trace, storage_bytes, tensors_of
 from memfit.records.plan import Stage

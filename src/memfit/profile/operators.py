@@ -32,9 +32,9 @@ from memfit.apply.operators import (
     written_by,
 )
 from memfit.model.call_sites import After, Before, add_layer, is_compiled, watching
-from memfit.model.calls import at_backward
+from memfit.model.module_calls import at_backward
 from memfit.model.step import Job, leaving_no_trace, tensors_of
-from memfit.model.structures import leaves_of
+from memfit.model.tensors_in_arguments import leaves_of
 from memfit.profile.meter.events import AllocatedBlock, Record
 from memfit.profile.meter.meter import put_mark, record_events
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor

@@ -13,7 +13,7 @@ import msgspec
 
 from memfit.apply.checkpoints import LiveStage, apply_nodes, live_stages
 from memfit.apply.recompute import SecondRunDiffers
-from memfit.model.calls import CallTree, at_backward, watch_calls
+from memfit.model.module_calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
     Job,
@@ -24,10 +24,9 @@ from memfit.model.step import (
     tensors_of,
 )
 from memfit.profile.checkpoint_cost import checkpoint_cost, saved_tensors
-from memfit.profile.endings import Heads, heads_of, part_of, with_endings
+from memfit.profile.checkpoint_ends import Heads, heads_of, part_of, with_endings
 from memfit.profile.meter.events import Record
 from memfit.profile.meter.meter import put_mark, record_events
-from memfit.profile.meter.moments import ClockRecord, clock_into, stage_hooks
 from memfit.profile.meter.stage_sizes import (
     Measured,
     Window,
@@ -36,8 +35,9 @@ from memfit.profile.meter.stage_sizes import (
     staying_bytes,
     windows_of,
 )
+from memfit.profile.meter.stage_times import ClockRecord, clock_into, stage_hooks
 from memfit.profile.optimizer_update import Update, measure_update
-from memfit.profile.reference import Reference
+from memfit.profile.reference_step import Reference
 from memfit.records.plan import Chain, Checkpoint, Fixed, Keep, Node, Stage
 
 TIMED_RUNS = 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memfit.model.calls import CallTree, watching_calls
+from memfit.model.module_calls import CallTree, watching_calls
 from memfit.model.out_of_memory import refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState
 from memfit.profile.block_by_block import profile_blocks, too_large
 from memfit.profile.plain_step import TIMED_RUNS, Profile, profile_plain
-from memfit.profile.reference import Reference, reference_of
+from memfit.profile.reference_step import Reference, reference_of
 
 
 @refusing_sparse_tensors()

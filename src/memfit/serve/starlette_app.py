@@ -26,7 +26,7 @@ from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Body, Listed
 from memfit.show.page.documents.run import window_body
 from memfit.show.page.documents.study import trial_curves, trial_facts
-from memfit.show.views.window import window_of
+from memfit.show.views.curve_pyramid import window_of
 from memfit.units import GIB
 
 MOST_CURVES = 500

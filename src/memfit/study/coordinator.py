@@ -30,16 +30,16 @@ from memfit.study.control import Request, take_requests
 from memfit.study.engine.engine import SearchEngine
 from memfit.study.folder import new_id
 from memfit.study.options import StudyOptions
-from memfit.study.storage.facts import Proposed, Started, StudyExtent, now_text, study_of
-from memfit.study.storage.log import StudyLog
+from memfit.study.storage.interface import Proposed, Started, StudyExtent, now_text, study_of
+from memfit.study.storage.write_ahead import StudyLog
 from memfit.study.trials.files import Report, final_of, intermediates_of
 from memfit.study.trials.gpus import GpuPool
-from memfit.study.trials.order import TrialOrder, absolute, command_of, trial_folder_name
 from memfit.study.trials.prediction import TrialPredictor, verdict
 from memfit.study.trials.process import INTERRUPTED, kept_gpus
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News, Runner
-from memfit.study.tuners.ordered import engine_for
+from memfit.study.trials.trial_order import TrialOrder, absolute, command_of, trial_folder_name
+from memfit.study.tuners.replicated_blocks import engine_for
 
 DIE_ALIKE = 5
 """So many first trials of a session that fail with the same words end it: the rest would fail as well."""

@@ -23,10 +23,10 @@ import msgspec
 from memfit.errors import NotARun, RunExists, StorageError, UsageError
 from memfit.records.study import Study, StudySettings
 from memfit.regular_file import describe_error, read_regular
-from memfit.study.storage.facts import DATABASE_FILE, Storage, study_of
-from memfit.study.storage.log import UNSAVED_FILE, read_unsaved
+from memfit.study.storage.interface import DATABASE_FILE, Storage, study_of
 from memfit.study.storage.open import check_address, is_file, open_storage
 from memfit.study.storage.postgres import without_password
+from memfit.study.storage.write_ahead import UNSAVED_FILE, read_unsaved
 
 DEFAULT_PARENT = "memfit-studies"
 WHERE_FILE = "where.json"

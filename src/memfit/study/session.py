@@ -16,8 +16,8 @@ from memfit.study.control import announce, take_requests, withdraw
 from memfit.study.coordinator import Coordinator, StudyWatcher, extent_of
 from memfit.study.json_file import write_study_json
 from memfit.study.options import StudyOptions, environment_of, refuse_job_options
-from memfit.study.storage.facts import DATABASE_FILE, study_of
-from memfit.study.storage.log import StudyLog
+from memfit.study.storage.interface import DATABASE_FILE, study_of
+from memfit.study.storage.write_ahead import StudyLog
 from memfit.study.trials.cluster.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
 from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner

@@ -8,7 +8,7 @@ from typing import Any
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Traced
 from memfit.predict.levels.network import LEAST_BYTES, MOST_BYTES, with_network
-from memfit.predict.ranks.evidence import RankEvidence
+from memfit.predict.ranks.rank_evidence import RankEvidence
 from memfit.records.figure import Figure
 from memfit.records.prediction import Level
 

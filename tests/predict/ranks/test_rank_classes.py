@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from memfit.errors import PredictionFailed, UsageError
 from memfit.predict.options import PredictOptions
 from memfit.predict.predict import ask
-from memfit.predict.ranks.classes import classes_of, local_shape
+from memfit.predict.ranks.alike_ranks import classes_of, local_shape
 from memfit.predict.ranks.environment import Ranks, environment_of
 from memfit.predict.ranks.every_rank import RankRun, RankRuns, predict_every_rank
-from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape, StageFact
+from memfit.predict.ranks.rank_evidence import Mesh, RankEvidence, ShardedShape, StageFact
 from memfit.records.prediction import named_ranks
 
 torch = pytest.importorskip("torch")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memfit.errors import UsageError
 from memfit.predict.ranks.environment import Ranks
-from memfit.predict.ranks.routing import Routing, read_routing
+from memfit.predict.ranks.expert_routing import Routing, read_routing
 
 
 @given(st.integers(1, 30), st.integers(2, 9), st.data())

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from memfit.compare.axes import CellPlan, job_for
 from memfit.compare.cells.predicted_figures import MOST_POINTS, epoch_time
+from memfit.compare.rows_and_columns import CellPlan, job_for
 from memfit.errors import MemfitError
 from memfit.job.description import JobDescription
 from memfit.job.recipes.recipe import techniques_text

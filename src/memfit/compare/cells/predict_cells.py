@@ -1,8 +1,8 @@
 """Prediction of the cells of a grid: columns and rows traced apart on fake tensors and joined, the rest one by one.
 
-Forward and backward are traced once per column, updates once per optimizer (`predict/levels/splice.py`). Cells whose
-technique reaches into the update (a step in the backward, state on the host, a scaler that a fused optimizer takes
-over) and all cells of a phantom GPU are traced as a whole.
+Forward and backward are traced once per column, updates once per optimizer (`predict/levels/join_timelines.py`).
+Cells whose technique reaches into the update (a step in the backward, state on the host, a scaler that a fused
+optimizer takes over) and all cells of a phantom GPU are traced as a whole.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memfit.compare.axes import OWN, CellPlan, job_for
+from memfit.compare.rows_and_columns import OWN, CellPlan, job_for
 from memfit.errors import MemfitError, PredictionFailed
 from memfit.job.description import JobDescription
 from memfit.job.recipes.recipe import MARK_BYTES, Recipe
 from memfit.predict.child.fork_server import ForkServer
-from memfit.predict.child.known_probes import KnownProbes
 from memfit.predict.child.messages import TRANSLATED, TraceReply
+from memfit.predict.child.probe_cache import KnownProbes
 from memfit.predict.engine import Engine, Question
 from memfit.predict.fake.engine import FakeEngine
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
-from memfit.predict.levels.splice import CannotJoin, join_updates
+from memfit.predict.levels.join_timelines import CannotJoin, join_updates
 from memfit.predict.predict import predict_once, predict_reply
 from memfit.records.prediction import Assumption, Prediction
 

@@ -14,7 +14,7 @@ import torch
 from memfit.job.description import JobDescription
 from memfit.job.load import build_job
 from memfit.job.training import Step, as_training, plain_step
-from memfit.predict.fake.probe.real_run import memory_events, peak_of_events
+from memfit.predict.fake.probe.real_reference import memory_events, peak_of_events
 
 NUM_STEPS = 2
 MOST_STEPS = 40

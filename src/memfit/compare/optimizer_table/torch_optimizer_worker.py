@@ -29,12 +29,12 @@ from memfit.predict.child.messages import Failure
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.engine import Question
 from memfit.predict.fake.child_main import answer_with
+from memfit.predict.fake.choose_route import device_for_job
 from memfit.predict.fake.engine import request_for
-from memfit.predict.fake.probe.asking import Probed, ProbeProcess, result_of
+from memfit.predict.fake.probe.client import Probed, ProbeProcess, result_of
 from memfit.predict.fake.probe.process import attempt
-from memfit.predict.fake.probe.real_run import memory_events
+from memfit.predict.fake.probe.real_reference import memory_events
 from memfit.predict.fake.recording import Recording, Trace, trace_training
-from memfit.predict.fake.route import device_for_job
 from memfit.predict.levels.gpu import CUDA
 from memfit.predict.options import PredictOptions
 from memfit.records.optimizer_bytes import OptimizerRun

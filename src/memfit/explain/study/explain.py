@@ -13,16 +13,16 @@ import numpy as np
 from memfit.explain.study.effects import EffectPlan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
 from memfit.explain.study.law import fit_law
-from memfit.explain.study.order import ORDER, Circumstance, circumstances_of, settled
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import counted_trials
 from memfit.explain.study.statistics.design import Design, design_of, repeats_spread, twins_of
+from memfit.explain.study.statistics.drift_intervals import with_unseen_steps
 from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.statistics.regression import independent, residuals
-from memfit.explain.study.statistics.unseen_steps import with_unseen_steps
 from memfit.explain.study.table import Table, table_of
+from memfit.explain.study.time_and_background import ORDER, Circumstance, circumstances_of, settled
 from memfit.records.study import Study
 from memfit.records.study_findings import Importance, StudyFindings
 

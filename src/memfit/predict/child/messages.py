@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from memfit.job.description import JobDescription
-from memfit.predict.child.known_probes import KnownProbes
+from memfit.predict.child.probe_cache import KnownProbes
 from memfit.predict.gpu_rules.cudnn import Scratch
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
-from memfit.predict.ranks.evidence import RankEvidence
+from memfit.predict.ranks.rank_evidence import RankEvidence
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import Timeline
 

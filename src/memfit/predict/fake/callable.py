@@ -26,8 +26,8 @@ from memfit.predict.child.die_with_parent import ending_with_this_process
 from memfit.predict.child.messages import Failure, Reply, TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
 from memfit.predict.fake.child_main import answer_with, keep_from_writing, trace_ranked, with_guard_noted
+from memfit.predict.fake.choose_route import device_for_job
 from memfit.predict.fake.recording import Recording, Trace
-from memfit.predict.fake.route import device_for_job
 from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.sandbox.processes import guarded
 

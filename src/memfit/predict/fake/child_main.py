@@ -34,23 +34,23 @@ from memfit.job.training import as_training
 from memfit.job.workloads.registry import import_workload
 from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.child.die_with_parent import ending_with_this_process
-from memfit.predict.child.imports import Imports, Surroundings, loading_early
-from memfit.predict.child.known_probes import KnownProbes
+from memfit.predict.child.imported_modules import Imports, Surroundings, loading_early
 from memfit.predict.child.messages import Failure, Reply, TraceReply, TraceRequest
+from memfit.predict.child.probe_cache import KnownProbes
 from memfit.predict.child.progress import reporting
-from memfit.predict.child.script_ends import hint_for, own_part, script_failure
+from memfit.predict.child.run_script import hint_for, own_part, script_failure
+from memfit.predict.fake.choose_route import CannotPatch, device_for_job, on_device
 from memfit.predict.fake.patches.process_group import pretending_ranks
-from memfit.predict.fake.probe.asking import Probed, ProbeProcess, ask_for_unknown, probe_for, untouched_bytes
+from memfit.predict.fake.probe.client import Probed, ProbeProcess, ask_for_unknown, probe_for, untouched_bytes
 from memfit.predict.fake.probe.signatures import Signatures
 from memfit.predict.fake.probe.threads import Threads, threads_now
 from memfit.predict.fake.recording import Recording, Trace, trace_training
-from memfit.predict.fake.route import CannotPatch, device_for_job, on_device
 from memfit.predict.fake.script import trace_script
 from memfit.predict.fake.values.values import ANSWERED_BY_SIZE
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.observe.log import scratches_of, timeline_of
-from memfit.predict.ranks.routing import read_routing
-from memfit.predict.ranks.torch_facts import NeedsRank
+from memfit.predict.observe.storage_log import scratches_of, timeline_of
+from memfit.predict.ranks.expert_routing import read_routing
+from memfit.predict.ranks.torch_rank_listener import NeedsRank
 from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.real_operators import operator_name
 from memfit.predict.sandbox.processes import guarded
@@ -305,7 +305,7 @@ def _hint_of_guesses(line: str, recording: Recording | None) -> str:
 
 def last_user_line(error: BaseException, recording: Recording | None) -> str:
     """'file.py:12' of the deepest frame of the traceback that is the user's own."""
-    from memfit.predict.observe.places import kind_of_file
+    from memfit.predict.observe.phase_and_module import kind_of_file
 
     found = "an unknown line"
     for frame in traceback.extract_tb(error.__traceback__):

@@ -18,7 +18,7 @@ from memfit.predict.child.messages import TraceRequest
 from memfit.predict.fake.cuda_streams import pretending_streams
 from memfit.predict.fake.patches.cuda_types import cuda_types
 from memfit.predict.fake.recording import Recording
-from memfit.predict.observe.log import TraceLog
+from memfit.predict.observe.storage_log import TraceLog
 
 ROOMY_BYTES = 80 * 1024**3
 

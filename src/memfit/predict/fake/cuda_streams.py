@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from memfit.predict.observe.log import TraceLog
+from memfit.predict.observe.storage_log import TraceLog
 
 RING = 32
 """Streams of one priority."""

@@ -27,12 +27,12 @@ from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
 from memfit.predict.observe import own_threads
-from memfit.predict.observe.log import TraceLog
-from memfit.predict.observe.places import Places
-from memfit.predict.observe.tracker import Signer, Tracker, tensors_in
-from memfit.predict.observe.work import WorkCounter
-from memfit.predict.ranks.routing import Routing
-from memfit.predict.ranks.torch_facts import RankFacts
+from memfit.predict.observe.flops_and_bytes import WorkCounter
+from memfit.predict.observe.phase_and_module import Places
+from memfit.predict.observe.storage_log import TraceLog
+from memfit.predict.observe.storage_tracker import Signer, Tracker, tensors_in
+from memfit.predict.ranks.expert_routing import Routing
+from memfit.predict.ranks.torch_rank_listener import RankFacts
 from memfit.records.prediction import Assumption
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from memfit.predict.observe.known_values import covers_storage, is_known
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_tracker import Tracker
 
 ALIKE = 3
 """Calls that are run before the next ones are left out."""

@@ -25,7 +25,7 @@ import torch.utils.data
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
-from memfit.predict.child.script_ends import BY_BACKWARDS, NeverStepped, run_as_main
+from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, run_as_main
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
 from memfit.predict.fake.patches.shared_memory import SharedTensors
@@ -33,11 +33,11 @@ from memfit.predict.fake.probe.threads import variables_heeded
 from memfit.predict.fake.recording import Recording, Trace
 from memfit.predict.fake.steps import StepCounter
 from memfit.predict.fake.values.lists import of_numbers
-from memfit.predict.observe.batches import BatchChooser
+from memfit.predict.observe.batches_by_length import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
 from memfit.predict.observe.own_threads import OVERLAP
-from memfit.predict.observe.places import is_drawn_by_tensorboard
+from memfit.predict.observe.phase_and_module import is_drawn_by_tensorboard
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes

@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import dataloader
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.script_ends import EnoughSteps
-from memfit.predict.fake.passed_steps import PassedSteps
+from memfit.predict.child.run_script import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
-from memfit.predict.observe.places import (
+from memfit.predict.fake.skipped_steps import PassedSteps
+from memfit.predict.observe.phase_and_module import (
     is_called_by_library,
     is_called_by_study,
     speaks_of_evaluation,
@@ -39,7 +39,7 @@ from memfit.predict.observe.repeating_batches import (
     num_batches,
     repeats,
 )
-from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.observe.storage_tracker import tensors_in
 from memfit.predict.observe.updates_elsewhere import UpdatesElsewhere
 from memfit.units import format_bytes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.predict.child.messages import TraceRequest
-from memfit.predict.fake.probe.asking import probe_for
+from memfit.predict.fake.probe.client import probe_for
 
 
 def main() -> None:

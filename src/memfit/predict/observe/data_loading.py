@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch.utils.data
 from torch.utils.data import dataloader
 
-from memfit.predict.observe.batches import BatchChooser, BatchIterator
+from memfit.predict.observe.batches_by_length import BatchChooser, BatchIterator
 
 IN_THIS_PROCESS = {
     "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
-from memfit.predict.child.script_ends import EnoughSteps
+from memfit.predict.child.run_script import EnoughSteps
 
 END_SIGNAL = signal.SIGRTMAX - 3
 LEFT_ALONE = "memfit_left_alone"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence, Sized
 from typing import cast
 
-from memfit.predict.observe.batches import BatchIterator
+from memfit.predict.observe.batches_by_length import BatchIterator
 
 NEGLIGIBLE = 1e-3
 LARGER_MAY_FOLLOW = (

@@ -9,7 +9,7 @@ from memfit.predict.child.messages import FUNCTION_STEPS, Failure
 from memfit.predict.devices.catalogue import GpuProperties
 from memfit.predict.lengths import Survey
 from memfit.predict.options import PredictOptions
-from memfit.predict.ranks.evidence import RankEvidence
+from memfit.predict.ranks.rank_evidence import RankEvidence
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from memfit.predict.observe.log import STRENGTH
+from memfit.predict.observe.storage_log import STRENGTH
 from memfit.predict.snapshot.recorded import RecordedEvent, RecordedFrame
 from memfit.records.timeline import Category, LiveSpan, Phase, PhaseMark, Timeline
 

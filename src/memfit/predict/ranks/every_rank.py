@@ -11,8 +11,8 @@ import msgspec
 
 from memfit.errors import PredictionFailed, UsageError
 from memfit.predict.engine import Question
-from memfit.predict.ranks.classes import classes_of, why_alike
-from memfit.predict.ranks.evidence import RankEvidence
+from memfit.predict.ranks.alike_ranks import classes_of, why_alike
+from memfit.predict.ranks.rank_evidence import RankEvidence
 from memfit.records.prediction import Prediction, RankClass, RankPredictions
 from memfit.records.timeline import Timeline
 

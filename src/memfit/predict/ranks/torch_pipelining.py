@@ -21,7 +21,7 @@ import torch
 import torch.distributed as distributed
 
 from memfit.predict.child.after_import import after_import
-from memfit.predict.ranks.torch_facts import NeedsRank, RankFacts
+from memfit.predict.ranks.torch_rank_listener import NeedsRank, RankFacts
 
 STAGE = "torch.distributed.pipelining.stage"
 VOTES = ("_warmup_forward_vote", "_warmup_backward_result")

@@ -21,8 +21,8 @@ from memfit.reproduce.hyperparameters.published_tables import PREFIX, SOURCE, TA
 from memfit.reproduce.statements import mean_of
 from memfit.runfolder.reader import read_run
 from memfit.study.space.space import parameters_of
-from memfit.study.tuners.ordered import NAME as ORDERED
-from memfit.study.tuners.ordered import ordered_tool
+from memfit.study.tuners.replicated_blocks import NAME as ORDERED
+from memfit.study.tuners.replicated_blocks import ordered_tool
 
 NUM_STEPS = 20
 """The usual cap: memory does not change after the second step."""
@@ -68,7 +68,7 @@ def rerun_settings(
 
 
 def _drawn(settings: StudySettings, count: int, seed: int) -> list[dict[str, object]]:
-    from memfit.study.space.sampling import generator_for, random_draws
+    from memfit.study.space.random_points import generator_for, random_draws
 
     space = settings.space
     return [parameters_of(space, random_draws(space, generator_for(seed, number))) for number in range(count)]

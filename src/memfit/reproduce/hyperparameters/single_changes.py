@@ -16,7 +16,7 @@ from memfit.records.reproduction import Learner, SingleChange
 from memfit.records.study import Choice, SearchSpace, Study, StudySettings, TrialRecord
 from memfit.reproduce.hyperparameters.published_tables import SOURCE
 from memfit.reproduce.statements import mean_of
-from memfit.study.tuners.ordered import ordered_tool
+from memfit.study.tuners.replicated_blocks import ordered_tool
 
 PREFIX = "single-"
 LEARNERS_PREFIX = "learner-"

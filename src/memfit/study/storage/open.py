@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memfit.errors import UsageError
-from memfit.study.storage.facts import Storage
+from memfit.study.storage.interface import Storage
 
 
 def open_storage(place: str | Path) -> Storage:

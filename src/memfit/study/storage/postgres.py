@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from memfit.errors import MissingExtra, StorageError
-from memfit.study.storage.facts import COLUMNS, CREATE, TABLE, Fact
+from memfit.study.storage.interface import COLUMNS, CREATE, TABLE, Fact
 
 if TYPE_CHECKING:
     import psycopg

@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 
 from memfit.errors import StorageError
-from memfit.study.storage.facts import COLUMNS, CREATE, TABLE, DatabaseGone, Fact
+from memfit.study.storage.interface import COLUMNS, CREATE, TABLE, DatabaseGone, Fact
 
 BUSY_SECONDS = 2.0
 """How long to wait for another program that holds the database; what is not stored then is stored later."""

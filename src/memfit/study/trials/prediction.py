@@ -19,12 +19,12 @@ from memfit.errors import MemfitError
 from memfit.records.figure import Figure, unknown
 from memfit.records.study import Proposal, StudySettings, TrialOutcome
 from memfit.study.space.space import fingerprint
-from memfit.study.trials.order import parameters_for_workload
+from memfit.study.trials.trial_order import parameters_for_workload
 from memfit.units import format_bytes
 
 if TYPE_CHECKING:
     from memfit.predict.child.fork_server import ForkServer
-    from memfit.predict.child.known_probes import KnownProbes
+    from memfit.predict.child.probe_cache import KnownProbes
 
 MOST_SECONDS = 120.0
 
@@ -130,7 +130,7 @@ class PointPredictions:
 
     def _started(self) -> ForkServer:
         from memfit.predict.child.fork_server import ForkServer
-        from memfit.predict.child.known_probes import KnownProbes
+        from memfit.predict.child.probe_cache import KnownProbes
 
         if self._server is None:
             self._server, self._known_probes = ForkServer(MOST_SECONDS), KnownProbes()

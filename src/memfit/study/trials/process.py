@@ -30,8 +30,8 @@ from memfit.regular_file import open_regular, read_regular
 from memfit.runfolder.reader import read_run
 from memfit.study.trials.descendants import age_seconds, end_all, is_running, living, start_ticks
 from memfit.study.trials.files import Report, ReportReader, trial_environment, write_parameters
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.result import TrialEnd, conclude
+from memfit.study.trials.trial_order import TrialOrder
 
 PROCESS_FILE = "sampler.json"
 ENDING_FILE = "ending.json"

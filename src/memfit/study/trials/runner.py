@@ -11,9 +11,9 @@ from typing import Protocol
 from memfit.measure.sampler.process_tree import become_subreaper
 from memfit.records.study import LiveTrial, TrialRecord
 from memfit.study.trials.files import Report
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import INTERRUPTED, TrialProcess
 from memfit.study.trials.result import TrialEnd
+from memfit.study.trials.trial_order import TrialOrder
 
 LOOK_SECONDS = 0.1
 """How often the reports of running trials are read."""

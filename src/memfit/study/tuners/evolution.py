@@ -17,7 +17,7 @@ import numpy as np
 
 from memfit.records.study import SearchSpace
 from memfit.study.engine.history import History, Lesson, is_better
-from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.random_points import generator_for, random_draws
 from memfit.study.space.space import Draws, draw_at, walk
 from memfit.study.tuners.base import Answer, NoMore, Wait, proposal_for
 from memfit.study.tuners.random_search import Unique

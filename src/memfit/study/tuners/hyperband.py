@@ -18,7 +18,7 @@ from typing import Any
 
 from memfit.records.study import SearchSpace
 from memfit.study.engine.history import History, Lesson
-from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.random_points import generator_for, random_draws
 from memfit.study.space.space import Draws
 from memfit.study.tuners.base import Answer, Wait, proposal_for
 

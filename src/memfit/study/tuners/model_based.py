@@ -20,7 +20,7 @@ import numpy as np
 from memfit.errors import MissingExtra, UsageError
 from memfit.records.study import Bell, Choice, Integers, Nested, Opaque, Parameter, SearchSpace, Span
 from memfit.study.engine.history import History, num_objectives
-from memfit.study.space.sampling import generator_for
+from memfit.study.space.random_points import generator_for
 from memfit.study.space.space import Draws, walk_all
 from memfit.study.tuners.base import Answer, NoMore, proposal_for, take_argument
 from memfit.study.tuners.random_search import Unique

@@ -16,7 +16,7 @@ import numpy as np
 
 from memfit.records.study import Bell, Integers, Nested, Parameter, SearchSpace, Span
 from memfit.study.engine.history import History, Lesson
-from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.random_points import generator_for, random_draws
 from memfit.study.space.space import Draws, draw_at, num_options, value_of, walk
 from memfit.study.tuners.base import Answer, Wait, proposal_for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memfit.records.study import SearchSpace
 from memfit.study.engine.history import History
-from memfit.study.space.sampling import generator_for, random_draws
+from memfit.study.space.random_points import generator_for, random_draws
 from memfit.study.space.space import Draws, fingerprint, never_repeats, parameters_of
 from memfit.study.tuners.base import Answer, NoMore, proposal_for
 from memfit.study.tuners.grid import UntriedPoints

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memfit.records.study import Proposal, SearchSpace, Span, StudySettings
-from memfit.study.storage.facts import Fact, Proposed, Storage, fact, study_of
+from memfit.study.storage.interface import Fact, Proposed, Storage, fact, study_of
 
 SETTINGS = StudySettings(space=SearchSpace(parameters=(Span(name="x", low=0, high=1),)), command="true")
 NUM_WRITERS, NUM_FACTS = 4, 25

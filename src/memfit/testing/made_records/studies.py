@@ -34,7 +34,7 @@ from memfit.records.study import (
     TrialRecord,
 )
 from memfit.study.folder import Where, create, find, storage_of
-from memfit.study.storage.facts import Fact, Proposed, Started, fact
+from memfit.study.storage.interface import Fact, Proposed, Started, fact
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.units import MIB
 

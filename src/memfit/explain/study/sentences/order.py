@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from memfit.explain.study.order import Circumstance
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import (
     METHOD,
@@ -19,6 +18,7 @@ from memfit.explain.study.sentences.words import (
     span_text,
 )
 from memfit.explain.study.table import Table
+from memfit.explain.study.time_and_background import Circumstance
 from memfit.records.figure import Figure
 from memfit.records.study_findings import FindingVerdict, StudyFinding, Topic
 from memfit.units import format_bytes

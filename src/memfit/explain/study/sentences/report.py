@@ -8,13 +8,13 @@ import numpy as np
 
 from memfit.explain.study.effects import EffectPlan, found_pairs, main_key
 from memfit.explain.study.law import BATCH_NAMES, TERMS, Law
-from memfit.explain.study.order import Circumstance
 from memfit.explain.study.sentences.words import is_sized, is_sizeless
 from memfit.explain.study.statistics.design import Design
 from memfit.explain.study.statistics.factors import Factor
 from memfit.explain.study.statistics.inference import Estimate, Key, answer
 from memfit.explain.study.statistics.regression import residuals
 from memfit.explain.study.table import Table
+from memfit.explain.study.time_and_background import Circumstance
 
 CARRIED = 0.01
 """What the law explains moves with a hyperparameter when this is the chance that it only seems so."""

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from memfit.predict.fake.kernels.kernel_call import Inside
 from memfit.predict.fake.kernels.workspaces import note_inside
 from memfit.predict.observe.arguments import Arguments, Keywords, integers_at, tensor_at
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_tracker import Tracker
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten._ctc_loss.default, aten._ctc_loss_backward.default

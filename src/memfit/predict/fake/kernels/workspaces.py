@@ -21,8 +21,8 @@ from memfit.predict.gpu_rules.cudnn import Pass, Scratch, batch_norm_scratch, co
 from memfit.predict.gpu_rules.embedding import embedding_course
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE, dropout_state_bytes
 from memfit.predict.observe.arguments import Arguments, flags_at, integer_at, tensor_at
-from memfit.predict.observe.log import Birth, Entry
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_log import Birth, Entry
+from memfit.predict.observe.storage_tracker import Tracker
 
 aten = torch.ops.aten
 CONVOLUTION, CONVOLUTION_BACKWARD = aten.convolution.default, aten.convolution_backward.default

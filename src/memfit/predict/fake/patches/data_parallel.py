@@ -20,7 +20,7 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from memfit.predict.observe.arguments import Arguments, Keywords, integers_at
-from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.observe.storage_tracker import tensors_in
 
 EMPTY = torch.ops.aten.empty.memory_format
 

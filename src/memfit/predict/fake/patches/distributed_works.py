@@ -17,10 +17,10 @@ import torch.distributed as distributed
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.observe.known_values import assume, keep_shadow, shadow_of
-from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.observe.storage_tracker import tensors_in
 from memfit.predict.ranks.torch_collective_values import ALIKE, RULES, Known, Result, is_followed, received
-from memfit.predict.ranks.torch_facts import RankFacts
-from memfit.predict.ranks.torch_works import OwningWork
+from memfit.predict.ranks.torch_finished_work import OwningWork
+from memfit.predict.ranks.torch_rank_listener import RankFacts
 
 Note = Callable[[str, str], None]
 Rule = Callable[..., Iterable[Result]]

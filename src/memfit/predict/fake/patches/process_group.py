@@ -23,8 +23,8 @@ from memfit.predict.fake.patches.data_parallel import data_parallel_on_fakes
 from memfit.predict.fake.patches.distributed_works import owning_works
 from memfit.predict.fake.patches.fully_sharded import sharding_one_by_one
 from memfit.predict.ranks.environment import Ranks, environment_of
-from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
+from memfit.predict.ranks.torch_rank_listener import RankFacts
 from memfit.predict.sandbox.processes import variables_set
 
 Note = Callable[[str, str], None]

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.predict.observe.known_values import storage_of
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_tracker import Tracker
 
 
 class SharedTensors:

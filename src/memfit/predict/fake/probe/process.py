@@ -21,11 +21,11 @@ from typing import Any, TextIO, cast
 import torch
 from torch._ops import OpOverload
 
-from memfit.predict.fake.probe.real_run import memory_events
+from memfit.predict.fake.probe.real_reference import memory_events
 from memfit.predict.fake.probe.replies import NotRun, Taken
 from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, takes_a_mask
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
-from memfit.predict.observe.tracker import storage_of, tensors_in
+from memfit.predict.observe.storage_tracker import storage_of, tensors_in
 
 HALF_IS_SLOWER = 8.0
 

@@ -29,7 +29,7 @@ from memfit.predict.observe.known_values import (
     shadow_of,
     why_assumed,
 )
-from memfit.predict.observe.tracker import tensors_in
+from memfit.predict.observe.storage_tracker import tensors_in
 
 aten = torch.ops.aten
 MOST_INTEGERS = 4 * 1024**2

@@ -21,7 +21,7 @@ from memfit.predict.fake.kernels.workspaces import note_inside
 from memfit.predict.gpu_rules.packing import blocks_of, copied_bytes
 from memfit.predict.observe.arguments import Arguments, several, tensor_at
 from memfit.predict.observe.known_values import integers_of, keep_shadow, shadow_of
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_tracker import Tracker
 
 aten = torch.ops.aten
 PACK, PAD, UNPACK = (

@@ -48,8 +48,8 @@ from memfit.predict.observe.arguments import (
 )
 from memfit.predict.observe.error_guards import answer_without_error, number_without_error
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
-from memfit.predict.observe.places import is_for_order
-from memfit.predict.observe.tracker import (
+from memfit.predict.observe.phase_and_module import is_for_order
+from memfit.predict.observe.storage_tracker import (
     LIFTS,
     PRIM_DEVICE,
     LeanMode,
@@ -58,7 +58,7 @@ from memfit.predict.observe.tracker import (
     lies_in_an_array,
     tensors_in,
 )
-from memfit.predict.ranks.routing import Routing
+from memfit.predict.ranks.expert_routing import Routing
 from memfit.records.prediction import Assumption
 
 aten = torch.ops.aten

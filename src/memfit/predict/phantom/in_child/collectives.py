@@ -17,7 +17,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as distributed
 
-from memfit.predict.observe.places import tensors_anywhere
+from memfit.predict.observe.phase_and_module import tensors_anywhere
 from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.ranks.torch_collective_values import (
     ALIKE,
@@ -29,8 +29,8 @@ from memfit.predict.ranks.torch_collective_values import (
     is_followed,
     reduced,
 )
-from memfit.predict.ranks.torch_facts import RankFacts
-from memfit.predict.ranks.torch_works import OwningWork
+from memfit.predict.ranks.torch_finished_work import OwningWork
+from memfit.predict.ranks.torch_rank_listener import RankFacts
 
 Note = Callable[[str, str], None]
 R = TypeVar("R")

@@ -22,8 +22,8 @@ from torch.nn.parallel import distributed as data_parallel
 from memfit.predict.phantom.in_child.collectives import carrying_values
 from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.ranks.environment import Ranks, environment_of
-from memfit.predict.ranks.torch_facts import RankFacts
 from memfit.predict.ranks.torch_pipelining import pipelining_on_fakes
+from memfit.predict.ranks.torch_rank_listener import RankFacts
 from memfit.predict.sandbox.processes import variables_set
 
 Note = Callable[[str, str], None]

@@ -21,24 +21,24 @@ from memfit.job.load import build_job
 from memfit.job.training import as_training, plain_step
 from memfit.predict.child.messages import UNSEEN, Failure
 from memfit.predict.child.progress import reporting
-from memfit.predict.child.script_ends import hint_for, own_part, script_failure
+from memfit.predict.child.run_script import hint_for, own_part, script_failure
 from memfit.predict.gpu_rules.cublas import workspace_stays
 from memfit.predict.observe import own_threads
-from memfit.predict.observe.batches import BatchChooser
-from memfit.predict.observe.places import kind_of_file
+from memfit.predict.observe.batches_by_length import BatchChooser
+from memfit.predict.observe.phase_and_module import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
 from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
 from memfit.predict.phantom.in_child.process_group import one_of_ranks
 from memfit.predict.phantom.in_child.script import run_script
+from memfit.predict.phantom.in_child.storage_watch import RunWatch, can_note_places
 from memfit.predict.phantom.in_child.values import Values
-from memfit.predict.phantom.in_child.watch import RunWatch, can_note_places
 from memfit.predict.phantom.in_child.weights import SkippedWeights
 from memfit.predict.phantom.library.installed import HOW_TO_GET_FAKE
 from memfit.predict.phantom.library.load import PREFER_CUDNN_ATTENTION, PhantomLibrary
 from memfit.predict.phantom.messages import Answer, PhantomReply, PhantomRequest
 from memfit.predict.phantom.snapshot_timeline import StorageClaim, timeline_of_record
 from memfit.predict.phantom.value_reads import ReadLog
-from memfit.predict.ranks.torch_facts import NeedsRank, RankFacts
+from memfit.predict.ranks.torch_rank_listener import NeedsRank, RankFacts
 from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.records.prediction import Assumption, FailedAllocation
 from memfit.records.timeline import Timeline

@@ -13,15 +13,15 @@ from functools import partial
 import torch
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.script_ends import BY_BACKWARDS, NeverStepped, run_as_main
-from memfit.predict.observe.batches import BatchChooser
+from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, run_as_main
+from memfit.predict.observe.batches_by_length import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
-from memfit.predict.observe.places import tensors_anywhere
+from memfit.predict.observe.phase_and_module import tensors_anywhere
 from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
 from memfit.predict.phantom.in_child.save_and_load import PhantomCheckpoints
 from memfit.predict.phantom.in_child.steps import PhantomSteps
+from memfit.predict.phantom.in_child.storage_watch import RunWatch
 from memfit.predict.phantom.in_child.values import Values
-from memfit.predict.phantom.in_child.watch import RunWatch
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes

@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import dataloader
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.script_ends import EnoughSteps
-from memfit.predict.observe.places import is_called_by_library, speaks_of_evaluation, tensors_anywhere
+from memfit.predict.child.run_script import EnoughSteps
+from memfit.predict.observe.phase_and_module import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 from memfit.predict.observe.repeating_batches import (
     LARGER_MAY_FOLLOW,
     go_to_smaller_last,
@@ -31,7 +31,7 @@ from memfit.predict.observe.repeating_batches import (
     repeats,
 )
 from memfit.predict.observe.updates_elsewhere import UpdatesElsewhere
-from memfit.predict.phantom.in_child.watch import RunWatch
+from memfit.predict.phantom.in_child.storage_watch import RunWatch
 
 OTHERS_MAY_LAG = 8
 """When one of several optimizers has made this many times the steps asked for, the others are not waited for."""

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from memfit.predict.levels.guesses import CHECKED
 from memfit.predict.observe.error_guards import answer_without_error, number_without_error
 from memfit.predict.observe.own_threads import Turns
-from memfit.predict.phantom.in_child.counts import COUNTS, MASKS, numbers_for
+from memfit.predict.phantom.in_child.data_dependent_sizes import COUNTS, MASKS, numbers_for
 from memfit.predict.phantom.in_child.host_copies import Twins, can_be_kept
 from memfit.predict.phantom.value_reads import ReadLog
 

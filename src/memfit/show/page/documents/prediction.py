@@ -8,7 +8,7 @@ from memfit.records.prediction import Prediction
 from memfit.records.timeline import Timeline
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, traced_step
-from memfit.show.views.changes import cheapest_changes, fit_words
+from memfit.show.views.cheapest_changes import cheapest_changes, fit_words
 from memfit.units import format_bytes
 
 HEADLINES = ("smallest", "device", "process", "reserved", "allocated", "tensors")

@@ -12,9 +12,9 @@ from memfit.records.run_parts.ledger import LedgerFacts
 from memfit.show.as_json import plain
 from memfit.show.page.data import view_data
 from memfit.show.page.documents.document import Body, Document, numbers, traced_step
-from memfit.show.views.changes import cheapest_changes
+from memfit.show.views.cheapest_changes import cheapest_changes
+from memfit.show.views.curve_pyramid import CurveWindow
 from memfit.show.views.run import RunView
-from memfit.show.views.window import CurveWindow
 from memfit.show.wording import bounds_text, steps_text
 from memfit.units import format_bytes, format_ratio, format_seconds
 

@@ -28,10 +28,10 @@ from distributed import Client, Event, Future
 from memfit.errors import UsageError
 from memfit.records.study import LiveTrial, StudySettings, TrialOutcome
 from memfit.study.trials.cluster.distributed_trial import Answer, WorkerNews, ending_name, run_on_worker, topic
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.process import INTERRUPTED, TrialProcess
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import News
+from memfit.study.trials.trial_order import TrialOrder
 from memfit.version import VERSION
 
 CONNECT_SECONDS = 20

@@ -29,9 +29,9 @@ from distributed.utils import sync
 from memfit.errors import MemfitError
 from memfit.records.study import TrialOutcome, TrialRecord
 from memfit.study.trials.files import Report
-from memfit.study.trials.order import TrialOrder
 from memfit.study.trials.result import TrialEnd
 from memfit.study.trials.runner import LocalRunner
+from memfit.study.trials.trial_order import TrialOrder
 from memfit.version import VERSION
 
 ASK_SECONDS = 1.0

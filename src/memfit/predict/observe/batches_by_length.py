@@ -20,7 +20,7 @@ from torch.utils.data import dataloader
 
 from memfit.errors import UsageError
 from memfit.predict.lengths import HOW_TO_PLACE, QUANTILES, STEPS_BEFORE, STEPS_EACH, BatchSizes, Survey
-from memfit.predict.observe.places import tensors_anywhere
+from memfit.predict.observe.phase_and_module import tensors_anywhere
 
 MOST_SECONDS = 30.0
 MOST_BATCHES = 1_000_000

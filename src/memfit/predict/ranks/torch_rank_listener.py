@@ -12,8 +12,8 @@ from unittest.mock import patch
 import torch.distributed as distributed
 from torch.distributed.device_mesh import DeviceMesh
 
-from memfit.predict.observe.places import kind_of_file
-from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape, StageFact
+from memfit.predict.observe.phase_and_module import kind_of_file
+from memfit.predict.ranks.rank_evidence import Mesh, RankEvidence, ShardedShape, StageFact
 
 if TYPE_CHECKING:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec

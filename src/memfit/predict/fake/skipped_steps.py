@@ -23,7 +23,7 @@ from torch.utils import _pytree
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.repeated_calls import Key, Leaf, geometry_of, key_of
-from memfit.predict.observe.tracker import Tracker
+from memfit.predict.observe.storage_tracker import Tracker
 from memfit.units import format_bytes
 
 ALIKE = 2

@@ -25,7 +25,7 @@ from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.out_of_memory import ran_out, refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState, storage_bytes
 from memfit.profile.optimizer_update import refuse_closures
-from memfit.profile.reference import Reference, names_of, reference_of
+from memfit.profile.reference_step import Reference, names_of, reference_of
 from memfit.records.fit import Proof
 from memfit.records.plan import Chain, Checkpoint, Keep, Node, Plan, stages_of
 from memfit.units import bytes_rounded_up, format_bytes

@@ -14,13 +14,13 @@ import psutil
 
 from memfit.predict.child.bytecode import VARIABLE
 from memfit.predict.child.die_with_parent import ending_with_this_process
-from memfit.predict.child.imports import Imports
-from memfit.predict.child.known_probes import BareProcess, KnownCall, KnownProbes, unknown_calls
+from memfit.predict.child.imported_modules import Imports
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
+from memfit.predict.child.probe_cache import BareProcess, KnownCall, KnownProbes, unknown_calls
 from memfit.predict.fake.probe.replies import Answered, Began, Skipped, Taken, Trying
 from memfit.predict.levels.liveness import peak_of
-from memfit.predict.observe.log import ProbeResult, TraceLog, timeline_of
+from memfit.predict.observe.storage_log import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
 
 BEGIN = "!"

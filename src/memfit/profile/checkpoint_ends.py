@@ -20,8 +20,8 @@ from memfit.apply.checkpoints import LiveStage, apply_nodes
 from memfit.model.step import Job, leaving_no_trace
 from memfit.profile.checkpoint_cost import checkpoint_cost, saved_tensors
 from memfit.profile.meter.events import Record
-from memfit.profile.meter.moments import clock_into
 from memfit.profile.meter.stage_sizes import Window
+from memfit.profile.meter.stage_times import clock_into
 from memfit.records.plan import Checkpoint, Ending, Keep, Stage
 
 Heads = dict[int, int]

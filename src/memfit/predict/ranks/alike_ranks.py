@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from memfit.predict.ranks.evidence import Mesh, RankEvidence, ShardedShape
+from memfit.predict.ranks.rank_evidence import Mesh, RankEvidence, ShardedShape
 
 
 def local_shape(sharded: ShardedShape, rank: int) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from memfit.errors import StorageError
 from memfit.regular_file import read_beginning
-from memfit.study.storage.facts import DatabaseGone, Fact, FactKind, Storage, fact
+from memfit.study.storage.interface import DatabaseGone, Fact, FactKind, Storage, fact
 
 UNSAVED_FILE = "unsaved.jsonl"
 UNSAVED_BYTES = 1024**3

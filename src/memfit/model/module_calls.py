@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
 from memfit.model.step import Job, leaving_no_trace, tensors_of
-from memfit.model.structures import leaves_of, replaced
+from memfit.model.tensors_in_arguments import leaves_of, replaced
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
 _READS_A_VALUE = "aten::_local_scalar_dense"

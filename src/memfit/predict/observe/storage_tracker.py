@@ -27,12 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memfit.predict.fake.kernels.sparse import parts_of
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
 from memfit.predict.observe.arguments import Arguments, Keywords, several, tensor_at
+from memfit.predict.observe.flops_and_bytes import WorkCounter
 from memfit.predict.observe.known_values import storage_of
-from memfit.predict.observe.log import Birth, ProbedCall, TraceLog
 from memfit.predict.observe.own_threads import Turns
-from memfit.predict.observe.places import Places
+from memfit.predict.observe.phase_and_module import Places
 from memfit.predict.observe.python_scalars import NumberRule
-from memfit.predict.observe.work import WorkCounter
+from memfit.predict.observe.storage_log import Birth, ProbedCall, TraceLog
 from memfit.records.timeline import Category
 
 aten = torch.ops.aten
