@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch_fit_models import left_over_bytes
 
 import memfit
 from memfit.api import fitting_loop
@@ -225,7 +226,7 @@ def test_a_loop_computes_its_loss_outside_of_the_model_in_chunks():
         return losses
 
     plain = run()
-    fitter = fitting_loop("3.45MiB", measure_every=1, **ALLOWED)
+    fitter = fitting_loop(int(3.45 * 2**20) + left_over_bytes(), measure_every=1, **ALLOWED)
     fitter.start()
     try:
         found = run()

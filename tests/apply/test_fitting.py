@@ -16,7 +16,7 @@ import memfit
 from memfit.errors import BadQuantity, DamagedRecord, DoesNotFit, MemfitError, NewerFormat, UsageError
 from memfit.fit.fitted import FittedModel
 from memfit.fit.proof import base_bytes_of
-from memfit.model.step import RandomState
+from memfit.model.step import RandomState, job_of, leaving_no_trace
 from memfit.profile.reference_step import differences, run_once
 from memfit.records.plan import Checkpoint, encode_plan
 from memfit.units import format_bytes
@@ -364,3 +364,33 @@ def test_a_plan_for_another_model_or_of_another_format_is_refused(peaks: tuple[i
         with pytest.raises(error):
             memfit.apply_plan(model, path)
     assert is_untouched(model)
+
+
+class Replacing(nn.Module):
+    """Takes another layer in its first forward, as models do that choose their attention by the length of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.kind = "dense"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "dense":
+            self.kind = "wide"
+            self.layers[1] = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+            self.extra = nn.Identity()
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_modules_that_a_forward_replaces_are_back_after_a_try():
+    model = Replacing()
+    job = job_of(model, torch.ones(4, 8), lambda output: output.square().mean(), None)
+    before = [id(module) for module in model.modules()]
+    with leaving_no_trace(job):
+        job.run()
+        assert [id(module) for module in model.modules()] != before
+    assert [id(module) for module in model.modules()] == before
+    assert model.kind == "dense"
+    assert not hasattr(model, "extra")

@@ -406,6 +406,29 @@ def test_counters_lists_replaced_buffers_and_all_generators_are_the_same_in_both
     check(blocks_of(Stateful), plan, step)
 
 
+class DrawsLater(Block):
+    """Draws from Python's or NumPy's generator from its fourth call on, as a schedule of augmentation does."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.count, self.draw = 0, draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return super().forward(x * (1.0 + (self.draw() if self.count > 3 else 0.0)))
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: random.gauss(0.0, 1.0), np.random.normal])
+def test_a_block_that_begins_to_draw_from_python_or_numpy_late_draws_the_same(
+    plan: tuple[Node, ...], draw: Callable[[], float]
+):
+    def steps(model: nn.Module, x: torch.Tensor) -> Any:
+        return [plain_step(model, x) for _ in range(3)]
+
+    said = check(blocks_of(lambda: DrawsLater(draw)), plan, steps)
+    assert any("began to draw" in each for each in said)
+
+
 class Cache:
     """As the key-value cache of a language model: every block appends to it."""
 

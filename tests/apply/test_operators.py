@@ -271,6 +271,59 @@ def test_a_forward_that_depends_on_random_numbers_is_not_planned():
     assert any(each is None for each in found)
 
 
+def alive_bytes() -> int:
+    gc.collect()
+    kinds = (torch.Tensor, nn.Parameter)
+    tensors = [each for each in gc.get_objects() if type(each) in kinds]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def test_what_no_backward_reaches_is_gone_after_the_step_and_after_tracing():
+    """Functions that save their own output, beside the way to the loss, as the spread of an unused posterior."""
+    torch.manual_seed(0)
+    model = Whims()
+    model.between = lambda x: x + 0.0 * torch.exp(x).detach() * float(torch.sigmoid(x).tanh().exp().sum() > 0)
+    job = job_for(model)
+    before = alive_bytes()
+    planner = OperatorPlanner(traced(job))
+    found = planner.replayer.replay(frozenset(n for n, each in enumerate(planner.trace.tensors) if each.may_drop))
+    job.seen.clear()
+    assert alive_bytes() == before
+    with carrying_out(model, planner, found):
+        for _ in range(2):
+            job.run()
+            model.zero_grad()
+            job.seen.clear()
+    assert alive_bytes() == before
+
+
+def test_a_kept_tensor_that_is_written_into_before_the_backward_ends_it_as_without_a_plan():
+    torch.manual_seed(0)
+    model = Whims()
+    made: list[torch.Tensor] = []
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        made.append(torch.exp(x))
+        return made[0] + x
+
+    model.between = between
+    job = job_for(model)
+    planner = OperatorPlanner(traced(job))
+    nothing_dropped = planner.replayer.replay(frozenset())
+
+    def step() -> None:
+        made.clear()
+        out = model(job.batch[0])
+        with torch.no_grad():
+            made[0].zero_()
+        out.sum().backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        step()
+    with carrying_out(model, planner, nothing_dropped), pytest.raises(RuntimeError, match="modified by an inplace"):
+        step()
+
+
 def test_a_graph_that_is_kept_is_run_backward_twice():
     def step(job: Job) -> None:
         loss = F.cross_entropy(job.model(job.batch[0])[:, :5], job.batch[1])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch_fit_models import left_over_bytes
 
 import memfit
 from memfit.api import fitting_loop
@@ -488,8 +489,7 @@ def loop(zero_late: bool = False, between: Callable[[nn.Module, Any], Any] | Non
 
 
 def fitted_loop(run: Loop, budget: int) -> tuple[Any, Any]:
-    fitter = fitting_loop(budget, measure_every=1, **ALLOWED)
-    gc.collect()
+    fitter = fitting_loop(budget + left_over_bytes(), measure_every=1, **ALLOWED)
     fitter.start()
     try:
         found = run()

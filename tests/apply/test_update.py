@@ -10,7 +10,7 @@ from torch import nn
 
 from memfit.model.step import job_of
 from memfit.profile.meter.meter import record_events
-from memfit.profile.optimizer_update import measure_update
+from memfit.profile.optimizer_update import _is_cut, _of_one, _of_some, measure_update
 
 OPTIMIZERS: dict[str, Any] = {
     "AdamW, one after the other": lambda parameters: torch.optim.AdamW(parameters, foreach=False),
@@ -33,3 +33,65 @@ def test_a_step_takes_in_passing_what_was_predicted(name: str):
     taken_bytes = record_events(optimizer.step, job.device).peak_bytes
     assert predicted.transient_bytes == pytest.approx(taken_bytes, rel=0.15, abs=4096)
     assert predicted.transient_bytes >= 0.95 * taken_bytes
+
+
+ELEMENTWISE_CASES: dict[str, Any] = {
+    "SGD": lambda ps: torch.optim.SGD(ps, lr=0.1),
+    "SGD, Nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "SGD, foreach, ascending": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, maximize=True, foreach=True),
+    "Adam": torch.optim.Adam,
+    "Adam, amsgrad, decay": lambda ps: torch.optim.Adam(ps, amsgrad=True, weight_decay=0.1),
+    "Adam, foreach, amsgrad": lambda ps: torch.optim.Adam(ps, amsgrad=True, foreach=True),
+    "Adam, fused": lambda ps: torch.optim.Adam(ps, fused=True),
+    "AdamW, capturable": lambda ps: torch.optim.AdamW(ps, maximize=True),
+    **{
+        name: getattr(torch.optim, name)
+        for name in ("NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+    },
+    "RMSprop, centered": lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9, foreach=True),
+}
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ELEMENTWISE_CASES)
+def test_a_large_parameter_takes_what_the_line_through_its_parts_says(name: str, dtype: torch.dtype, has_state: bool):
+    """To the byte: state and what is held in passing."""
+    model = nn.Linear(300, 601, bias=False, dtype=dtype)
+    optimizer = ELEMENTWISE_CASES[name](model.parameters())
+    job = job_of(model, torch.ones(2, 300, dtype=dtype), lambda output: output.square().mean(), optimizer)
+    if has_state:
+        job.run()
+        optimizer.step()
+    group = optimizer.param_groups[0]
+    assert _is_cut(optimizer, model.weight)
+    by_parts, whole = _of_one(job, optimizer, group, model.weight), _of_some(job, optimizer, group, [model.weight])
+    assert (by_parts.state_bytes, by_parts.transient_bytes) == (whole.state_bytes, whole.transient_bytes)
+
+
+def test_measuring_the_update_of_a_large_parameter_holds_a_part_of_it():
+    model = nn.Linear(1000, 1000, bias=False)
+    job = job_of(
+        model, torch.ones(2, 1000), lambda output: output.square().mean(), torch.optim.Adam(model.parameters())
+    )
+    largest: list[int] = []
+    zeros = torch.Tensor.new_zeros
+
+    def noted(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = zeros(self, *args, **kwargs)
+        largest.append(made.numel())
+        return made
+
+    torch.Tensor.new_zeros = noted
+    try:
+        update = measure_update(job)
+    finally:
+        torch.Tensor.new_zeros = zeros
+    assert update.state_bytes == 2 * 4_000_000 + 4
+    assert 0 < max(largest) <= model.weight.numel() // 8
+
+
+def test_an_optimizer_that_looks_at_whole_matrices_is_measured_whole():
+    model = nn.Linear(300, 601, bias=False)
+    optimizer = torch.optim.Adafactor(model.parameters())
+    assert not _is_cut(optimizer, model.weight)

@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.disk_store import DiskStore
+from memfit.apply.recompute import KeptTensor
 from memfit.errors import MemfitError, UsageError
 from memfit.model.call_sites import add_layer, watcher
 from memfit.model.stages import GLUE
@@ -171,17 +172,17 @@ class Mover:
             packet.release()
         return packet.source is None
 
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor | Handle:
+    def pack(self, tensor: torch.Tensor) -> KeptTensor | Handle:
         """What autograd keeps in place of a tensor."""
         move = self._move_of(tensor)
         if move is None:
-            return tensor
+            return KeptTensor(tensor)
         packet = self._packet(tensor, move)
         return Handle(packet, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
 
-    def unpack(self, kept: torch.Tensor | Handle) -> torch.Tensor:
+    def unpack(self, kept: KeptTensor | Handle) -> torch.Tensor:
         """The tensor again."""
-        return kept.tensor() if isinstance(kept, Handle) else kept
+        return kept.tensor() if isinstance(kept, Handle) else kept.find()
 
     def _move_of(self, tensor: torch.Tensor) -> MovedNode | None:
         if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):

@@ -26,7 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
-from memfit.apply.recompute import SecondRunDiffers, can_be_sampled, values_of
+from memfit.apply.recompute import KeptTensor, SecondRunDiffers, can_be_sampled, values_of
 from memfit.errors import PlanBroken
 from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
@@ -282,9 +282,9 @@ class SavedHandle:
         return found
 
 
-def find(kept: SavedHandle | torch.Tensor) -> torch.Tensor:
+def find(kept: SavedHandle | KeptTensor) -> torch.Tensor:
     """The tensor behind what autograd keeps."""
-    return kept.tensor() if isinstance(kept, SavedHandle) else kept
+    return kept.tensor() if isinstance(kept, SavedHandle) else kept.find()
 
 
 def _make(wanted: MadeStorage) -> None:
@@ -479,21 +479,21 @@ class OperatorRecording(TorchDispatchMode):
                 value.num_writes += 1
                 value.version = tensor._version + 1  # torch counts it when the operator is over
 
-    def pack(self, tensor: torch.Tensor) -> object:
+    def pack(self, tensor: torch.Tensor) -> SavedHandle | KeptTensor:
         """What autograd keeps in place of a tensor."""
         with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
             return self._kept(tensor)
 
-    def _kept(self, tensor: torch.Tensor) -> object:
+    def _kept(self, tensor: torch.Tensor) -> SavedHandle | KeptTensor:
         if not is_plain(tensor):
-            return tensor
+            return KeptTensor(tensor)
         storage = tensor.untyped_storage()
         value = self._values.get(storage._cdata)
         if value is None or value.first.expired() or value.version != tensor._version:
-            return tensor
+            return KeptTensor(tensor)
         if not value.drop or not value.steps or not self._holds_sources(value):
             value.tensor = tensor.detach()
-            return tensor
+            return KeptTensor(tensor)
         self.chosen.check_size(storage.nbytes(), value)
         return SavedHandle(value, tensor, self.lock, name_of(value.steps[-1].func), self.chosen.is_exact)
 

@@ -24,9 +24,11 @@ from typing import Any
 import torch
 
 from memfit.errors import PlanBroken
+from memfit.model.cut_off import cut_off
 from memfit.model.module_state import State, Watch, laid_back
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.random_and_autocast import Circumstances, Drawing
+from memfit.model.step import bits_of
 from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in
 
 Tell = Callable[[str], None]
@@ -210,6 +212,25 @@ class Holder:
         return self.tensor
 
 
+class KeptTensor:
+    """What autograd keeps in place of a tensor that is not dropped.
+
+    Around hooks, torch hands a function's own output to them as it is, and compares no versions (read in 2.13). Kept as
+    it is, such an output would hold its graph and the graph it: what no backward reaches would never be released.
+    """
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
+        self.version = tensor._version
+
+    def find(self) -> torch.Tensor:
+        """The tensor, if it was not written into since."""
+        _check_version(self.tensor, self.version)
+        return self.tensor
+
+
 def _check_version(tensor: torch.Tensor, version: int) -> None:
     if tensor._version != version:
         raise RuntimeError(
@@ -281,12 +302,14 @@ class Frame:
         _tell_call(self.on_call, call)
         with torch.autograd.graph.saved_tensors_hooks(pack, Holder.find):
             output = call.forward(*args, **kwargs)
-        call.circumstances.others = make.drawing.after(drawn)
+        call.circumstances.others, drew_late = make.drawing.after(drawn)
         make.num_saved = len(call.saved)
         if [tensor._version for tensor in given] != versions and self._wrote_outside(call, given, versions):
             make.say_kept("it wrote into its arguments")
         elif call.state.wrote_into_a_tensor():
             make.say_kept("it wrote into a tensor that is neither parameter nor buffer")
+        elif drew_late:
+            make.say_kept("it began to draw from the generator of Python or NumPy")
         else:
             self._accept(call, holders, output)
         return output
@@ -303,6 +326,9 @@ class Frame:
         _sample(holders, call, self.is_exact)
         for holder in holders:
             holder.tensor = None
+        state, (call.template, call.state) = call.state, cut_off(call.template, call.state, call.watch.shelves())
+        if call.state is not state:
+            call.watch.forget()
         self.calls.append(call)
         self.trail.position, self.trail.num_saved = call.position, self.trail.num_saved + len(call.saved)
         for number, tensor in enumerate(tensors_in(output)):
@@ -498,7 +524,7 @@ def can_be_sampled(tensor: torch.Tensor, fixed: set[int]) -> bool:
 def values_of(tensor: torch.Tensor) -> bytes:
     """A few values of a tensor, as bytes."""
     some = tensor.detach().view(-1)[:: max(1, tensor.numel() // NUM_SAMPLED)]
-    return some.contiguous().view(torch.uint8).numpy().tobytes()
+    return bits_of(some).numpy().tobytes()
 
 
 def _compare(call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ import torch
 
 from memfit.errors import CannotPull, PlanBroken
 from memfit.model.call_sites import add_layer, is_compiled
-from memfit.model.step import RandomState
+from memfit.model.step import RandomState, bits_of
 
 NAME = "step-in-backward"
 NOT_STEPPED = "the optimizer's step cannot be taken in the backward"
@@ -222,8 +222,7 @@ def same(one: object, other: object) -> bool:
 
 
 def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    a, b = one.detach().contiguous().view(-1), other.detach().contiguous().view(-1)
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    return torch.equal(bits_of(one.detach()), bits_of(other.detach()))
 
 
 # ---- one parameter's step --------------------------------------------------------------------------------------------

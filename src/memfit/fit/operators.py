@@ -43,7 +43,7 @@ class Bench(Protocol):
 
 def fit_operators(bench: Bench, everything_kept: Plan, make: MakePlanner) -> tuple[Plan, Proof] | None:
     """A plan with its proof: one that holds, else the smallest there is; None where there is none of this kind."""
-    if everything_kept.chain.uncalled:  # blocks that another step may call
+    if everything_kept.chain.uncalled or bench.job.varies:  # another step may run other operators
         return None
     trace = trace_operators(bench.job)
     if trace is None or not any(each.may_drop for each in trace.tensors):

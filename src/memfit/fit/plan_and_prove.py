@@ -93,9 +93,14 @@ class _Bench:
 
     def holds(self, proof: Proof | None) -> bool:
         """Whether a step is the same and within the budget."""
-        if proof is None:
-            return False
-        return proof.same and proof.measured_peak_bytes is not None and proof.measured_peak_bytes <= self.budget_bytes
+        peak_bytes = None if proof is None else self.peak_of(proof)
+        return proof is not None and proof.same and peak_bytes is not None and peak_bytes <= self.budget_bytes
+
+    def peak_of(self, proof: Proof) -> int | None:
+        """What a plan has to be reckoned with: what was measured, or the promise where another step may take more."""
+        if proof.measured_peak_bytes is None or not self.job.varies:
+            return proof.measured_peak_bytes
+        return max(proof.measured_peak_bytes, proof.promised_bytes)
 
 
 class _InsideOfBlocks:
@@ -134,7 +139,7 @@ def hold_to_budget(
         reference = reference_for(job, chain)
     base_bytes = base_bytes_of(job, chain.fixed.optimizer_state_bytes)
     bench = _Bench(job, reference, reference.state, base_bytes, budget_bytes, disk)
-    if plain_record_peak_bytes is not None:
+    if plain_record_peak_bytes is not None and not job.varies:
         update_bytes = gradient_bytes_left(job, reference) + job.update_transient_bytes
         bench.plain_bytes = base_bytes + max(plain_record_peak_bytes, update_bytes)
     attempt, inside = _Attempt(chain, budget_bytes), _InsideOfBlocks(bench, operators)
@@ -185,12 +190,12 @@ def _first_that_holds(
         if not proof.same:
             _keep_what_drifts(bench, attempt, plan, proof)
         elif refusal is not None:
-            nearly = (proof.measured_peak_bytes or 0) <= NEARLY * bench.budget_bytes
+            nearly = (bench.peak_of(proof) or 0) <= NEARLY * bench.budget_bytes and not bench.job.varies
             if nearly:  # what promises a little more may measure a little less
                 plan, found = _use_the_room_left(bench, attempt.chain, plan_for, plan, proof, must_be_faster=False)
                 if bench.holds(found):
                     return plan, found
-            raise _refused(bench, refusal, proof.measured_peak_bytes)
+            raise _refused(bench, refusal, bench.peak_of(proof))
         else:
             _aim_lower(attempt, bench.budget_bytes, plan, proof)
 
@@ -250,7 +255,7 @@ def _use_the_room_left(
     """Plan for more than the budget, then for less and less, and take the first that is faster and holds."""
     target_bytes = bench.budget_bytes + _most_over_promised(bench.budget_bytes, plan, proof)
     for _ in range(MOST_TRIES):
-        if plan.moves or plan.operators is not None or target_bytes <= plan.peak_bytes:
+        if plan.moves or plan.operators is not None or bench.job.varies or target_bytes <= plan.peak_bytes:
             break
         faster = plan_for(chain, target_bytes)
         if faster.moves or (must_be_faster and faster.seconds > (1.0 - WORTHWHILE) * plan.seconds):

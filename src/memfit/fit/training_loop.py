@@ -12,16 +12,17 @@ allocator's own peak; elsewhere in some passes, by its events.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
@@ -29,18 +30,26 @@ from memfit.apply.step_in_backward import ProgramWatch
 from memfit.fit.fitted import FittedModel
 from memfit.fit.options import FitOptions
 from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
+from memfit.model.gradients_aside import lending_gradients
 from memfit.model.module_state import State, Watch
+from memfit.model.out_of_memory import refusing_sparse_tensors
 from memfit.model.refused_models import refuse_model
-from memfit.model.step import Job, storage_bytes, tensors_of
+from memfit.model.step import Job, storage_bytes, storages_of, tensors_of
 from memfit.model.tensors_in_arguments import tensors_in
 from memfit.profile.block_by_block import recompute_every_block
-from memfit.profile.meter.meter import Meter
+from memfit.profile.meter.meter import Meter, WindowPeak
 from memfit.records.fit import Fit, LoopFit
 from memfit.units import format_bytes
 
 MOST_FITS = 8
 """Longer and longer batches: after so many plans the last one stays, with a warning."""
 FIRST_MEASURED = 3
+AFTER_EVALUATION = 2
+"""Passes that are measured after an evaluation: of the first of a recording often only bounds are known."""
+BETWEEN = 0
+"""In place of the number of a pass, which begins at 1."""
+FIRST_UNSEEN = 3
+"""After so many backwards without a pass, that is said."""
 MOST_WINDOWS = 25
 """Passes in one recording of events, so that it stays small."""
 
@@ -62,7 +71,11 @@ class _Measured:
     num_measured: int = 0
     highest_bytes: int | None = None
     highest_at: int | None = None
+    is_exact: bool = False
+    """Whether the highest is what a pass took, and no bound: one that is exact takes the place of all bounds."""
     num_over: int = 0
+    num_unsure: int = 0
+    """Whose bounds lie on both sides of the budget; the first of several aside, of which the others tell more."""
 
 
 @dataclass(slots=True)
@@ -81,6 +94,10 @@ class LoopFitter:
     measured: _Measured = field(default_factory=_Measured)
     first_peak_bytes: int | None = None
     """The highest of the passes that ran before there was a plan."""
+    num_between: int = 0
+    """Stretches between passes in which a model was called without being trained: evaluations."""
+    between_peak_bytes: int | None = None
+    """The highest of those that were measured."""
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
     _within_pass: bool = False
@@ -94,11 +111,18 @@ class LoopFitter:
     """Watches what the program does with its gradients, from the recorded backward to the pass after it."""
     _planned_bytes: int = 0
     _recorded_bytes: int = 0
+    _num_unseen: int = 0
+    """Backwards that followed no pass."""
     _depth: int = 0
     _thread: int = 0
     _meter: Meter | None = None
     _windows: list[int | None] = field(default_factory=list)
-    """Of the passes that are being measured, their numbers under a plan; None before there was one."""
+    """Of the passes that are being measured, their numbers under a plan; None before there was one, BETWEEN for a call
+    of a model between two passes."""
+    _is_between: bool = False
+    _is_due_between: bool = False
+    _num_to_measure: int = 0
+    """Passes after an evaluation: what it keeps counts in them."""
     _plain_call: Any = None
     _plain_backward: Any = None
     _began_seconds: float = 0.0
@@ -140,8 +164,12 @@ class LoopFitter:
             num_measured=self.measured.num_measured,
             measured_peak_bytes=self.measured.highest_bytes,
             highest_pass=self.measured.highest_at,
+            is_upper_bound=self.measured.highest_at is not None and not self.measured.is_exact,
             num_over_budget=self.measured.num_over,
+            num_unsure=self.measured.num_unsure,
             first_peak_bytes=self.first_peak_bytes,
+            num_between=self.num_between,
+            between_peak_bytes=self.between_peak_bytes,
             fitting_seconds=self._fitting_seconds,
             seconds=time.monotonic() - self._began_seconds,
             notes=tuple(self.notes),
@@ -160,13 +188,16 @@ class LoopFitter:
 
     def _called(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         is_trained = _trains(module)
+        if not (is_trained or self._depth or self._within_pass) and threading.get_ident() == self._thread:
+            self._measure_between(module)
         if self._depth or threading.get_ident() != self._thread or not (is_trained or self._records(module)):
             return self._plain_call(module, *args, **kwargs)
         self._depth += 1
         try:
             if is_trained and not self._within_pass and self.failed is None:
                 try:
-                    self._begin_pass(module, args, kwargs)
+                    with refusing_sparse_tensors():
+                        self._begin_pass(module, args, kwargs)
                 except Exception as error:
                     self.failed = error
                     self._give_torch_back()  # for who goes on all the same, and never comes to stop
@@ -189,6 +220,8 @@ class LoopFitter:
         if self._depth or threading.get_ident() != self._thread:
             return self._plain_backward(*args, **kwargs)
         tape = self._tape if self._recorder is not None else None
+        if not self._within_pass:
+            self._say_unseen()
         if tape is not None:
             tape.close(_backward_of_torch, args, kwargs)
             self._end_recording()
@@ -199,10 +232,21 @@ class LoopFitter:
             if tape is not None and STEP_IN_BACKWARD in self.options.allow:
                 self._watch_steps(tape)
 
+    def _say_unseen(self) -> None:
+        """Say early that backwards follow no pass: a program that goes on so is refused only when it has ended."""
+        self._num_unseen += 1
+        if self._num_unseen == FIRST_UNSEEN and not self.fits and self._tape is None and self._fitted is None:
+            self.say(
+                f"{FIRST_UNSEEN} backwards, and none follows a call of a module in train(): no plan can be made for "
+                "them. A call is model(x), not model.forward(x), in the thread that began"
+            )
+
     # ---- passes --------------------------------------------------------------------------------------------------
 
     def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._within_pass = True
+        if self._is_between and self._is_due(self.num_between):
+            self._num_to_measure = AFTER_EVALUATION
+        self._within_pass, self._is_between = True, False
         self._end_recording()
         self._note_departures()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
@@ -279,7 +323,9 @@ class LoopFitter:
         self.say(f"fitting into {format_bytes(self.options.require_budget())}: measuring the step, planning, proving")
         job = _job_of(tape, self.name)
         job.unsteppable = unsteppable
-        fitted = self._fitted = self.fit_job(job)
+        job.limit_bytes = self.options.require_budget()
+        with lending_gradients(job):
+            fitted = self._fitted = self.fit_job(job)
         del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
@@ -307,20 +353,44 @@ class LoopFitter:
     # ---- measuring -----------------------------------------------------------------------------------------------
 
     def _measure(self, module: torch.nn.Module) -> None:
-        """Go on measuring, begin or end it, as the pass that begins demands."""
+        """Go on measuring, begin or end it, as the pass that begins demands; what an evaluation keeps counts in it."""
         planned = self._fitted is not None and self._tape is None
         self.measured.num_passes += planned
         number = self.measured.num_passes
         device = next(module.parameters()).device
-        wanted = device.type == "cuda" or not planned or self._is_due(number) or self._is_due(number + 1)
+        is_due = self._num_to_measure > 0 or self._is_due(number) or self._is_due(number + 1)
+        self._num_to_measure = max(0, self._num_to_measure - 1)
+        wanted = device.type == "cuda" or not planned or is_due
         if self._meter is not None and (not wanted or len(self._windows) >= MOST_WINDOWS):
             self._end_measuring()
         if self._meter is None and wanted:
-            meter = Meter(device)
-            self._meter = meter if meter.start() else None
+            self._start_meter(device)
+        self._begin_window(device, number if planned else None)
+
+    def _measure_between(self, module: torch.nn.Module) -> None:
+        """Measure what an evaluation takes, call by call; on CUDA the window of the pass before it holds that too."""
+        device = next((p.device for p in module.parameters()), None)
+        if self._fitted is None or self._recorder is not None or device is None or device.type == "cuda":
+            return
+        if not self._is_between:
+            self._is_between = True
+            self.num_between += 1
+            self._is_due_between = self._is_due(self.num_between)
+        if self._meter is not None and len(self._windows) >= MOST_WINDOWS:
+            self._end_measuring()
+            self._is_due_between = False
+        if self._meter is None and self._is_due_between:
+            self._start_meter(device)
+        self._begin_window(device, BETWEEN)
+
+    def _start_meter(self, device: torch.device) -> None:
+        meter = Meter(device)
+        self._meter = meter if meter.start() else None
+
+    def _begin_window(self, device: torch.device, number: int | None) -> None:
         if self._meter is not None:
             self._meter.begin_window(alive_bytes(device))
-            self._windows.append(number if planned else None)  # only if it began: the end pairs them up
+            self._windows.append(number)  # only if it began: the end pairs them up
 
     def _is_due(self, number: int) -> bool:
         """Whether a pass is measured: the first ones, some later ones, and all since one did not go as planned."""
@@ -331,20 +401,30 @@ class LoopFitter:
         windows, self._windows = self._windows, []
         if meter is None:
             return
-        for position, (number, peak_bytes) in enumerate(zip(windows, meter.stop(), strict=True)):
-            if peak_bytes is None:
+        after_bytes = alive_bytes(meter.device) if windows else 0
+        has_later_pass = any(windows[1:])
+        for position, (number, peak) in enumerate(zip(windows, meter.stop(after_bytes), strict=True)):
+            if peak is None:
                 continue
             if number is None:
-                self.first_peak_bytes = max(self.first_peak_bytes or 0, peak_bytes)
-            elif position > 0 or meter.device.type == "cuda" or peak_bytes <= self.options.require_budget():
-                self._count(number, peak_bytes)  # the first of a recording tells only if it is low enough
+                self.first_peak_bytes = max(self.first_peak_bytes or 0, peak.most_bytes)
+            elif number == BETWEEN:
+                self.between_peak_bytes = max(self.between_peak_bytes or 0, peak.least_bytes)
+            else:
+                self._count(number, peak, is_first=position == 0 and has_later_pass)
 
-    def _count(self, number: int, peak_bytes: int) -> None:
-        found = self.measured
+    def _count(self, number: int, peak: WindowPeak, *, is_first: bool) -> None:
+        """A pass under the plan; one of which only bounds are known counts if both lie on one side of the budget."""
+        found, budget_bytes = self.measured, self.options.require_budget()
+        if peak.least_bytes <= budget_bytes < peak.most_bytes:
+            found.num_unsure += not is_first
+            return
         found.num_measured += 1
-        found.num_over += peak_bytes > self.options.require_budget()
-        if found.highest_bytes is None or peak_bytes > found.highest_bytes:
-            found.highest_bytes, found.highest_at = peak_bytes, number
+        found.num_over += peak.least_bytes > budget_bytes
+        before_bytes = found.highest_bytes
+        is_higher = before_bytes is None or peak.least_bytes > before_bytes
+        if is_higher or (peak.is_exact, peak.most_bytes) > (found.is_exact, before_bytes):
+            found.highest_bytes, found.highest_at, found.is_exact = peak.most_bytes, number, peak.is_exact
 
 
 def _backward_of_torch(*args: object, **kwargs: object) -> object:
@@ -429,8 +509,35 @@ def optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None
 
 
 def _tensors_alive() -> list[torch.Tensor]:
+    """All that have a Python object, and those without one: gradients not read yet, and what graphs keep."""
     kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
-    return [each for each in gc.get_objects() if type(each) in kinds]
+    found: list[torch.Tensor] = [each for each in gc.get_objects() if type(each) in kinds]
+    read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
+    gradients = [read.__get__(each) for each in found if each.requires_grad and each.is_leaf]
+    return [*found, *(gradient for gradient in gradients if gradient is not None), *_kept_by_graphs(found)]
+
+
+def _kept_by_graphs(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """What autograd has saved for a backward of these tensors, and not released; nothing is unpacked for it."""
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        for name in _saved_names(type(node)):
+            saved: Any = None
+            with contextlib.suppress(RuntimeError):  # a list that was released
+                saved = getattr(node, name)
+            for each in saved if isinstance(saved, tuple) else (saved,):
+                if isinstance(kept := getattr(each, "data", None), torch.Tensor):
+                    yield kept
+        before = {parent for parent, _ in node.next_functions if parent is not None} - seen
+        seen |= before
+        waiting.extend(before)
+
+
+@functools.cache
+def _saved_names(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 def _with_subclasses(kind: type) -> set[type]:
@@ -439,27 +546,15 @@ def _with_subclasses(kind: type) -> set[type]:
 
 def alive_bytes(device: torch.device) -> int:
     """What all tensors of the program on a kind of device take."""
-    return sum(_storages(_tensors_alive(), device).values())
-
-
-def _storages(tensors: list[torch.Tensor], device: torch.device) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for tensor in tensors:
-        if tensor.device.type == device.type and tensor.layout == torch.strided and not isinstance(tensor, FakeTensor):
-            try:
-                storage = tensor.untyped_storage()
-            except (RuntimeError, NotImplementedError):  # a tensor without a storage
-                continue
-            found[storage._cdata] = storage.nbytes()
-    return found
+    return sum(storages_of(_tensors_alive(), device).values())
 
 
 def _bytes_around(job: Job) -> int:
     """What tensors of the program take that belong neither to the model, nor to its batch, optimizer or gradients."""
-    everything = _storages(_tensors_alive(), job.device)
+    everything = storages_of(_tensors_alive(), job.device)
     gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
     state = tensors_of([dict(entry) for entry in job.optimizer.state.values()]) if job.optimizer is not None else []
-    own = _storages(
+    own = storages_of(
         [*job.model.parameters(), *job.model.buffers(), *gradients, *state, *tensors_of(job.batch)], job.device
     )
     return sum(size for key, size in everything.items() if key not in own)

@@ -11,6 +11,8 @@ must not be laid back without them.
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import random
 import sys
 import types
@@ -27,6 +29,7 @@ MOST_OBJECTS = 4000
 DEEPEST = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
           types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size)  # fmt: skip
+_CACHED = type(functools.lru_cache(lambda: None))
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
 """Attributes that torch itself keeps in every module."""
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
@@ -43,7 +46,8 @@ def _content(container: Iterable[object]) -> dict[object, object] | list[object]
     return dict(container) if isinstance(container, dict) else list(container)
 
 
-def _unchanged(container: Any, content: Any) -> bool:
+def unchanged(container: Any, content: Any) -> bool:
+    """Whether a container holds what it held."""
     if len(container) != len(content):
         return False
     if isinstance(container, dict):
@@ -51,8 +55,9 @@ def _unchanged(container: Any, content: Any) -> bool:
     return all(map(is_, container, content)) if isinstance(container, (list, deque)) else set(content) == container
 
 
-def _lay(container: Any, content: Any) -> None:
-    if _unchanged(container, content):
+def lay(container: Any, content: Any) -> None:
+    """Let a container hold again what it held."""
+    if unchanged(container, content):
         return
     if isinstance(container, dict):
         for name in [name for name in container if name not in content]:
@@ -120,7 +125,7 @@ class Noted:
 
     def still_there(self) -> bool:
         """Whether every container holds what it held."""
-        return all(_unchanged(container, content) for container, content in self.places)
+        return all(unchanged(container, content) for container, content in self.places)
 
     def written(self) -> bool:
         """Whether a tensor was written into."""
@@ -129,7 +134,7 @@ class Noted:
     def lay(self) -> None:
         """Let every container hold again what it held."""
         for container, content in self.places:
-            _lay(container, content)
+            lay(container, content)
         for generator, state in self.generators:
             _set_state(generator, state)
 
@@ -169,6 +174,8 @@ def _open(value: object, noted: Noted) -> Iterable[object]:
         return ()
     if isinstance(value, (tuple, frozenset)):
         return value
+    if isinstance(value, _CACHED):  # what it has kept; its own table is not to be touched
+        return [each for each in gc.get_referents(value) if isinstance(each, (torch.Tensor, tuple))]
     below: list[Any] = []
     if _is_container(value):
         noted.places.append((value, _content(value)))
@@ -190,6 +197,16 @@ def closed_over(function: object) -> list[object]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
+def _caches_of(kind: type[torch.nn.Module]) -> tuple[object, ...]:
+    """The caches of the methods of a class: each `functools.lru_cache` that is one, or that one has closed over."""
+    classes = [each for each in kind.__mro__ if issubclass(each, torch.nn.Module) and each is not torch.nn.Module]
+    methods = [getattr(method, "__func__", method) for each in classes for method in vars(each).values()]
+    functions = [method for method in methods if isinstance(method, (types.FunctionType, _CACHED))]
+    found = [value for function in functions for value in (function, *closed_over(function))]
+    return tuple(value for value in found if isinstance(value, _CACHED))
+
+
 # ---- hooks -------------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +225,7 @@ class HookTables:
         """Let the modules have these hooks again."""
         if not self.still_there():
             for table, content in zip(self.tables, self.contents, strict=True):
-                _lay(table, content)
+                lay(table, content)
 
     def remember_added(self) -> None:
         """Note the code of hooks that were added since: the model installs them itself, and will again."""
@@ -256,13 +273,15 @@ class Watch:
         functions = [m.__dict__["forward"] for m in self.modules if "forward" in m.__dict__]
         functions += [hook for hooks, _ in self._hooks for hook in hooks.values()]
         values = [value for function in functions for value in closed_over(function)]
+        kinds = {type(m) for m in self.modules if not _is_torchs_own(m)}
+        values += [cache for kind in kinds for cache in _caches_of(kind)]
         here = {id(m) for m in self.modules}
         elsewhere = [v for v in values if isinstance(v, torch.nn.Module) and id(v) not in here]
         return values, elsewhere
 
     def refresh(self) -> None:
         """Find everything again where modules were replaced."""
-        if not all(_unchanged(tree, content) for tree, content in self._trees):
+        if not all(unchanged(tree, content) for tree, content in self._trees):
             self._find()
 
     def has_new_hooks(self) -> bool:
@@ -289,6 +308,14 @@ class Watch:
         """The buffers that lie there now, each once."""
         found = {id(b): b for shelf in self._buffers for b in shelf.values() if b is not None}
         return list(found.values())
+
+    def forget(self) -> None:
+        """Hold nothing of what was found: tensors with graphs among it would live until the next call."""
+        self._noted = None
+
+    def shelves(self) -> Sequence[MutableMapping[str, object]]:
+        """The dictionaries of the modules themselves."""
+        return self._shelves
 
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that lie there now."""

@@ -20,6 +20,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
+_OF_TRANSFORMS = ("TensorWrapper", "BatchedTensorImpl")
+"""Tensors that torch.func makes, and that have no storage of their own either."""
+
+
 @contextlib.contextmanager
 def refusing_sparse_tensors() -> Iterator[None]:
     """Say in one line that tensors without a storage of their own cannot be counted; torch's words are for others."""
@@ -28,6 +32,12 @@ def refusing_sparse_tensors() -> Iterator[None]:
     except NotImplementedError as error:
         if "Cannot access storage of" not in str(error):
             raise
+        if any(name in str(error) for name in _OF_TRANSFORMS):
+            raise UsageError(
+                "a step inside of torch.func (grad, vmap, jvp) cannot be fitted",
+                found=str(error).splitlines()[0],
+                hint="call the model outside of the transform, with backward() or torch.autograd.grad",
+            ) from None
         raise UsageError(
             "a step with sparse tensors cannot be fitted",
             found=str(error).splitlines()[0],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _random
 import contextlib
+import ctypes
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,31 +19,56 @@ if TYPE_CHECKING:
 OtherGenerators = tuple[tuple[object, ...], tuple[str, "ndarray", int, int, float]]
 """States of the generators of Python and of NumPy."""
 _LEARNING_CALLS = 2
-"""Python's and NumPy's generators are compared around so many calls of a module; one that draws is watched for good."""
+"""Of so many calls, the states of Python's and NumPy's generators, slow to read, are kept whether it draws or not."""
 
 
 class Drawing:
-    """Whether a module draws from the generators of Python or NumPy, which are slow to read."""
+    """Whether a module draws from the generators of Python or NumPy, whose states are slow to read.
+
+    Every call is looked at, by the bytes of the generators where they lie. Their states, which a second run needs, are
+    kept of a module's first calls, and of all its calls as soon as one has drawn.
+    """
 
     def __init__(self) -> None:
         self.num_calls, self.draws = 0, False
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether the next call has to be looked at."""
-        return self.draws or self.num_calls < _LEARNING_CALLS
+    def before(self) -> tuple[OtherGenerators | None, bytes | None]:
+        """The state before a call, where it is kept, and the bytes of the generators."""
+        memory = _memory_of_generators()
+        kept = self.draws or memory is None or self.num_calls < _LEARNING_CALLS
+        return (_other_generators() if kept else None), memory
 
-    def before(self) -> OtherGenerators | None:
-        """The state before a call; None when it is not watched."""
-        return _other_generators() if self.is_watched else None
-
-    def after(self, before: OtherGenerators | None) -> OtherGenerators | None:
-        """What to keep of the state before a call: None when the call drew nothing."""
+    def after(self, before: tuple[OtherGenerators | None, bytes | None]) -> tuple[OtherGenerators | None, bool]:
+        """What to keep of the state before a call, None when it drew nothing; and whether it drew unexpectedly."""
         self.num_calls += 1
-        if before is None or _same(before, _other_generators()):
-            return None
-        self.draws = True
-        return before
+        state, memory = before
+        drew = memory != _memory_of_generators() if state is None else not _same(state, _other_generators())
+        self.draws = self.draws or drew
+        return (state if drew else None), drew and state is None
+
+
+def _memory_of_generators() -> bytes | None:
+    """The bytes of the generators of Python and NumPy, only to see whether they change; None where they are unknown.
+
+    Reading them takes a twentieth of the time of `random.getstate` and `numpy.random.get_state`. The layout does
+    not matter; that NumPy's generator is the usual one, of 624 words and a position, does.
+    """
+    from numpy import random as numpy_random
+
+    numpy_of_any_version: Any = numpy_random  # its stubs leave out what is asked for here
+    python: Any = getattr(random, "_inst", None)
+    theirs = getattr(numpy_random.mtrand, "_rand", None)
+    words = numpy_of_any_version.get_bit_generator()
+    known = isinstance(python, random.Random) and isinstance(theirs, numpy_random.RandomState)
+    if sys.implementation.name != "cpython" or not known or not isinstance(words, numpy_random.MT19937):
+        return None
+    # Of the pairs that `gauss` and `normal` draw, one is kept: in an attribute, and in NumPy's object itself.
+    kept = repr(getattr(python, "gauss_next", None)).encode() + _memory_of(theirs, type(theirs))
+    return _memory_of(python, _random.Random) + kept + ctypes.string_at(words.ctypes.state_address, 625 * 4)
+
+
+def _memory_of(value: object, kind: type) -> bytes:
+    return ctypes.string_at(id(value) + object.__basicsize__, kind.__basicsize__ - object.__basicsize__)
 
 
 def _other_generators() -> OtherGenerators:

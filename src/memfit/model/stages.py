@@ -258,8 +258,11 @@ def _fuse(stages: list[StageLayout], notes: list[str]) -> list[StageLayout]:
 
 
 def _returns_a_view(call: Call) -> bool:
+    """Whether a block returns a window on its input; one that hands on its input as it is was skipped in this step."""
     given = {tensor.storage for tensor in call.tensors_given()}
-    return any(tensor.storage in given for tensor in call.returned)
+    objects = {tensor.number for tensor in call.tensors_given()}
+    skipped = bool(call.children or call.end > call.start) and all(t.number in objects for t in call.returned)
+    return not skipped and any(tensor.storage in given for tensor in call.returned)
 
 
 def _with_glue(stages: list[StageLayout], tree: CallTree) -> list[StageLayout]:

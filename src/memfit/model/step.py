@@ -15,10 +15,11 @@ from types import ModuleType
 from typing import Any, Protocol, cast
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
-from memfit.model.module_state import State, Watch
+from memfit.model.module_state import State, Watch, lay
 from memfit.model.refused_models import refuse_model
 
 Run = Callable[[], object]
@@ -51,12 +52,26 @@ class Job:
     """The budget that the step is to keep; None while none is named."""
     accumulates: bool = False
     """Whether gradients of earlier batches are there when a step begins: they add up over several."""
+    lent: set[int] = field(default_factory=set)
+    """Ids of parameters whose gradients runs may write into: their values lie in a file (`gradients_aside.py`).
+
+    Changed copies of a job share it.
+    """
     update_transient_bytes: int = 0
     """What the optimizer's step holds in passing, as it was measured."""
+    left_bytes: int = 0
+    """Of tensors that earlier steps leave on the model and that the measured step did not find there."""
     reserved_bytes: int = 0
     """For blocks that the measured step did not call and another may."""
     around_bytes: int = 0
-    """Of tensors that belong to the program and neither to the model, nor to its batch or optimizer; they count."""
+    """Of tensors that are neither parameters, buffers, batch nor optimizer state; they count.
+
+    In a program that is watched, all of them; else those that hang on the model.
+    """
+    varies: bool = False
+    """Whether steps take different amounts: plans are then held to what they promise, not to one measured step."""
+    without_gradient: frozenset[int] = frozenset()
+    """Ids of parameters that a step gives no gradient, so that the optimizer keeps no state for them."""
     is_exact: bool = True
     """Whether two runs of the step agree to the last bit."""
     inexact_because: str = ""
@@ -96,6 +111,7 @@ def job_of(
         return value.detach()
 
     job.run = run
+    job.around_bytes = hanging_bytes(model, batch)
     return job
 
 
@@ -127,6 +143,8 @@ def job_of_step(training: LiveTraining, name: str = "") -> Job:
 
     def note(value: torch.Tensor) -> None:
         job.seen["loss"] = value.detach()
+
+    job.around_bytes = hanging_bytes(training.model, training.batch)
 
     def run() -> object:
         assert training.step is not None
@@ -180,16 +198,25 @@ class RandomState:
         random.setstate(self.python)
         _numpy_random().set_state(self.numpy)
 
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Make it the current state for a while; afterwards all generators are where they were."""
+        before = RandomState.now()
+        self.put_back()
+        try:
+            yield
+        finally:
+            before.put_back()
+
     def same_as(self, other: RandomState) -> bool:
         """Whether both would draw the same numbers."""
         tensors = zip([self.cpu, *self.devices], [other.cpu, *other.devices], strict=True)
+        return all(torch.equal(a, b) for a, b in tensors) and self.same_beside_torch(other)
+
+    def same_beside_torch(self, other: RandomState) -> bool:
+        """Whether the generators of Python and NumPy would draw the same numbers."""
         mine, theirs = self.numpy, other.numpy
-        return (
-            all(torch.equal(a, b) for a, b in tensors)
-            and self.python == other.python
-            and bool((mine[1] == theirs[1]).all())
-            and mine[2:] == theirs[2:]
-        )
+        return self.python == other.python and bool((mine[1] == theirs[1]).all()) and mine[2:] == theirs[2:]
 
 
 def _numpy_random() -> ModuleType:
@@ -202,23 +229,37 @@ def _numpy_random() -> ModuleType:
 def leaving_no_trace(job: Job) -> Iterator[None]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
-    That is the random state, buffers, counters and other attributes of modules, what hangs on them, and hooks.
+    That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, and modules
+    that a forward replaces or adds.
     """
     random_state, before = RandomState.now(), State.now(Watch(job.model))
     gradients = [(p, p.grad) for p in job.model.parameters()]
+    trees = [(module._modules, dict(module._modules)) for module in job.model.modules()]
     try:
-        for parameter, _ in gradients:
-            there = job.accumulates and parameter.requires_grad
-            parameter.grad = torch.zeros_like(parameter) if there else None
+        for parameter, gradient in gradients:
+            parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
         torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
         yield
     finally:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:
             parameter.grad = gradient
+        for tree, content in trees:
+            lay(tree, content)
         before.hooks.remember_added()
         before.lay()
         random_state.put_back()
+
+
+@torch.no_grad()
+def _gradient_to_begin_with(
+    job: Job, parameter: torch.nn.Parameter, gradient: torch.Tensor | None
+) -> torch.Tensor | None:
+    if not job.accumulates or not parameter.requires_grad:
+        return None
+    if gradient is not None and id(parameter) in job.lent:
+        return gradient.zero_()
+    return torch.zeros_like(parameter)
 
 
 def gradient_bytes_there(job: Job) -> int:
@@ -238,10 +279,39 @@ def tensors_of(value: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
+    whole = tensor.contiguous()  # of one element or none, with any stride
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+
+
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the storages under some tensors, each counted once."""
     found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(found.values())
+
+
+def hanging_bytes(model: torch.nn.Module, batch: object = None) -> int:
+    """Bytes of tensors that hang on a model, in lists, objects and caches as well, beside what is counted elsewhere.
+
+    That is its parameters, its buffers and the batch.
+    """
+    watch = Watch(model)
+    counted = storages_of([*watch.parameters(), *watch.buffers(), *tensors_of(batch)])
+    hanging = storages_of([tensor for tensor, _ in watch.attributes().tensors])
+    return sum(num_bytes for key, num_bytes in hanging.items() if key not in counted)
+
+
+def storages_of(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> dict[int, int]:
+    """Address and bytes of every storage that lies in memory, on one kind of device or on any; the rest have none."""
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        is_there = tensor.layout == torch.strided and not tensor.is_meta and not isinstance(tensor, FakeTensor)
+        if is_there and (device is None or tensor.device.type == device.type):
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # as those that torch.func makes
+                storage = tensor.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return found
 
 
 # How does what a user's function built become a job, and is everything in order before the slow part?

@@ -31,6 +31,7 @@ from memfit.apply.operators import (
     name_of,
     written_by,
 )
+from memfit.apply.recompute import KeptTensor
 from memfit.model.call_sites import After, Before, add_layer, is_compiled, watching
 from memfit.model.module_calls import at_backward
 from memfit.model.step import Job, leaving_no_trace, tensors_of
@@ -157,10 +158,12 @@ class _Watch(TorchDispatchMode):
     def pack(self, tensor: torch.Tensor) -> object:
         """Note what autograd saves."""
         number = self.number_of(tensor)
+        with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
+            kept = KeptTensor(tensor) if number is None or self.keeps else None
         if number is None:
-            return tensor
+            return kept
         self.tensors[number].saved_after = len(self.tensors[number].writers)
-        return (number, tensor if self.keeps else None, self)
+        return (number, kept, self)
 
     def returned(self, depth: int, output: object) -> None:
         """Note what a module returned."""
@@ -177,15 +180,15 @@ def _address_of(storage: torch.UntypedStorage) -> int:
         raise _WithoutStorage from error
 
 
-def _unpack(kept: torch.Tensor | tuple[int, torch.Tensor | None, _Watch]) -> torch.Tensor:
-    if isinstance(kept, torch.Tensor):
-        return kept
+def _unpack(kept: KeptTensor | tuple[int, KeptTensor | None, _Watch]) -> torch.Tensor:
+    if isinstance(kept, KeptTensor):
+        return kept.find()
     number, tensor, watch = kept
     if tensor is None:
         raise _AskedEarly
     put_mark(f"use {len(watch.uses)}")
     watch.uses.append(number)
-    return tensor
+    return tensor.find()
 
 
 def trace_operators(job: Job) -> OperatorTrace | None:

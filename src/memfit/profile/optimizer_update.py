@@ -1,7 +1,8 @@
 """Measures the optimizer's step: state that stays, bytes in passing, seconds.
 
 The user's optimizer is never stepped. A shadow of it, without its hooks and with a state of its own, updates stand-ins
-for one parameter of each shape, so that at most one parameter's worth of everything is alive beside the model.
+for one parameter of each shape, so that at most one parameter's worth of everything is alive beside the model. Of a
+large parameter the stand-ins are parts, where every element is updated by itself: what it takes is a straight line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from memfit.profile.meter.meter import record_events
 ADDS_UP = 0.9
 """Parameters that together take this share of what each takes alone are updated together."""
 MOST_TRIED = 4
+ELEMENTWISE = frozenset(
+    getattr(torch.optim, name)
+    for name in ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
+)
+"""Optimizers of torch that update every element of a parameter by itself."""
+LARGE_NUMEL, LEAST_PART, MOST_PART, PARTS = 1 << 16, 1 << 14, 1 << 18, 8
+"""A parameter with more elements is measured by parts: an eighth, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +73,8 @@ def measure_update(job: Job) -> Update:
 
 def transients_alone(job: Job) -> dict[int, int]:
     """By id of a parameter, what its update alone holds in passing."""
-    before = RandomState.now()
-    try:
+    with RandomState.now().in_place():
         return {} if job.optimizer is None else _sum_of(job, job.optimizer)[1]
-    finally:
-        before.put_back()
 
 
 def _sum_of(job: Job, optimizer: torch.optim.Optimizer) -> tuple[Update, dict[int, int]]:
@@ -79,11 +84,11 @@ def _sum_of(job: Job, optimizer: torch.optim.Optimizer) -> tuple[Update, dict[in
     state_bytes, seconds, transients = 0, 0.0, []
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
-            if not parameter.requires_grad:
+            if not parameter.requires_grad or id(parameter) in job.without_gradient:
                 continue
             key = (number, tuple(parameter.shape), parameter.dtype, parameter.device)
             if key not in found:
-                found[key] = _of_some(job, optimizer, group, [parameter])
+                found[key] = _of_one(job, optimizer, group, parameter)
             state_bytes += found[key].state_bytes
             seconds += found[key].seconds
             alone[id(parameter)] = found[key].transient_bytes
@@ -100,11 +105,15 @@ def _in_passing(job: Job, optimizer: torch.optim.Optimizer, transients: list[int
     before: a variable of the loop holds that until it is assigned again.
     """
     for group in optimizer.param_groups:
-        wanted = sorted((p for p in group["params"] if p.requires_grad and p.numel() >= 64), key=lambda p: p.numel())
+        wanted = sorted((p for p in group["params"] if id(p) in alone and p.numel() >= 64), key=lambda p: p.numel())
         if len(wanted) > 1:
             tried = wanted[:MOST_TRIED]
             each = [alone[id(p)] for p in tried]
-            all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
+            if any(_is_cut(optimizer, p) for p in tried):
+                each = [_of_some(job, optimizer, group, [p], LEAST_PART).transient_bytes for p in tried]
+                all_of_them = _of_some(job, optimizer, group, tried, LEAST_PART).transient_bytes
+            else:
+                all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
             if all_of_them > ADDS_UP * sum(each):
                 return sum(transients)
             left = max(0.0, all_of_them / max(1, *each) - 1.0)
@@ -112,10 +121,44 @@ def _in_passing(job: Job, optimizer: torch.optim.Optimizer, transients: list[int
     return max(transients, default=0)
 
 
+def _is_cut(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
+    """Whether a parameter is measured by parts of it."""
+    if (
+        type(optimizer) not in ELEMENTWISE
+        or parameter.layout != torch.strided
+        or type(parameter.data) is not torch.Tensor
+    ):
+        return False
+    return parameter.numel() > LARGE_NUMEL
+
+
+def _of_one(job: Job, optimizer: torch.optim.Optimizer, group: dict[str, object], parameter: torch.Tensor) -> Update:
+    """The update of a parameter; of a large one by the line through two parts of it."""
+    if not _is_cut(optimizer, parameter):
+        return _of_some(job, optimizer, group, [parameter])
+    large = max(LEAST_PART, min(MOST_PART, parameter.numel() // PARTS))
+    small = large // 2
+    one, two = (_of_some(job, optimizer, group, [parameter], numel) for numel in (small, large))
+
+    def at(first: int, second: int) -> int:
+        return first + round((second - first) * (parameter.numel() - small) / (large - small))
+
+    return Update(
+        state_bytes=at(one.state_bytes, two.state_bytes),
+        transient_bytes=at(one.transient_bytes, two.transient_bytes),
+        seconds=two.seconds * parameter.numel() / large,
+    )
+
+
 def _of_some(
-    job: Job, optimizer: torch.optim.Optimizer, group: dict[str, object], parameters: Sequence[torch.Tensor]
+    job: Job,
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, object],
+    parameters: Sequence[torch.Tensor],
+    most_numel: int | None = None,
 ) -> Update:
-    stand_ins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
+    """Update stand-ins for them together; of those with more elements than `most_numel`, parts."""
+    stand_ins = [torch.nn.Parameter(_cut(p, p, most_numel)) for p in parameters]
     for stand_in in stand_ins:
         stand_in.grad = torch.zeros_like(stand_in)
     shadow = _shadow(optimizer, group, dict(zip(parameters, stand_ins, strict=True)))
@@ -140,9 +183,23 @@ def _shadow(
     shadow.state = defaultdict(dict)
     for parameter, stand_in in stand_ins.items():
         if optimizer.state.get(parameter):
-            shadow.state[stand_in] = copy.deepcopy(optimizer.state[parameter])
+            shadow.state[stand_in] = _state_for(stand_in, parameter, optimizer.state[parameter])
     shadow.param_groups = [{**group, "params": list(stand_ins.values())}]
     return shadow
+
+
+def _state_for(stand_in: torch.Tensor, parameter: torch.Tensor, state: dict[str, object]) -> dict[str, object]:
+    if stand_in.numel() == parameter.numel():
+        return copy.deepcopy(state)
+    cut = {n: _cut(v, parameter, stand_in.numel()) for n, v in state.items() if isinstance(v, torch.Tensor)}
+    return {n: cut[n] if n in cut else copy.deepcopy(v) for n, v in state.items()}
+
+
+def _cut(tensor: torch.Tensor, parameter: torch.Tensor, most_numel: int | None) -> torch.Tensor:
+    """Zeros like a tensor; of one as large as its parameter, no more elements than are wanted."""
+    if most_numel is None or tensor.numel() != parameter.numel() or tensor.numel() <= most_numel:
+        return torch.zeros_like(tensor)
+    return tensor.new_zeros(most_numel)
 
 
 def _time_of(optimizer: torch.optim.Optimizer) -> float:

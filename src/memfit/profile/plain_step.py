@@ -17,6 +17,7 @@ from memfit.model.module_calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
     Job,
+    RandomState,
     gradient_bytes_in_passing,
     gradient_bytes_there,
     leaving_no_trace,
@@ -44,6 +45,7 @@ TIMED_RUNS = 1
 VARYING_SHARE = 50
 """Where sizes depend on values, one part in so many of the step is left free for the next ones."""
 """Beside the run whose events are recorded, which tells seconds as well."""
+_SIZES = ("output_bytes", "saved_bytes", "forward_transient_bytes", "backward_transient_bytes", "gradient_bytes")
 NOTES_BYTES = 1024
 """For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
 
@@ -69,10 +71,16 @@ class _Seen:
     outputs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
-def profile_plain(job: Job, timed_runs: int = TIMED_RUNS, calls: CallTree | None = None) -> Profile:
+def profile_plain(
+    job: Job,
+    timed_runs: int = TIMED_RUNS,
+    calls: CallTree | None = None,
+    other_states: Sequence[RandomState] = (),
+) -> Profile:
     """Measure the chain of a job by plain steps and one with every block checkpointed.
 
-    `calls` are those of a step that was watched already.
+    `calls` are those of a step that was watched already. `other_states` are where steps begin that take other amounts:
+    every stage gets the most that it took in any of them.
     """
     layout = find_stages(calls or watch_calls(job), needs_blocks=False)
     draft, heads, plain, seen = _fused(job, tuple(_draft(stage) for stage in layout.stages))
@@ -83,11 +91,44 @@ def profile_plain(job: Job, timed_runs: int = TIMED_RUNS, calls: CallTree | None
     swept, draft, kept, num_saved = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
-    stages = with_checkpoint_seconds(_stages(draft, plain, swept, seen, seconds), num_saved)
+    stages = _stages(draft, plain, swept, seen, seconds)
+    if other_states:
+        stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, state) for state in other_states])
+    stages = with_checkpoint_seconds(stages, num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
     varying_bytes = plain.peak_bytes // VARYING_SHARE if layout.is_sized_by_values else 0
     chain = with_reserve(job, chain_of(job, stages, update), layout.uncalled, varying_bytes)
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
+
+
+def _other_stages(
+    job: Job,
+    live: list[LiveStage],
+    draft: Sequence[Stage],
+    seconds: list[tuple[float, float]],
+    state: RandomState,
+) -> tuple[Stage, ...]:
+    """The stages of a step that begins with other random numbers."""
+    seen = _Seen()
+    with state.in_place():
+        return _stages(draft, _record(job, live, seen), None, seen, seconds)
+
+
+def _largest(
+    live: Sequence[LiveStage], stages: tuple[Stage, ...], others: Sequence[tuple[Stage, ...]]
+) -> tuple[Stage, ...]:
+    """Every stage with the most that it, or a stage of the same modules, took in any step."""
+    alike: dict[object, list[int]] = {}
+    for index, stage in enumerate(live):
+        kinds = tuple((type(m), tuple(p.shape for p in m.parameters())) for m in stage.modules)
+        alike.setdefault(kinds or index, []).append(index)
+    found = list(stages)
+    for indices in alike.values():
+        seen = [each[index] for each in (stages, *others) for index in indices]
+        most = {name: max(getattr(stage, name) for stage in seen) for name in _SIZES}
+        for index in indices:
+            found[index] = msgspec.structs.replace(stages[index], **most)
+    return tuple(found)
 
 
 def _draft(stage: StageLayout) -> Stage:
@@ -189,14 +230,15 @@ def _record_swept(
 
 
 def _stages(
-    draft: Sequence[Stage], plain: Record, swept: Record, seen: _Seen, seconds: list[tuple[float, float]]
+    draft: Sequence[Stage], plain: Record, swept: Record | None, seen: _Seen, seconds: list[tuple[float, float]]
 ) -> tuple[Stage, ...]:
+    """The stages of one plain step; `swept` is the same step with every block recomputed, None where it was not run."""
     outputs = [_output_bytes(seen, index) for index in range(len(draft))]
     windows = windows_of(plain, len(draft))
     sizes = [measure_stage(plain, window, seen.outputs.get(i, [])) for i, window in enumerate(windows)]
     gradients = gradients_that_stay(sizes, staying_bytes(plain, windows, outputs))
     sizes = [replace(size, gradient_bytes=bytes_) for size, bytes_ in zip(sizes, gradients, strict=True)]
-    passing = _passing_bytes(swept, len(draft), outputs)
+    passing = [0] * len(draft) if swept is None else _passing_bytes(swept, len(draft), outputs)
     return tuple(
         stage_of(stage, sizes[i], outputs[i], outputs[i - 1] if i else 0, passing[i], seconds[i])
         for i, stage in enumerate(draft)
@@ -286,7 +328,7 @@ def with_reserve(job: Job, chain: Chain, uncalled: tuple[str, ...], varying_byte
     """
     boundary_bytes = max((stage.output_bytes for stage in chain.stages if stage.kind != GLUE), default=0)
     parameters = [p for name in uncalled for p in job.model.get_submodule(name).parameters() if p.requires_grad]
-    job.reserved_bytes = 2 * boundary_bytes * len(uncalled) + storage_bytes(parameters) + varying_bytes
+    job.reserved_bytes = 2 * boundary_bytes * len(uncalled) + storage_bytes(parameters) + varying_bytes + job.left_bytes
     fixed = msgspec.structs.replace(chain.fixed, other_bytes=chain.fixed.other_bytes + job.reserved_bytes)
     return msgspec.structs.replace(chain, fixed=fixed, uncalled=uncalled)
 

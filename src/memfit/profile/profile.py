@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import torch
+
 from memfit.model.module_calls import CallTree, watching_calls
 from memfit.model.out_of_memory import refusing_sparse_tensors, unless_memory_runs_out
-from memfit.model.step import Job, RandomState
+from memfit.model.stages import find_stages
+from memfit.model.step import Job, RandomState, storage_bytes
 from memfit.profile.block_by_block import profile_blocks, too_large
 from memfit.profile.plain_step import TIMED_RUNS, Profile, profile_plain
 from memfit.profile.reference_step import Reference, reference_of
+from memfit.profile.varying_steps import Variation, growth_of, variation_of
+from memfit.units import format_bytes
+
+NEGLIGIBLE_BYTES = 64
+"""Left on a model by a step: a loss that is kept for a log."""
 
 
 @refusing_sparse_tensors()
@@ -20,19 +28,66 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
     if reason:
         return profile_blocks(job, timed_runs, reason)
     calls: CallTree | None = None
+    varied: Variation | None = None
     if reference is None:
-        watched = unless_memory_runs_out(lambda: _watched_reference(job))
+        watched = unless_memory_runs_out(lambda: _watched_reference(job, RandomState.now()))
         if watched is not None:
             reference, calls = watched
-    profile = None if reference is None else unless_memory_runs_out(lambda: profile_plain(job, timed_runs, calls))
+            varied = variation_of(job, reference, calls)
+    if varied is not None:
+        job.varies = True
+        watched = unless_memory_runs_out(lambda: _watched_reference(job, varied.largest))
+        reference, calls = watched if watched is not None else (None, None)
+    if reference is None:
+        return profile_blocks(job, timed_runs, "the plain step ran out of memory")
+    notes = _with_what_is_left(job, reference, calls)
+    with reference.state.in_place():  # all runs begin where the reference did
+        profile = unless_memory_runs_out(
+            lambda: profile_plain(job, timed_runs, calls, varied.others if varied is not None else ())
+        )
     if profile is None:
         return profile_blocks(job, timed_runs, "the plain step ran out of memory")
     profile.reference = reference
+    profile.notes += (*notes, *((varied.note(),) if varied is not None else ()))
     return profile
 
 
-def _watched_reference(job: Job) -> tuple[Reference, CallTree]:
-    """The plain step run twice, and the calls of its second run."""
+def _with_what_is_left(job: Job, reference: Reference, calls: CallTree | None) -> list[str]:
+    """Let the job know what a step leaves on the model, and which parameters it gives no gradient; with notes."""
+    notes: list[str] = []
+    if reference.outcome.left_bytes > NEGLIGIBLE_BYTES:
+        job.left_bytes, note = growth_of(job, reference.outcome.left_bytes)
+        notes.append(note)
+    never = [] if job.varies or calls is None else _without_gradient(job, reference, calls)
+    if never:
+        job.without_gradient = frozenset(map(id, never))
+        notes.append(
+            f"{len(never)} parameters ({format_bytes(storage_bytes(never))}) get no gradient in this step: if another "
+            "step gives them one, the optimizer keeps a state for them that is not counted"
+        )
+    return notes
+
+
+def _without_gradient(job: Job, reference: Reference, calls: CallTree) -> list[torch.nn.Parameter]:
+    """Parameters that the optimizer has, and that no gradient has reached, in this step or an earlier one.
+
+    Those of blocks that the step left out as a whole are not among them: another step may call them.
+    """
+    if job.optimizer is None or job.accumulates:
+        return []
+    uncalled = find_stages(calls, needs_blocks=False).uncalled
+    left_out = {id(p) for block in uncalled for p in job.model.get_submodule(block).parameters()}
+    handled = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
+    state, gradients = job.optimizer.state, reference.outcome.gradients
+    return [
+        p
+        for name, p in job.model.named_parameters()
+        if p.requires_grad and id(p) in handled - left_out and gradients.get(name) is None and not state.get(p)
+    ]
+
+
+def _watched_reference(job: Job, state: RandomState) -> tuple[Reference, CallTree]:
+    """The plain step run twice from a random state, and the calls of its second run."""
     found: list[CallTree] = []
-    reference = reference_of(job, RandomState.now(), watching_calls(job.model, found))
+    reference = reference_of(job, state, watching_calls(job.model, found))
     return reference, found[0]

@@ -25,6 +25,8 @@ from memfit.errors import UsageError
 from memfit.model.step import (
     Job,
     RandomState,
+    bits_of,
+    hanging_bytes,
     leaving_no_trace,
     storage_bytes,
     tensors_of,
@@ -51,6 +53,8 @@ class StepOutcome:
     buffers: dict[str, Compared]
     random: RandomState
     gradient_bytes: int = 0
+    left_bytes: int = 0
+    """Of tensors that the run left hanging on the model, beside parameters and buffers; 0 where it was recorded."""
     peak_bytes: int | None = None
     """Above what was alive before the run; None when it was not measured."""
 
@@ -82,6 +86,7 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
         job.seen.pop("loss", None)
         stepped: dict[str, Compared] = {}
         job.seen["keep"] = lambda name, tensor: stepped.update({name: kept_aside(f"gradient of {name}", tensor)})
+        hanging = 0 if watched else hanging_bytes(job.model)
         try:
             record = record_events(job.run, job.device) if watched else None
             if not watched:
@@ -95,13 +100,14 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
             buffers={n: kept(f"buffer {n}", b) for n, b in job.model.named_buffers()},
             random=RandomState.now(),
             gradient_bytes=storage_bytes([p.grad for p in job.model.parameters() if p.grad is not None]),
+            left_bytes=0 if watched else hanging_bytes(job.model) - hanging,
             peak_bytes=record.peak_bytes if watched and record is not None else None,
         )
 
 
 def _copied_aside(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that the allocator, whose events are being recorded, does not see."""
-    bits = tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8)
+    bits = bits_of(tensor.detach().to("cpu"))
     return torch.from_numpy(bits.numpy().copy()).view(tensor.dtype).view(tensor.shape)
 
 
@@ -133,8 +139,7 @@ def digest_of(tensor: torch.Tensor) -> bytes:
     found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    flat = tensor.detach().to("cpu").contiguous().view(-1)
-    found.update(flat.view(torch.uint8).numpy().data)
+    found.update(bits_of(tensor.detach().to("cpu")).numpy().data)
     return found.digest()
 
 

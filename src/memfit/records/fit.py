@@ -71,9 +71,18 @@ class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured_peak_bytes: int | None = None
     """The highest of them: all tensors of the program, as the allocator counts them; None when none was measured."""
     highest_pass: int | None = None
+    is_upper_bound: bool = False
+    """Whether that highest is a bound only: the first pass of a recording, in which releases may go unseen."""
     num_over_budget: int = 0
+    num_unsure: int = 0
+    """Passes that may have been within the budget and may have been over it: only bounds of them are known."""
     first_peak_bytes: int | None = None
     """The highest of the passes that ran before there was a plan for their batch."""
+    num_between: int = 0
+    """Stretches between passes in which a model was called without being trained: evaluations. They run as they are."""
+    between_peak_bytes: int | None = None
+    """What the highest of their measured calls took at least; None when none was, and on CUDA, where it counts as a
+    pass's."""
     process_peak_bytes: int | None = None
     """Of the whole process, Python and libraries included, as the kernel counts it."""
     fitting_seconds: float = 0.0
@@ -87,5 +96,10 @@ class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def within_budget(self) -> bool | None:
-        """Whether every measured pass under a plan was; None when none was measured."""
-        return None if not self.num_measured else self.num_over_budget == 0
+        """Whether all that was measured under a plan was, evaluations included; None when no pass was measured."""
+        return None if not self.num_measured else self.num_over_budget == 0 and not self.is_over_between_passes
+
+    @property
+    def is_over_between_passes(self) -> bool:
+        """Whether an evaluation took more than the budget: no plan is made for those."""
+        return (self.between_peak_bytes or 0) > self.budget_bytes

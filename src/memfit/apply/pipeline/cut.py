@@ -10,6 +10,7 @@ which a later stage reads.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.errors import UsageError
+from memfit.version import PACKAGE_FOLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +169,12 @@ def _without_values(model: nn.Module, named: dict[str, torch.Tensor], given: tor
         raise UsageError(what, found=str(error).splitlines()[0], hint=hint) from None
 
 
+_LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, PACKAGE_FOLDER + os.sep, "<")
+
+
 def _is_library(name: str) -> bool:
-    return any(part in name for part in ("/torch/", "/memfit/", "<"))
+    """Whether a file is torch's or memfit's own, whatever the folders above a user's file are called."""
+    return name.startswith(_LIBRARIES)
 
 
 def _owned(readers: dict[str, set[int]], num_stages: int) -> tuple[tuple[str, ...], ...]:

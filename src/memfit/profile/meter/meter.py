@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -36,17 +36,29 @@ def record_events(run: Callable[[], object], device: torch.device) -> Record:
         return _read(results.experimental_event_tree(), device)
 
 
+class WindowPeak(NamedTuple):
+    """The most bytes that were alive at once in a window: two bounds, which are mostly one."""
+
+    least_bytes: int
+    most_bytes: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing went unseen."""
+        return self.least_bytes == self.most_bytes
+
+
 class Meter:
     """What a program takes in windows between moments of its own, all its tensors together.
 
     On CUDA the allocator keeps a peak of all that is alive (written for it, not run on a GPU); elsewhere its events are
-    recorded. Those do not tell of the release of what was made before recording began, so that the first window of a
-    recording may come out too high.
+    recorded. Those do not tell of the release of what was made before recording began: what went unseen in a window is
+    known when it ends, and not when it happened.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.peaks: list[int | None] = []
+        self.peaks: list[WindowPeak | None] = []
         """Of the windows that ended, in order; where events are recorded, filled by `stop`."""
         self._before: list[int] = []
         self._profiler: Any = None
@@ -67,19 +79,20 @@ class Meter:
         """A window begins, and the one before it ends; `before_bytes` is what all tensors take now."""
         if self.device.type == "cuda":
             if self._before:
-                self.peaks.append(torch.cuda.max_memory_allocated(self.device))
+                self._take_cuda_peak()
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             put_mark(f"window {len(self._before)}")
         self._before.append(before_bytes)
 
-    def stop(self) -> list[int | None]:
-        """End the last window; the most bytes that were alive at once in each, None where it was not recorded.
+    def stop(self, after_bytes: int) -> list[WindowPeak | None]:
+        """End the last window, when all tensors take `after_bytes`; None for one that was not recorded.
 
         Another profiler of the program, begun in the middle, ends this one.
         """
         if self.device.type == "cuda":
-            self.peaks += [torch.cuda.max_memory_allocated(self.device)] if self._before else []
+            if self._before:
+                self._take_cuda_peak()
             return self.peaks
         with _quiet():
             self._profiler.stop()
@@ -87,12 +100,21 @@ class Meter:
             return self.peaks
         record = _read(self._profiler.profiler.kineto_results.experimental_event_tree(), self.device)
         marks = [record.at(f"window {number}") for number in range(len(self._before))]
-        for before_bytes, start, end in zip(self._before, marks, [*marks[1:], len(record.events)], strict=True):
+        afterwards = [*self._before[1:], after_bytes]
+        for before_bytes, then_bytes, start, end in zip(
+            self._before, afterwards, marks, [*marks[1:], len(record.events)], strict=True
+        ):
             if start is None or end is None:
                 self.peaks.append(None)
-            else:
-                self.peaks.append(before_bytes + record.peak_between(start, end) - record.alive[start])
+                continue
+            most_bytes = before_bytes + record.peak_between(start, end) - record.alive[start]
+            unseen_bytes = before_bytes + record.alive[end] - record.alive[start] - then_bytes
+            self.peaks.append(WindowPeak(most_bytes - max(0, unseen_bytes), most_bytes))
         return self.peaks
+
+    def _take_cuda_peak(self) -> None:
+        peak_bytes = torch.cuda.max_memory_allocated(self.device)
+        self.peaks.append(WindowPeak(peak_bytes, peak_bytes))
 
 
 def _read(roots: Any, device: torch.device) -> Record:

@@ -180,10 +180,16 @@ def _loop_headline(found: LoopFit) -> str:
     budget = format_bytes(found.budget_bytes)
     if found.ended:
         return f"did not end well ({found.ended}); budget {budget}"
+    if found.within_budget is None and found.num_unsure:
+        return f"not known whether within {budget}: {found.num_unsure} measured passes may have taken more"
     if found.within_budget is None:
         return f"a plan for {budget} was proven and not used"
+    if found.is_over_between_passes and not found.num_over_budget:
+        return f"every measured pass within {budget}; between passes (evaluation) the program took MORE than the budget"
     if found.within_budget and not found.departures and (found.first_peak_bytes or 0) > found.budget_bytes:
         return f"trained within {budget} under the plan; before there was one, a pass took more"
+    if found.within_budget and found.num_unsure:
+        return f"within {budget} as far as is known; {found.num_unsure} more measured passes may have taken more"
     if found.within_budget and found.departures:
         return f"within {budget} in every measured pass; a pass that was not measured may have taken more (see notes)"
     if found.within_budget:
@@ -204,10 +210,15 @@ def _loop_rows(found: LoopFit) -> list[tuple[str, str, str]]:
                 same = f"NOT bit-equal to the plain step, within tolerance{_by_at_most(proof)}"
             rows.append(("in the proof", format_bytes(proof.measured_peak_bytes), f"measured; {same}"))
     if found.measured_peak_bytes is not None:
-        passes = f"measured; highest of {found.num_measured} measured of {found.num_passes} passes"
+        at_most = ", at most" if found.is_upper_bound else ""
+        passes = f"measured{at_most}; highest of {found.num_measured} measured of {found.num_passes} passes"
         rows.append(("in the training", format_bytes(found.measured_peak_bytes), passes))
     if found.first_peak_bytes is not None:
-        rows.append(("before there was a plan", format_bytes(found.first_peak_bytes), "measured"))
+        rows.append(("before there was a plan", format_bytes(found.first_peak_bytes), "measured, at most"))
+    if found.between_peak_bytes is not None:
+        are = "evaluation, which runs as it is" if found.num_between == 1 else "evaluations, which run as they are"
+        stretches = f"measured, at least; {found.num_between} {are}"
+        rows.append(("between passes", format_bytes(found.between_peak_bytes), stretches))
     if found.process_peak_bytes is not None:
         rows.append(("whole process", format_bytes(found.process_peak_bytes), "measured; with Python and libraries"))
     if found.fits:
