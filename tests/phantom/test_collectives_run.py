@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from memfit.errors import MemfitError
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
@@ -101,3 +102,34 @@ def test_expert_parallelism_exchanges_its_split_sizes(script: Callable[..., str]
     said = predict(script(EXPERTS))
     assert said.num_steps >= 3
     assert any("spread evenly" in item.text for item in said.assumptions), said.assumptions
+
+
+PARALLEL = """
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+if torch.accelerator.device_count() < 4:
+    raise SystemExit("four GPUs are needed")
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+model = parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+for _ in range(3):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_tensor_parallelism_runs_on_one_of_as_many_gpus_as_there_are_ranks(script: Callable[..., str]):
+    """Its backward asks for a rank's place in a thread of autograd, which no line of the script has called."""
+    found = predict(script(PARALLEL), ranks=4)
+    shares = {share.name: share.num_bytes for share in found.at_peak.by_category}
+    assert shares["parameter"] == (64 * 128 + 128 + 128 * 64 + 64) * 4
+
+
+def test_a_script_that_wants_more_gpus_is_shown_how_to_ask_for_them(script: Callable[..., str]):
+    with pytest.raises(MemfitError) as raised:
+        predict(script(PARALLEL), ranks=1)
+    assert "--ranks" in str(raised.value)

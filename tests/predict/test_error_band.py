@@ -8,6 +8,7 @@ import pytest
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
+from memfit.predict.gpu_rules.cudnn import Scratch
 from memfit.predict.levels.error_band import earned, error_band, scratch_share
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, Timeline
@@ -137,6 +138,17 @@ def test_several_ranks_do_not_earn_a_band_that_one_does_not(device: str, known: 
     assert "equal to the byte" in error_band(
         DeviceSpec(kind="cpu", name="cpu"), reply_of(), with_probes=True, num_ranks=4
     )
+
+
+@pytest.mark.parametrize(("num_bytes", "is_said"), [(3 * 2**20, True), (0, False)])
+def test_a_band_of_convolutions_says_that_allocated_is_without_their_workspaces(num_bytes: int, is_said: bool):
+    taken = Scratch(event=0, taker="tensor cores" if num_bytes else "none", num_bytes=num_bytes)
+    reply = reply_of(route="fake cuda", scratches=(taken,))
+    for capability in ((8, 0), (8, 6)):
+        spec = DeviceSpec(kind="cuda", name="card", capability=capability)
+        said = error_band(spec, reply, with_probes=False, num_ranks=1)
+        assert ("allocated are without these workspaces, by rule up to 3.00 MiB" in said) == is_said
+        assert ("allocated are without these workspaces, unknown for convolutions of fewer than" in said) != is_said
 
 
 @pytest.mark.slow

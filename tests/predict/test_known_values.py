@@ -60,6 +60,9 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "copy in": lambda a, b: a.copy_(b),
     "fill": lambda a, b: a.fill_(2),
     "fill a view": lambda a, b: a.flatten()[1:].fill_(5),
+    "fill the first": lambda a, b: a.view(-1)[:1].fill_(5),
+    "fill the rest": lambda a, b: a.view(-1)[1:].copy_(b.flatten()[0]),
+    "put": lambda a, b: a.view(-1).__setitem__(torch.tensor([0, 2]), b.flatten()[0]),
     "set first": lambda a, b: a.view(-1)[:1].add_(1),
     "zero": lambda a, b: a.zero_(),
     "random": lambda a, b: a.uniform_(),
@@ -156,6 +159,38 @@ def test_a_change_of_a_view_changes_its_base():
 
 def test_memory_that_nobody_wrote_to_has_no_values():
     assert known(lambda: torch.empty(3, dtype=torch.long).sum().item())[1] == ["scalar answer"]
+
+
+def test_a_buffer_that_was_filled_part_by_part_is_known_from_its_last_part_on():
+    def body() -> tuple[bool, list[int], list[int]]:
+        order = torch.tensor([2, 0, 1])
+        buffer, inverse = torch.empty(4, dtype=torch.long), torch.empty_like(order)
+        buffer[0] = -1
+        buffer[1:] = order
+        inverse[order] = torch.arange(3)
+        return bool((buffer[1:] > buffer[:-1]).all()), buffer.tolist(), inverse.tolist()
+
+    assert known(body) == ((False, [-1, 2, 0, 1], [1, 2, 0]), [])
+
+
+@pytest.mark.parametrize("unknown", [lambda: 5, lambda: torch.empty(1).long()], ids=["missing", "unknown"])
+def test_a_buffer_with_a_part_that_is_not_known_has_no_values(unknown: Callable[[], Any]):
+    def body() -> None:
+        buffer = torch.empty(4, dtype=torch.long)
+        buffer[0] = unknown()
+        buffer[2:] = torch.tensor([1, 2])
+        buffer[1:2] = unknown() if isinstance(unknown(), torch.Tensor) else buffer[0]
+        buffer.sum().item()
+
+    assert known(body)[1] == ["scalar answer"]
+
+
+def test_the_number_of_classes_is_that_of_the_labels_which_were_put_together():
+    def body() -> int:
+        labels = torch.eye(7)[torch.arange(9_000) % 7]
+        return int(torch.cat([labels, labels[:500]]).argmax(dim=1).max()) + 1
+
+    assert known(body) == (7, [])
 
 
 def test_running_statistics_are_forgotten_when_a_batch_is_unknown():

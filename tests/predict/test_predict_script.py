@@ -424,3 +424,23 @@ for _ in range(100000):
     reply = ghost(tmp_path, text, num_steps=4)
     assert isinstance(reply, TraceReply), reply
     assert any("every step leaves" in item.text for item in reply.assumptions) is is_listed
+
+
+WRITTEN_SINCE = """
+import torch
+first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+optimizers = [torch.optim.Adam(model.parameters(), foreach={foreach}) for model in (first, second)]
+for _ in range(3):
+    hidden = first(torch.randn(2, 4))
+    out = second(hidden)
+    out.mean().backward(retain_graph=True)
+    optimizers[1].step()
+    (out ** 2).mean().backward()
+    optimizers[0].step()
+"""
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_backward_through_what_an_optimizer_wrote_since_is_refused(tmp_path: Path, foreach: bool):
+    found = failure(tmp_path, WRITTEN_SINCE.format(foreach=foreach))
+    assert "modified by an inplace operation" in str(found)

@@ -303,6 +303,51 @@ for step in range(100_000):
     train(torch.randn(16, 64))
 """
 
+SAMPLES_INSIDE_A_MODULE = """
+class Sampler(torch.nn.Module):
+    def __init__(self, net, count):
+        super().__init__()
+        self.net, self.count = net, count
+    def forward(self, x):
+        for _ in range(self.count):
+            x = x + self.net(x).mean(1, keepdim=True)
+        return x
+sampler = Sampler(model, 400)
+for x, _ in batches(64, 16):
+    train(x)
+with torch.no_grad():
+    sampler(torch.zeros(900, 64))
+"""
+GROWING_CACHE = """
+class Writer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.position = torch.nn.Linear(64, 64), 0
+        self.register_buffer("cache", torch.zeros(4096, 64))
+    def forward(self, x):
+        self.position += 60
+        return self.net(x) + (self.cache[: self.position] * 2).sum(0)
+writer = Writer()
+for x, _ in batches(64, 16):
+    train(x)
+with torch.no_grad():
+    x = torch.zeros(1, 64)
+    for _ in range(60):
+        x = writer(x)
+"""
+
+TRAINS_IN_A_FUNCTION = """
+def main():
+    for x, y in batches(96, 32):
+        optimizer.zero_grad()
+        result = model(x)
+        loss = result.sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+main()
+"""
+
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
@@ -349,6 +394,9 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(
             SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters", marks=pytest.mark.slow
         ),
+        pytest.param(SAMPLES_INSIDE_A_MODULE, id="a module samples with another", marks=pytest.mark.slow),
+        pytest.param(GROWING_CACHE, id="a model fills a cache that it was made with", marks=pytest.mark.slow),
+        pytest.param(TRAINS_IN_A_FUNCTION, id="a function trains"),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
         pytest.param(OLD_TYPES_OF_ARRAYS, id="torch.FloatTensor(array)"),
         pytest.param(MOVES_HELD_PARAMETERS, id="parameters that a graph holds are cast"),
@@ -398,10 +446,11 @@ def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
-    library = tmp_path / "optuna" / "searching.py"
+    library = tmp_path / "hyperopt" / "searching.py"
     library.parent.mkdir()
+    (library.parent / "__init__.py").touch()
     library.write_text("def optimize(objective):\n    while True:\n        objective()\n")
-    text = f"\nimport sys\nsys.path.insert(0, {str(library.parent)!r})\nimport searching\n"
+    text = f"\nimport sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom hyperopt import searching\n"
     reply = predicted(tmp_path, text + "searching.optimize(lambda: train(torch.randn(16, 64)))\n")
     assert [line for line in said(reply, UNSEEN) if "many trials" in line]
 
@@ -412,6 +461,28 @@ def test_sparse_matrices_are_followed_by_their_entries(tmp_path: Path):
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
     assert abs(peak_of(reply.timeline, "cpu")[0] - real) < 0.03 * real
     assert said(reply, UNSEEN) == [INSIDE] * len(said(reply, UNSEEN)) != []
+
+
+PASSES_MESSAGES = """
+torch.sparse.check_sparse_tensor_invariants.disable()
+places = torch.stack([torch.arange(5000) % 300, torch.arange(5000) * 7 % 290])
+edges = torch.sparse_coo_tensor(places, torch.ones(5000), (300, 300))
+layer = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(layer.parameters())
+data = torch.randn(300, 64)
+for step in range(3):
+    optimizer.zero_grad()
+    torch.spmm(edges{}, layer(data)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("made", ["", ".coalesce()"])
+def test_what_products_with_sparse_matrices_take_inside_is_seen_by_probes(tmp_path: Path, made: str):
+    reply = predicted(tmp_path, PASSES_MESSAGES.replace("{}", made))
+    real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert abs(peak_of(reply.timeline, "cpu")[0] - real) <= 16
+    assert said(reply, UNSEEN) == []
 
 
 OPENS_AND_COMPILES = """
@@ -469,6 +540,12 @@ def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
     assert len(left_out) == 1
     assert left_out[0].count > 290
     assert reply.num_operators < 6000
+
+
+@pytest.mark.slow
+def test_calls_inside_of_a_module_that_repeat_are_cut_too(tmp_path: Path):
+    reply = predicted(tmp_path, SAMPLES_INSIDE_A_MODULE)
+    assert sum(one.count for one in reply.assumptions if "were not run again" in one.text) > 380
 
 
 @pytest.mark.slow
@@ -586,6 +663,57 @@ def test_entries_too_many_to_be_made_up_are_taken_to_be_all_different(tmp_path: 
     assert any("nonzero" in text for text in said(reply, "upper bound"))
 
 
+EVALUATES_IN_INFERENCE_MODE = """
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.norm = torch.nn.Linear(64, 64), torch.nn.Dropout(0.1), torch.nn.LayerNorm(64)
+    def forward(self, x):
+        scores = (self.first(x) @ x.transpose(0, 1)).softmax(-1)
+        weights = self.dropout(scores)
+        again = self.dropout(weights)
+        return self.norm(again @ x), weights, scores
+model = Block()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64))[0].sum().backward()
+    optimizer.step()
+model.eval()
+with torch.inference_mode():
+    for x, _ in batches(1000, 500):
+        model(x)[0].sum().item()
+"""
+
+
+def test_a_dropout_that_drops_nothing_copies_nothing_in_inference_mode(tmp_path: Path):
+    reply = predicted(tmp_path, EVALUATES_IN_INFERENCE_MODE)
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+
+
+PACKS = """
+from torch.nn.utils.rnn import pack_padded_sequence
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return torch.zeros(9, 64), torch.tensor(9 if index % 4 == 0 else {length})
+layer = torch.nn.GRU(64, 8, batch_first=True)
+optimizer = torch.optim.SGD(layer.parameters())
+for epoch in range(2):
+    for texts, lengths in DataLoader(Texts(), 4):
+        optimizer.zero_grad()
+        layer(pack_padded_sequence(texts, lengths, True, False))[1].sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("length", "is_said"), [("5", False), ("1 + index % 4 + index // 8", True)])
+def test_packed_texts_of_batches_that_were_not_seen_may_be_longer(tmp_path: Path, length: str, is_said: bool):
+    reply = predicted(tmp_path, PACKS.replace("{length}", length))
+    assert (steps.LONGER_MAY_FOLLOW in said(reply, UNSEEN)) == is_said
+
+
 READS_A_TABLE = """
 import numpy as np
 table = np.zeros((400, 400), dtype="float32")
@@ -620,3 +748,97 @@ def test_sparse_gradients_of_bags_have_a_row_for_every_index(tmp_path: Path):
     real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
     assert 0.9 * real_bytes < peak_of(reply.timeline, "cpu")[0] <= real_bytes
     assert any("EmbeddingBag" in text for text in said(reply, steps.UNSEEN))
+
+
+SHOWS_ITS_MODEL = """
+for step in range(100000):
+    train(torch.randn(16, 64))
+picture = model(torch.randn(3000, 64))
+"""
+
+
+def test_a_model_called_behind_the_loop_is_reached_or_listed(tmp_path: Path):
+    reply = predicted(tmp_path, SHOWS_ITS_MODEL)
+    assert [text for text in said(reply, UNSEEN) if "was not reached in time" in text]
+
+
+DECODES_BEHIND_ITS_LOOP = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 8)
+    def encode(self, x):
+        return self.layer(x)
+    def compare(self, z):
+        return z @ z.t()
+def show(net, x):
+    return net.compare(net.encode(x))
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+def test(x):
+    with torch.no_grad():
+        return net.encode(x).sum().item()
+for epoch in range(60):
+    x = torch.zeros(300, 64)
+    optimizer.zero_grad()
+    net.encode(x).sum().backward()
+    optimizer.step()
+    test(x)
+"""
+
+
+@pytest.mark.parametrize("behind", ["net.compare(net.encode(x))", "show(net, x)"], ids=["a method", "a function"])
+def test_what_a_model_does_behind_a_loop_that_evaluates_is_reached(tmp_path: Path, behind: str, no_collector: None):
+    reply = predicted(tmp_path, DECODES_BEHIND_ITS_LOOP + behind + "\n")
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert said(reply, UNSEEN) == []
+
+
+def test_what_a_model_does_behind_a_loop_is_listed_with_its_line_where_time_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.0)
+    monkeypatch.setattr(steps, "TO_EVALUATION_SHARE", 0.0)
+    reply = predicted(tmp_path, DECODES_BEHIND_ITS_LOOP + "net.compare(net.encode(x))\n")
+    line = len((START + DECODES_BEHIND_ITS_LOOP).splitlines()) + 1
+    assert [text for text in said(reply, UNSEEN) if f"behind the training loop, at train.py:{line}" in text]
+
+
+def test_losses_that_are_kept_are_listed_where_a_loader_was_ended_early(tmp_path: Path):
+    text = "losses = []\nfor epoch in range(2):\n    for x, _ in batches(400, 8):\n"
+    text += "        optimizer.zero_grad()\n        loss = model(x).sum()\n        loss.backward()\n"
+    reply = predicted(tmp_path, text + "        optimizer.step()\n        losses.append(model(x).detach())\n")
+    assert [line for line in said(reply, UNSEEN) if line.startswith("every step leaves")]
+
+
+@pytest.mark.parametrize(
+    ("live", "kept"),
+    [
+        ([100, 500, 516, 532], 16),
+        ([100, 500, 500, 500], 0),
+        ([100, 900, 420, 916, 436, 932, 452, 948, 468, 964], 8),
+        ([100, 900, 420, 900, 420, 900, 420, 900, 420, 900], 0),
+        ([100, 900, 420, 900, 420, 900, 720, 1200, 720, 1200], 0),
+    ],
+)
+def test_growth_from_step_to_step_is_seen_below_batches_of_different_sizes(live: list[int], kept: int):
+    assert steps._kept_by_steps(live) == kept
+
+
+SEVERAL_OPTIMIZERS = """
+pairs = [(layer, torch.optim.Adam(layer.parameters())) for layer in (torch.nn.Linear(64, 8) for _ in range(3))]
+losses = []
+for epoch in range(4):
+    for x, _ in batches(160, 16):
+        for layer, optimizer in pairs:
+            optimizer.zero_grad()
+            loss = layer(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.data.numpy())
+"""
+
+
+def test_what_steps_keep_is_listed_beside_the_states_that_other_optimizers_make_first(tmp_path: Path):
+    reply = predicted(tmp_path, "del model, optimizer" + SEVERAL_OPTIMIZERS)
+    assert [line for line in said(reply, UNSEEN) if line.startswith("every step leaves")]

@@ -46,6 +46,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "in place by a mask": lambda x, m, i, h: x.mul_(m),
     "sum of a mask": lambda x, m, i, h: m.sum(),
     "selection by a mask": lambda x, m, i, h: x[m],
+    "selection by a mask of few": lambda x, m, i, h: x[torch.tensor([row % 10 == 0 for row in range(100)])],
+    "selection of what is trained": lambda x, m, i, h: torch.nn.Parameter(x)[m],
     "isinf": lambda x, m, i, h: x.isinf(),
     "logsumexp": lambda x, m, i, h: x.logsumexp(0),
     "roll over two dimensions": lambda x, m, i, h: torch.roll(x, (1, 1), (0, 1)),

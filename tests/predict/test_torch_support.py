@@ -54,11 +54,11 @@ def test_every_room_that_touches_a_live_model_is_checked_when_it_is_loaded(room:
     folder = tmp_path / "torch-2.0.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.0.0\n")
-    module = {"fit": "fit.hold", "profile": "profile.profile", "apply": "apply.apply", "model": "model.step"}[room]
+    file = {"fit": "plan_and_prove", "profile": "profile", "apply": "apply", "model": "step"}[room]
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from memfit.errors import UnsupportedTorch\n"
-        f"try:\n    import memfit.{module}\nexcept UnsupportedTorch as error:\n    print(error.found)\n"
+        f"try:\n    import memfit.{room}.{file}\nexcept UnsupportedTorch as error:\n    print(error.found)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "torch 2.0.0\n"

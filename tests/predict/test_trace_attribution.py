@@ -101,3 +101,31 @@ def test_phases_come_in_the_order_of_a_training_step():
     marks = timeline(small_gpt).phases
     second = [mark.phase for mark in marks if mark.step == 2]
     assert [p for p in second if p in ("forward", "backward", "update")] == ["forward", "backward", "update"]
+
+
+def test_a_function_with_a_backward_of_its_own_belongs_to_the_forward():
+    """Gradients are off within it, and it is no evaluation."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradients[0] * 2
+
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return Doubled.apply(self.linear(x))
+
+    def build() -> Training:
+        model, x = Doubling(), torch.randn(2, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return Training(step=lambda: model(x).sum().backward() or optimizer.step(), model=model, batch=x)
+
+    assert "evaluation" not in {span.phase for span in timeline(build).spans}

@@ -48,6 +48,34 @@ def test_integers_keep_their_values_through_operators():
     assert trace.assumptions == []
 
 
+def test_rows_chosen_by_drawn_numbers_are_no_assumption_and_by_a_drawn_mask_are_one():
+    def by_number(layer: Any) -> None:
+        layer(torch.randn(8, 6))[torch.randint(8, (4,))].sum().backward()
+
+    def by_mask(layer: Any) -> None:
+        layer(torch.randn(8, 6))[torch.rand(8) < 0.5].sum().backward()
+
+    assert kinds(run(by_number)) == set()
+    assert kinds(run(by_mask)) == {"assumed value"}
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_matrix_made_of_sparse_entries_has_no_more_of_them_until_somebody_writes(written: bool):
+    sizes: list[tuple[int, ...]] = []
+
+    def body(layer: Any) -> None:
+        weights = layer(torch.ones(6)).repeat(5)
+        places = torch.arange(30).repeat(2, 1)
+        dense = torch.sparse_coo_tensor(places, weights.detach(), (200, 200), check_invariants=False).to_dense()
+        dense = dense / dense.sum(1, keepdim=True).sqrt().float()
+        if written:
+            dense.add_(1.0)
+        sizes.append((len(dense.nonzero()), len(dense[dense >= 1e-9]), len(dense[dense >= -1.0])))
+
+    assert kinds(run(body)) >= {"upper bound"}
+    assert sizes[0] == ((40000, 40000, 40000) if written else (30, 30, 40000))
+
+
 def test_a_boolean_mask_that_is_known_gives_the_true_size():
     sizes: list[int] = []
 

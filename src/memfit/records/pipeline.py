@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from memfit.records.figure import Figure, Source
+from memfit.records.files.notebook import NotebookRecord
 from memfit.records.files.versioned_file import FileKind, decode_record, encode_record, read_record, write_record
 from memfit.records.plan import Part
 
@@ -234,7 +235,7 @@ class PipelineCandidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """Why it does not fit."""
 
 
-class PipelinePlan(msgspec.Struct, frozen=True, kw_only=True):
+class PipelinePlan(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True):
     """Where to cut, what it promises, what every rank holds and why the fullest one is the fullest."""
 
     format: str = PIPELINE_FORMAT

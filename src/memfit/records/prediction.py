@@ -223,7 +223,7 @@ class RankClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prediction: Prediction
 
 
-class RankPredictions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RankPredictions(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The memory of every rank of a training that has not been run."""
 
     format: str = msgspec.field(default_factory=lambda: RANKS_FORMAT)
@@ -264,6 +264,19 @@ class RankPredictions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """Whether every rank fits; None when no limit was given."""
         found = [each.prediction.fits for each in self.classes]
         return None if None in found else all(found)
+
+
+RANKS_FILE = FileKind(
+    format=RANKS_FORMAT,
+    version=RANKS_VERSION,
+    what="a prediction of every rank",
+    hint="memfit predict ... --rank all --json > ranks.json",
+)
+
+
+def read_ranks(path: str | Path) -> RankPredictions:
+    """Read what `memfit predict --rank all --json` printed."""
+    return read_record(path, RANKS_FILE, RankPredictions)
 
 
 def named_ranks(ranks: tuple[int, ...]) -> str:

@@ -6,6 +6,7 @@ Both engines ask here. No torch: the phantom GPU's child must not load what fake
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -34,11 +35,14 @@ class EnoughSteps(BaseException):
 
 
 class NeverStepped(Exception):
-    """The script ended without an optimizer step."""
+    """The script ended without an optimizer step; says what to try, if that is known."""
 
 
 class ScriptLeft(Exception):
     """The script left by itself with an exit code."""
+
+    hint = ""
+    """What to try, if that is known."""
 
 
 def run_as_main(path: str, arguments: tuple[str, ...], is_done: Callable[[], bool]) -> bool:
@@ -61,12 +65,12 @@ def script_failure(error: BaseException) -> Failure | None:
         return Failure(
             kind="no step", what="the script ended without an optimizer step or a backward",
             found="no call of optimizer.step() or backward()",
-            hint="check its arguments behind `--`; a step function can be predicted as FILE:function",
+            hint=str(error) or "check its arguments behind `--`; a step function can be predicted as FILE:function",
         )  # fmt: skip
     if isinstance(error, ScriptLeft):
         return Failure(
             kind="script", what="the script left by itself before its steps were made", found=f"exit code {error}",
-            hint="its last output is above; its arguments stand behind `--`",
+            hint=error.hint or "its last output is above; its arguments stand behind `--`",
         )  # fmt: skip
     refused = error if isinstance(error, ProcessRefused) else error.__cause__ or error.__context__
     if isinstance(refused, ProcessRefused):
@@ -77,6 +81,10 @@ def script_failure(error: BaseException) -> Failure | None:
     return None
 
 
+MORE_GPUS = re.compile(
+    r"(at least|more than|require\w*|need\w*|sufficient|enough)\b.{0,30}\b(gpus|cuda devices)\b", re.IGNORECASE
+)
+"""Words of a script that wants more GPUs than it sees."""
 WANTS_A_GPU = ("not compiled with CUDA", "not linked with support for cuda", "compiled without CUDA")
 """What torch says to a script that moves a tensor to a GPU on a machine, or in a prediction, without one."""
 
@@ -91,6 +99,8 @@ def hint_for(error: BaseException) -> str:
         return f"install {name}, or leave that import out; the script needs it where it is predicted"
     if any(word in text for word in UNREACHABLE):
         return "nothing can be downloaded here: run it once where it can, to fill the cache, or give local files"
+    if isinstance(error, AssertionError | ValueError | RuntimeError | SystemExit) and MORE_GPUS.search(text):
+        return "a script sees a GPU for each rank: --ranks 4 predicts the first of 4"
     if any(word in text for word in WANTS_A_GPU):
         return "the script asks for a GPU: --device cuda:a100-40gb, or another name, predicts it on one"
     if isinstance(error, FileNotFoundError):

@@ -18,7 +18,7 @@ from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
 from memfit.predict.engine import Question, Traced
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
-from memfit.predict.gpu_rules.cudnn import GENERATION_SHARES, MEASURED_CAPABILITIES
+from memfit.predict.gpu_rules.cudnn import GENERATION_SHARES, MEASURED_CAPABILITIES, WITHOUT_RULE
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
 from memfit.predict.levels.gpu import (
@@ -238,6 +238,10 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
             f"grouped convolutions (up to {format_bytes(largest)} in one call){_share_of(device)}; {_range_of(device)}"
         )
         found.append(Assumption(kind="cudnn", text=text))
+    if any(scratch.taker == "none" for scratch in reply.scratches):
+        found.append(
+            Assumption(kind="cudnn", text=f"cuDNN's workspaces are taken as none where they are {WITHOUT_RULE}")
+        )
     if any(scratch.taker == "batch norm" for scratch in reply.scratches):
         text = "buffers of batch normalisation in channels-last order are in reserved, not in allocated"
         found.append(Assumption(kind="cudnn", text=text))

@@ -78,6 +78,7 @@ class Recording:
         self.facts = RankFacts(mail)
         self.mode = ChoosyFakeMode(allow_real)
         self.shadow = Shadow(self.places.line, truth, answers, routing)
+        self.shadow.has_probes = sign is not None
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
         self.tracker.scratch_notes += [note_packing, note_states]
         self.tracker.left_whole.update(RECIPES)

@@ -1,13 +1,15 @@
 """Long stretches without gradients: calls of a model whose shapes repeat are answered without being run again.
 
 A call is left out only where it cannot change the answer: the same module was run with arguments of the same geometry
-several times before, each time kept nothing but its result, gave a result of the same geometry, and began with at
-least as many live bytes as now. Its result is then made as before. What is left out is listed.
+several times before, each time made as many storages and bytes, kept nothing but its result, gave a result of the same
+geometry, and began with at least as many live bytes as now. Its result is then made as before. What is left out is
+listed. Within an outermost module this holds for one that is called many times there: a sampler that calls its network.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -20,6 +22,8 @@ from memfit.predict.observe.storage_tracker import Tracker
 
 ALIKE = 3
 """Calls that are run before the next ones are left out."""
+MANY = 8
+"""Calls of a module within an outermost one from which on they are compared."""
 NEGLIGIBLE = 1e-4
 """Share of the live bytes by which a later call may begin higher, for numbers that a script collects."""
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -32,10 +36,12 @@ Leaf = Geometry | bool | int | float | str | torch.dtype | torch.device | None
 
 @dataclass(slots=True)
 class SeenCall:
-    """Calls alike: how many, the most live bytes one began with, and their result."""
+    """Calls alike: how many, the most live bytes one began with, what they made, and their result."""
 
     count: int
     most_live_bytes: int
+    made: tuple[int, int]
+    """Storages and bytes. A model that fills a cache it was made with takes more in each call."""
     result: tuple[tuple[Leaf, ...], _pytree.TreeSpec]
     """Leaves, tensors by their geometry, and how they are nested."""
 
@@ -46,6 +52,22 @@ class RepeatedCalls:
     def __init__(self, tracker: Tracker, note: Callable[[str, str], None]) -> None:
         self._tracker, self._note = tracker, note
         self._seen: weakref.WeakKeyDictionary[torch.nn.Module, dict[Key, SeenCall]] = weakref.WeakKeyDictionary()
+        self._within: Counter[int] = Counter()
+        """Calls of each module since the outermost one was entered."""
+
+    def enter(self) -> None:
+        """An outermost module is called."""
+        self._within.clear()
+
+    def run_within(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
+        """The result of a call within an outermost module."""
+        if torch.is_grad_enabled():
+            return call()
+        self._within[id(module)] += 1
+        is_compared = module in self._seen or self._within[id(module)] > MANY
+        if not is_compared or next(iter(module.parameters()), None) is None:
+            return call()
+        return self.run(module, inputs, call)
 
     def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call, run or made again."""
@@ -59,13 +81,15 @@ class RepeatedCalls:
             return cast("R", _made_again(*known.result))
         num_births = len(self._tracker.log.births)
         result = call()
+        births = self._tracker.log.births[num_births:]
+        made = len(births), sum(birth.num_bytes for birth in births)
         shown = geometry_of(result) if self._keeps_only(result, num_births) else None
         if shown is None:
             seen.pop(key, None)
-        elif known is not None and known.result == shown:
+        elif known is not None and known.result == shown and known.made == made:
             known.count, known.most_live_bytes = known.count + 1, max(live_bytes, known.most_live_bytes)
         else:
-            seen[key] = SeenCall(1, live_bytes, shown)
+            seen[key] = SeenCall(1, live_bytes, made, shown)
         return result
 
     def _keeps_only(self, result: object, num_births: int) -> bool:

@@ -25,7 +25,7 @@ import torch.utils.data
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
-from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, run_as_main
+from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, ScriptLeft, run_as_main
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
 from memfit.predict.fake.patches.shared_memory import SharedTensors
@@ -38,6 +38,7 @@ from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
 from memfit.predict.observe.own_threads import OVERLAP
 from memfit.predict.observe.phase_and_module import is_drawn_by_tensorboard
+from memfit.predict.ranks.torch_gpu_count import GpuCount
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
@@ -58,6 +59,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     recording.places.step = 1
     files = ScratchFiles(request.scratch_folder)
     note, shared = recording.shadow.note, SharedTensors(recording.tracker)
+    gpus = GpuCount(request.options.this_rank.count, note)
     chooser = None
     if request.options.choose_batches:
         chooser = BatchChooser(lambda: recording.places.step, recording.places.line)
@@ -66,6 +68,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         _pretending(recording, chooser),
         counter.listening(),
         pretending_ranks(request.options.this_rank, note, recording.facts),
+        gpus.standing_in(),
         files.guarding(),
         ScratchFinder(files).asked_last(),
         shared.standing_in(),
@@ -77,6 +80,9 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         was_ended = True
         try:
             was_ended = run_as_main(request.job.path, request.job.arguments, lambda: counter.is_done)
+        except ScriptLeft as leaving:
+            leaving.hint = gpus.hint
+            raise
         except Exception as error:
             if not counter.is_done:
                 raise
@@ -84,7 +90,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     counter.note_unseen(was_ended)
     trace = recording.finish(time.perf_counter() - started)
     trace.data_bytes = recording.tracker.outside.peak_bytes
-    _note_end(recording, trace, counter, request.num_steps)
+    _note_end(recording, trace, counter, request.num_steps, gpus)
     if recording.tracker.turns.are_taken:
         recording.shadow.answered[UNSEEN, OVERLAP, ""] += 1
     if files.redirected:
@@ -101,11 +107,11 @@ def _failed_later(error: Exception) -> str:
     return f"what the script does after its steps was not followed to the end: {type(error).__name__}: {first}"
 
 
-def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_steps: int) -> None:
+def _note_end(recording: Recording, trace: Trace, counter: StepCounter, num_steps: int, gpus: GpuCount) -> None:
     """How the run ended, where that is not by its steps."""
     made = counter.num_steps_made or trace.num_steps or counter.num_steps_by_backwards
     if not made:
-        raise NeverStepped
+        raise NeverStepped(gpus.hint)
     trace.num_steps = made
     if counter.num_steps_by_backwards:
         recording.shadow.answered["script", BY_BACKWARDS, ""] += 1

@@ -24,6 +24,7 @@ from memfit.predict.child.run_script import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
 from memfit.predict.fake.skipped_steps import PassedSteps
+from memfit.predict.observe.later_calls import BEHIND_THE_LOOP, calls_a_model_later
 from memfit.predict.observe.phase_and_module import (
     is_called_by_library,
     is_called_by_study,
@@ -62,6 +63,9 @@ EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
 EVALUATION_DIFFERS = "an evaluation was cut whose batches differ in their shapes: larger ones may follow"
+LONGER_MAY_FOLLOW = (
+    "texts of different lengths are packed, and only the first batches of an epoch were seen: others may hold more"
+)
 PATIENCE_SECONDS = 180.0
 """After this long, the steps made so far are enough."""
 
@@ -85,7 +89,11 @@ class StepCounter:
         self._script = script
         self._in_library = False
         """Whether the loop stands in a library's file."""
-        self._in_study = False
+        self._in_study = self._is_shortened = False
+        self._calls_later: str | None = None
+        """Where a model is called behind the loop, empty if nowhere; None until the first update."""
+        self._missed = ""
+        """The same when the run was ended."""
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
         self._passed = PassedSteps(recording.tracker, recording.shadow.note)
@@ -118,9 +126,10 @@ class StepCounter:
         repeated = RepeatedCalls(recording.tracker, recording.shadow.note)
 
         def run_root(module: torch.nn.Module, inputs: object, call: Callable[[], object]) -> object:
+            repeated.enter()
             return (self._passed if torch.is_grad_enabled() else repeated).run(module, inputs, call)
 
-        recording.places.run_root = run_root
+        recording.places.run_root, recording.places.run_within = run_root, repeated.run_within
         make: Callable[..., None] = torch.optim.Optimizer.__init__
         following = dataloader._BaseDataLoaderIter.__next__
 
@@ -161,14 +170,18 @@ class StepCounter:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
         self._in_study = self._in_study or is_called_by_study()
+        if self._calls_later is None:
+            self._calls_later = calls_a_model_later()
         counts = self._recording.num_updates
         most = max(counts.values())
         self._recording.places.step = most + 1
         self._passed.note_update(optimizer)
+        number = self._recording.number_of(optimizer)
         if self._until is not None:
+            if number == self._leader and not self._passed.is_passing:
+                self._live_at_steps.append(self._recording.tracker.log.live_bytes)
             self._goes_on(optimizer)
             return
-        number = self._recording.number_of(optimizer)
         all_there = all(counts.get(key, 0) >= self._num_steps for key in self._recording.living_optimizers())
         if all_there or most >= self._num_steps * OTHERS_MAY_LAG or self._is_late():
             self._steps_are_made()
@@ -201,9 +214,10 @@ class StepCounter:
         now = _seconds_now()
         self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
         if self._evaluated:
-            self._end_if({str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before)
+            is_seen = {str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before
+            self._end_if(is_seen and not self._calls_later)
             self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
-            self._end_if(self._num_after > RARER * self._num_to_evaluation)
+            self._end_if(self._num_after > RARER * self._num_to_evaluation and not self._calls_later)
             self._passed.is_passing = True
         self._end_if(self._until is not None and now > self._until)
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
@@ -232,12 +246,15 @@ class StepCounter:
         shown = batches.__dict__.get("_memfit_shapes", [])
         if self._trains(batches, shown):
             enough = self._until is not None and bool(shown)
+            self._is_shortened |= enough
         else:
             enough = self._has_shown_enough(batches, shown)
         if not enough:
             return
         if torch.is_grad_enabled() and larger_may_follow(batches, shown):
             self._recording.shadow.note(UNSEEN, LARGER_MAY_FOLLOW)
+        elif self._recording.shadow.packs_unevenly and len(shown) < num_batches(batches):
+            self._recording.shadow.note(UNSEEN, LONGER_MAY_FOLLOW)
         else:
             self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
@@ -295,26 +312,30 @@ class StepCounter:
     def note_unseen(self, was_ended: bool) -> None:
         """List what the run did not reach: an evaluation that the job's files speak of, or what later steps keep."""
         self._passed.note_unseen()
-        kept = _kept_by_steps(self._live_at_steps) if was_ended or self._passed.is_passing else 0
+        is_cut = was_ended or self._passed.is_passing or self._is_shortened
+        kept = _kept_by_steps(self._live_at_steps) if is_cut else 0
         if kept * LATER_STEPS > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
             text = f"every step leaves {format_bytes(kept)} behind that are never freed: later steps hold more by that"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
         if was_ended and self._in_study:
             text = "the script is a study of many trials: later ones, which may draw other sizes, were not followed"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
-        if was_ended and self._until is not None and not self._evaluated and self._evaluates():
+        if was_ended and self._missed:
+            self._recording.shadow.answered[UNSEEN, BEHIND_THE_LOOP.format(line=self._missed), self._missed] += 1
+        elif was_ended and self._until is not None and not self._evaluated and self._evaluates():
             text = "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
 
     def _evaluates(self) -> bool:
         """Whether the job's own files speak of an evaluation, or its loop is a library's, which may evaluate."""
-        return self._in_library or speaks_of_evaluation(self._script, self._modules_before)
+        return self._in_library or bool(self._calls_later) or speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_late(self) -> bool:
         return time.perf_counter() - self._started > self._patience_seconds
 
     def _end_if(self, enough: bool) -> None:
         if enough:
+            self._missed = calls_a_model_later()
             raise EnoughSteps
 
 
@@ -324,8 +345,18 @@ def _seconds_now() -> float:
 
 
 def _kept_by_steps(live: list[int]) -> int:
-    """By how much live bytes grow from step to step; 0 where the last three do not show the same growth."""
+    """By how much live bytes grow from step to step; 0 where the last three do not show the same growth.
+
+    Batches of different sizes lie over that growth: of many steps the lowest of each third are compared.
+    """
     if len(live) < 3:
         return 0
     earlier, later = live[-2] - live[-3], live[-1] - live[-2]
-    return later if later > 0 and abs(earlier - later) <= SAME_GROWTH * later else 0
+    if later > 0 and abs(earlier - later) <= SAME_GROWTH * later:
+        return later
+    size = (len(live) - 1) // 6 * 2  # an even number: a last, smaller batch stands in each
+    if not size:
+        return 0
+    first, second, third = (min(live[-size * k : len(live) - size * (k - 1)]) for k in (3, 2, 1))
+    grows_on = first < second < third and third - second <= 2 * (second - first) <= 4 * (third - second)
+    return (third - second) // size if grows_on else 0

@@ -34,6 +34,7 @@ Taker = Literal["tensor cores", "grouped", "batch norm", "none"]
 
 OPEN_TAKERS: tuple[Taker, ...] = ("tensor cores", "grouped")
 NARROW_CHANNELS = 64
+WITHOUT_RULE = "unknown for convolutions of fewer than 64 channels or in channels-last order, which have no rule"
 SUMS_BYTES = 4096
 GENERATION_SHARES: Mapping[tuple[int, int], float] = MappingProxyType({(8, 6): 0.972})
 """Real over mean of the four runs, by compute capability: the median of the tuning jobs on an RTX 3060; 1 for others,

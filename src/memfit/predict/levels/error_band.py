@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, UNSEEN, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
-from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES
+from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES, WITHOUT_RULE, Scratch
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
 from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, MAY_DECIDE
 from memfit.predict.levels.liveness import peak_of
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import INSIDE_A_KERNEL, Timeline
+from memfit.units import format_bytes
 
 VALUE_READ = "value read"
 SIZE_FOLLOWS = ("taken to be all true", "taken to be all different")
@@ -117,9 +118,19 @@ def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> st
     if reply.route.startswith(TRANSLATED):
         return TRANSLATED_BAND
     if reply.scratches:
-        return CUDNN_BAND if device.capability in MEASURED_CAPABILITIES else UNMEASURED_CUDNN_BAND
+        return _of_convolutions(device, reply.scratches)
     by_rule = any(span.operator == WORKSPACE_BY_RULE for span in reply.timeline.spans)
     return RECURRENT_BAND if by_rule else CUDA_BAND
+
+
+def _of_convolutions(device: DeviceSpec, scratches: Sequence[Scratch]) -> str:
+    """Workspaces of convolutions are expected in reserved alone, so that tensors and allocated are too low by them."""
+    base = CUDNN_BAND if device.capability in MEASURED_CAPABILITIES else UNMEASURED_CUDNN_BAND
+    largest_bytes = max(scratch.num_bytes for scratch in scratches)
+    by_rule = [f"by rule up to {format_bytes(largest_bytes)} in one call"] if largest_bytes else []
+    unknown = [WITHOUT_RULE] if any(scratch.taker == "none" for scratch in scratches) else []
+    said = "; ".join(by_rule + unknown)
+    return f"{base}; tensors and allocated are without these workspaces, {said} (--engine phantom asks cuDNN itself)"
 
 
 def _of_cpu(reply: TraceReply) -> str:

@@ -65,16 +65,16 @@ def shadow_of(tensor: object) -> torch.Tensor | None:
     if found is None:
         return None
     with _disable_current_modes(), torch.no_grad():
-        return _view(tensor, found.memory)
+        return view_of(tensor, found.memory)
 
 
 def _is_real(tensor: object) -> TypeGuard[torch.Tensor]:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and cast("torch.Tensor", tensor).device.type == "cpu"
 
 
-def _view(tensor: torch.Tensor, memory: torch.UntypedStorage) -> torch.Tensor:
-    """The same view of other memory. Must be called without modes."""
-    view = torch.empty(0, dtype=tensor.dtype)
+def view_of(tensor: torch.Tensor, memory: torch.UntypedStorage, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The same view of other memory, of another type if asked for. Must be called without modes."""
+    view = torch.empty(0, dtype=dtype or tensor.dtype)
     view.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())  # pyright: ignore[reportArgumentType]
     if tensor.is_conj():
         view = view.conj()
@@ -102,6 +102,11 @@ def keep_shadow(fake: torch.Tensor, values: torch.Tensor | None, assumed: str = 
         return
     with _disable_current_modes(), torch.no_grad():
         memory = _memory_for(fake, storage.nbytes(), values)
+    keep_memory(storage, memory, assumed)
+
+
+def keep_memory(storage: torch.UntypedStorage, memory: torch.UntypedStorage, assumed: str = "") -> None:
+    """Keep this memory, all of whose bytes are known, beside the storage of a fake tensor."""
     forget = partial(_known.pop, id(storage), None)
     _known[id(storage)] = Known(weakref.ref(storage, lambda _: forget()), memory, assumed)
 
@@ -111,7 +116,7 @@ def _memory_for(fake: torch.Tensor, num_bytes: int, values: torch.Tensor) -> tor
     if _lies_as(values, fake, num_bytes):
         return values.untyped_storage()
     memory = torch.zeros(num_bytes, dtype=torch.uint8).untyped_storage()
-    _view(fake, memory).copy_(values)
+    view_of(fake, memory).copy_(values)
     return memory
 
 

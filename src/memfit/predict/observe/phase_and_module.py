@@ -32,7 +32,7 @@ _OWN_FOLDER = PACKAGE_FOLDER + os.sep
 _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
-_STUDIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("optuna", "hyperopt", "skopt"))
+_STUDIES = ("optuna", "hyperopt", "skopt")
 _EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
 
@@ -52,10 +52,12 @@ class Places:
         self.saw_forward = False
         self.run_root: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
         """Runs an outermost module: given the module, its inputs, and the call itself."""
+        self.run_within: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
+        """The same for a module within an outermost one."""
 
     @property
-    def _stack(self) -> list[tuple[torch.nn.Module, tuple[int, str]]]:
-        """The modules that this thread is in, outermost first."""
+    def _stack(self) -> list[tuple[bool, tuple[int, str]]]:
+        """The modules that this thread is in, outermost first: whether called with gradients, and the place."""
         try:
             return self._stacks.modules
         except AttributeError:
@@ -72,7 +74,11 @@ class Places:
 
     def phase(self) -> Phase:
         """The phase of the running operator."""
-        return phase_now(in_backward=self.in_backward, in_module=bool(self._stack), forced=self.forced)
+        stack = self._stack
+        with_gradients = stack[-1][0] if stack else torch.is_grad_enabled()  # off within a function of its own
+        return phase_now(
+            in_backward=self.in_backward, in_module=bool(stack), with_gradients=with_gradients, forced=self.forced
+        )
 
     @contextmanager
     def force(self, phase: Phase | None) -> Iterator[None]:
@@ -99,10 +105,11 @@ class Places:
             if is_root and forced == "setup":
                 places.forced = None
             place = places._enter(module, (args, kwargs))
-            places._stack.append((module, place))
+            places._stack.append((torch.is_grad_enabled(), place))
             try:
-                if is_root and places.run_root is not None:
-                    result = places.run_root(module, (args, kwargs), lambda: original(module, *args, **kwargs))
+                run = places.run_root if is_root else places.run_within
+                if run is not None:
+                    result = run(module, (args, kwargs), lambda: original(module, *args, **kwargs))
                 else:
                     result = original(module, *args, **kwargs)
                 places._label(result, place)
@@ -234,13 +241,13 @@ def tensors_anywhere(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_anywhere(item, depth + 1)
 
 
-def phase_now(*, in_backward: bool, in_module: bool, forced: Phase | None) -> Phase:
+def phase_now(*, in_backward: bool, in_module: bool, with_gradients: bool, forced: Phase | None) -> Phase:
     """The phase of a program that is here; within a backward a module runs only to be recomputed."""
     if in_backward:
         return "recompute" if in_module else "backward"
     if forced is not None:
         return forced
-    if not torch.is_grad_enabled():
+    if not with_gradients:
         return "evaluation" if in_module else "other"
     return "forward"
 
@@ -260,7 +267,7 @@ def is_called_by_study() -> bool:
     """Whether a library that searches for settings has called the code that called torch."""
     frame = sys._getframe(1)
     while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _STUDIES):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in _STUDIES:
             return True
         frame = frame.f_back
     return False

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memfit.predict.fake.kernels.sparse import parts_of
+from memfit.predict.fake.kernels.sparse import is_made_anew, parts_of
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
 from memfit.predict.observe.arguments import Arguments, Keywords, several, tensor_at
 from memfit.predict.observe.flops_and_bytes import WorkCounter
@@ -53,6 +53,8 @@ LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.defaul
 """What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that was not seen."""
 TAKEN_APART = {aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all().item()}
 """Operators that end in reading a value: what they are made of is seen, and the value is asked for as any other."""
+WAITS = {torch.ops._c10d_functional.wait_tensor.default} if torch.distributed.is_available() else set()
+"""Give the tensor that they wait for; on fake tensors torch makes another one (read in torch 2.13)."""
 RESIZES = {aten.resize_.default, aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 
 MULTIPLIES = {
@@ -213,7 +215,9 @@ class Tracker(LeanMode):
         self.turns.note()
         if self._is_composite(func) and (self._in_recipe or _is_inferred(args)):
             with self:  # what it is made of is seen, as it is where gradients could be asked for
-                return func.decompose(*args, **kwargs)
+                return _as_eager(func, args, kwargs)
+        if func in WAITS:
+            return tensor_at(args, 0)
         if func in TAKEN_APART:
             return self._taken_apart(TAKEN_APART[func], args, kwargs)
         self.num_operators += 1
@@ -251,7 +255,7 @@ class Tracker(LeanMode):
     # ---- births and deaths -------------------------------------------------------------------------------------------
 
     def _note_results(self, func: OpOverload, args: Arguments, result: object) -> list[int]:
-        if not self._makes_storage(func):
+        if not self._makes_storage(func) and not is_made_anew(func, result):
             if func in RESIZES:
                 self._note_resize(tensor_at(args, 0))
             return []
@@ -464,6 +468,12 @@ class Tracker(LeanMode):
             for uid in self._forward_born:
                 self.log.claim(uid, "activation")
             self._forward_born.clear()
+
+
+def _as_eager(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """What a recipe of others gives, by torch's own kernel: the decompositions written in Python for compilers differ
+    (torch 2.13), that of a dropout which drops nothing copies its input."""
+    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def _in_order(func: OpOverload, args: Arguments, kwargs: Keywords) -> Arguments:

@@ -111,7 +111,7 @@ class RankFacts:
 
     def _note_question(self) -> None:
         """List the line that asks, where it is the job's own."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(1).f_back  # None at the bottom of a thread of autograd
         while frame is not None and frame.f_code.co_filename.endswith(LOOKING_UP):
             frame = frame.f_back
         if frame is not None and kind_of_file(frame.f_code.co_filename) == 0:
@@ -128,12 +128,18 @@ class RankFacts:
     def _mesh_of(self, mesh: DeviceMesh) -> Mesh:
         known = self._seen.get(id(mesh))
         if known is None:
-            from torch.utils._python_dispatch import _disable_current_modes
-
-            with _disable_current_modes():
-                ranks = tuple(mesh.mesh.flatten().tolist())
-            known = Mesh(shape=tuple(mesh.shape), ranks=ranks)
+            known = Mesh(shape=tuple(mesh.shape), ranks=_ranks_of(mesh))
             self._seen[id(mesh)] = known
             self._kept.append(mesh)
             self._meshes[known] = None
         return known
+
+
+def _ranks_of(mesh: DeviceMesh) -> tuple[int, ...]:
+    """Its ranks in order; unseen, unless it was made of fake tensors, whose values the modes know."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    is_fake = isinstance(getattr(mesh, "_rank_map", None), FakeTensor)
+    with contextlib.nullcontext() if is_fake else _disable_current_modes():
+        return tuple(mesh.mesh.flatten().tolist())

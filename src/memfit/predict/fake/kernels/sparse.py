@@ -8,9 +8,8 @@ the largest possible number is taken.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch._ops import OpOverload
@@ -19,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.observe.arguments import Arguments, Keywords, integer_at, several, tensor_at
-from memfit.predict.observe.known_values import keep_shadow, shadow_of, storage_of
+from memfit.predict.observe.known_values import keep_shadow, shadow_of
 
 aten = torch.ops.aten
 MADE_BY = {aten._sparse_coo_tensor_with_dims_and_tensors.default, aten._to_sparse.default, aten._to_sparse.sparse_dim}
@@ -42,14 +41,23 @@ BAGS = "what the backward of an EmbeddingBag with sparse gradients takes inside,
 Most = Callable[[torch.Tensor, str], int]
 
 
-def answers(most: Most, note: Callable[[str, str], None]) -> dict[OpOverload, Callable[..., object]]:
-    """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known."""
+def answers(
+    most: Most,
+    keep: Callable[[object, int], None],
+    note: Callable[[str, str], None],
+    note_inside: Callable[[OpOverload, Arguments], None],
+) -> dict[OpOverload, Callable[..., object]]:
+    """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known.
+
+    `keep` gets the number of elements of a result that can differ from zero,
+    `note_inside` every call on sparse tensors that takes something inside.
+    """
 
     def noted(answer: Callable[..., object]) -> Callable[..., object]:
         def call(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
             result = answer(func, args, kwargs, real)
             if any(each.layout is torch.sparse_coo for each in (result, *args) if isinstance(each, torch.Tensor)):
-                note(UNSEEN, INSIDE)
+                note_inside(func, args)
             return result
 
         return call
@@ -59,20 +67,12 @@ def answers(most: Most, note: Callable[[str, str], None]) -> dict[OpOverload, Ca
         if given.layout is not torch.strided or layout not in (None, torch.sparse_coo):
             return func(*args, **kwargs)
         num_sparse = integer_at(args, 1) if len(args) > 1 else given.dim()
-        return _made_sparse(given, num_sparse, _num_nonzero(given, num_sparse, most_in))
-
-    diagonals: dict[int, tuple[Any, int]] = {}
+        return _made_sparse(given, num_sparse, _num_nonzero(given, num_sparse, most))
 
     def diagonal(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
         result = func(*args, **kwargs)
-        storage = storage_of(result)
-        diagonals[id(storage)] = weakref.ref(storage), tensor_at(args, 0).numel()
+        keep(result, tensor_at(args, 0).numel())
         return result
-
-    def most_in(tensor: torch.Tensor, name: str) -> int:
-        storage = storage_of(tensor)
-        reference, count = diagonals.get(id(storage), (None, 0))
-        return count if reference is not None and reference() is storage else most(tensor, name)
 
     def bag_backward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> object:
         if not args[9]:
@@ -115,8 +115,21 @@ def has_sparse(args: object) -> bool:
     return any(leaf.layout is torch.sparse_coo for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
+def is_made_anew(func: OpOverload, result: object) -> bool:
+    """Whether this is a sparse tensor with indices and values of its own, where a plain one would be a view."""
+    return isinstance(result, torch.Tensor) and result.layout is torch.sparse_coo and func not in AS_THEY_ARE
+
+
+def is_stolen(func: OpOverload) -> bool:
+    """Whether a gradient is copied only because a dispatch mode holds on to it: the engine would keep it as it is."""
+    node = torch._C._current_autograd_node() if func is aten.clone.default else None
+    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+
+
 def answer_by_example(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Any other operator on sparse tensors: run on entries that are known, or made up, to see how many there are."""
+    if is_stolen(func):
+        return aten.detach.default(args[0])
     given = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     parts = [part for tensor in given for part in parts_of(tensor)]
     if func in AS_THEY_ARE or sum(part.numel() for part in parts) > MOST_MADE_UP:

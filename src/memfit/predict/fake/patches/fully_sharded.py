@@ -1,4 +1,4 @@
-"""FSDP2 on fake tensors: of a parameter's parts only this rank's is made (read in torch 2.13).
+"""FSDP2 and DTensor on fake tensors: of a parameter's parts only this rank's is made and filled (read in torch 2.13).
 
 torch cuts every parameter into as many views as there are ranks, empty ones where rows run out, and takes one of them.
 Over 512 ranks these views, which are no memory, are nearly all that a prediction spends its time on.
@@ -7,7 +7,7 @@ Over 512 ranks these views, which are no memory, are nearly all that a predictio
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ import torch
 from memfit.predict.child.after_import import after_import
 
 PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param"
+OPERATORS = "torch.distributed.tensor._dispatch"
 
 
 class OneByOne:
@@ -42,12 +43,23 @@ class OneByOne:
 
 @contextlib.contextmanager
 def sharding_one_by_one() -> Iterator[None]:
-    """Within, parameters are cut into the parts that are asked for."""
+    """Within, parameters are cut into the parts that are asked for, and drawn without a look at the generator."""
     with contextlib.ExitStack() as stack:
 
-        def act(module: ModuleType) -> None:
-            if hasattr(module, "_chunk_with_empty"):
-                stack.enter_context(patch.object(module, "_chunk_with_empty", OneByOne))
+        def replace(name: str, stand_in: object) -> Callable[[ModuleType], None]:
+            def act(module: ModuleType) -> None:
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, stand_in))
 
-        with after_import(PARAMETERS, act):
+            return act
+
+        with (
+            after_import(PARAMETERS, replace("_chunk_with_empty", OneByOne)),
+            after_import(OPERATORS, replace("run_dtensor_rng_op", _drawn_at_once)),
+        ):
             yield
+
+
+def _drawn_at_once(start: int, end: int, operator: Callable[..., object], *args: object, **kwargs: object) -> object:
+    """The random operator on this rank's part; which numbers it draws does not matter."""
+    return operator(*args, **kwargs)

@@ -21,9 +21,10 @@ from typing import Any, TextIO, cast
 import torch
 from torch._ops import OpOverload
 
+from memfit.predict.fake.kernels.sparse import parts_of
 from memfit.predict.fake.probe.real_reference import memory_events
 from memfit.predict.fake.probe.replies import NotRun, Taken
-from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, takes_a_mask
+from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, masks_in
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
 from memfit.predict.observe.storage_tracker import storage_of, tensors_in
 
@@ -89,14 +90,14 @@ def attempt(text: str) -> Taken | NotRun:
 
 def probe(text: str) -> Taken:
     """Run one call for real: the most it held at once, the true sizes of its results, and what it wrote to."""
-    name, args, kwargs, with_grad = json.loads(text)
+    name, args, kwargs, with_grad, *num_true = json.loads(text)
     function = _operator(name)
     real_args, real_kwargs = cast("list[object]", decode(args)), cast("dict[str, object]", decode(kwargs))
     if "mkldnn_rnn_layer_backward" in name:
         real_args = _with_true_workspace(real_args)
-    if takes_a_mask(name):
-        for mask in tensors_in(real_args):
-            mask.fill_(1)
+    if num_true:
+        for mask, count in zip(masks_in(real_args), num_true[0], strict=True):
+            mask.copy_((torch.arange(mask.numel()) < count).reshape(mask.shape))
     given = _storages((real_args, real_kwargs))
     before = sum(map(_touched, given))
     watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
@@ -107,7 +108,8 @@ def probe(text: str) -> Taken:
     for _, change in memory_events(profiler):
         live += change
         inside = max(inside, live)
-    made = [storage if id(storage) not in known else None for storage in map(storage_of, tensors_in(result))]
+    parts = [part for tensor in tensors_in(result) for part in parts_of(tensor)]
+    made = [storage if id(storage) not in known else None for storage in map(storage_of, parts)]
     return {
         "inside_bytes": inside,
         "output_bytes": [0 if storage is None else storage.nbytes() for storage in made],
@@ -118,7 +120,8 @@ def probe(text: str) -> Taken:
 
 def _storages(value: object) -> list[torch.UntypedStorage]:
     """The storages of all tensors in a nest, each once."""
-    found = {id(storage): storage for storage in map(storage_of, tensors_in(value)) if storage is not None}
+    parts = [part for tensor in tensors_in(value) for part in parts_of(tensor)]
+    found = {id(storage): storage for storage in map(storage_of, parts) if storage is not None}
     return list(found.values())
 
 

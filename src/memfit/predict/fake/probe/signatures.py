@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.fake.kernels.sparse import is_stolen
+from memfit.predict.fake.values.most_nonzero import NONZEROS
 from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
+from memfit.predict.observe.known_values import shadow_of
 
 RISKY = {
     "aten::linalg_lstsq",
@@ -162,8 +166,13 @@ BINARY = (
 )  # fmt: skip
 COMPUTE_IN_ONE_TYPE = {f"aten::{name}{ending}" for name in BINARY for ending in ("", "_")}
 SUM_IN_ANOTHER_TYPE = {"aten::sum", "aten::prod", "aten::nansum", "aten::mean", "aten::cumprod"}
+ON_SPARSE = {
+    "aten::mm", "aten::addmm", "aten::_sparse_addmm", "aten::t", "aten::transpose", "aten::clone", "aten::_to_copy",
+    "aten::_coalesce", "aten::neg",
+}  # fmt: skip
+"""Operators on sparse tensors (COO) whose results are as large as the number of different entries says."""
 TAKES_A_MASK = {"aten::index", "aten::masked_select"}
-"""A mask of a probe holds for every element, as a prediction takes it to."""
+"""A mask of a probe holds for as many elements as that of the job, or could have: for all where nothing is known."""
 
 
 class Signatures:
@@ -178,17 +187,33 @@ class Signatures:
         hides = self._risky.get(func)
         if hides is None:
             hides = self._risky[func] = _when_it_hides(func._schema.name)
-        if hides is _never or not hides(args, kwargs) or _has_sparse(args):
+        if hides is _never or not hides(args, kwargs) or (_has_sparse(args) and not is_probed_on_sparse(func, args)):
             return None
-        text = json.dumps([str(func), encode(args), encode(kwargs), torch.is_grad_enabled()])
+        call = [str(func), encode(args), encode(kwargs), torch.is_grad_enabled()]
+        if func._schema.name in TAKES_A_MASK:
+            call.append([_most_true(mask) for mask in masks_in(args)])
+        text = json.dumps(call)
         return self.texts.setdefault(text, len(self.texts))
 
 
 Hides = Callable[[Arguments, Keywords], bool]
 
 
+def is_probed_on_sparse(func: OpOverload, args: Arguments) -> bool:
+    """Whether a call with a sparse tensor can be made up: one of them, the others plain."""
+    layouts = [a.layout for a in args if isinstance(a, torch.Tensor) and a.layout is not torch.strided]
+    return layouts == [torch.sparse_coo] and func._schema.name in ON_SPARSE and not is_stolen(func)
+
+
 def _when_it_hides(name: str) -> Hides:
     """In which calls an operator allocates more than it returns."""
+    hides = _when_it_hides_of_plain(name)
+    if name not in ON_SPARSE:
+        return hides
+    return lambda args, kwargs: _has_sparse(args) or hides(args, kwargs)
+
+
+def _when_it_hides_of_plain(name: str) -> Hides:
     if name in RISKY:
         return _always
     if name in COPY_WHAT_IS_OUT_OF_ORDER:
@@ -236,8 +261,23 @@ def _sums_in_another_type(args: Arguments, kwargs: Keywords) -> bool:
 
 
 def _has_mask(args: Arguments, kwargs: Keywords) -> bool:
-    masks = args[1] if isinstance(args[1], (list, tuple)) else (args[1],)
-    return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in masks)
+    return bool(masks_in(args))
+
+
+def masks_in(args: Sequence[object]) -> list[torch.Tensor]:
+    """The masks by which an operator selects."""
+    given = args[1] if isinstance(args[1], (list, tuple)) else (args[1],)
+    return [a for a in given if isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8)]
+
+
+def _most_true(mask: torch.Tensor) -> int:
+    """How many elements a mask selects, as far as that is known."""
+    known = shadow_of(mask)
+    if known is not None:
+        with _disable_current_modes():
+            return int(known.count_nonzero())
+    most = NONZEROS.of(mask)
+    return mask.numel() if most is None else most
 
 
 def _has_sparse(args: tuple[object, ...]) -> bool:
@@ -255,13 +295,10 @@ def _is_expanded(args: tuple[object, ...]) -> bool:
     return any(stride == 0 and size > 1 for a in matrices for size, stride in zip(a.shape, a.stride(), strict=True))
 
 
-def takes_a_mask(name: str) -> bool:
-    """Whether an operator, by its name in a signature, selects by a mask."""
-    return f"aten::{name.split('.')[1]}" in TAKES_A_MASK
-
-
 def encode(value: object) -> object:
     """Arguments as plain data; a tensor becomes its shape, strides and type."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
+        return {"sparse": _entries_of(value)}
     if isinstance(value, torch.Tensor):
         strides = list(value.stride()) if value.layout is torch.strided else []
         return {"tensor": [list(value.shape), strides, str(value.dtype), value.requires_grad]}
@@ -276,6 +313,28 @@ def encode(value: object) -> object:
     return value if isinstance(value, (bool, int, float, str)) or value is None else None
 
 
+def _entries_of(tensor: torch.Tensor) -> list[object]:
+    """Shape, dimensions that are sparse, entries, how many of these are different, type, and whether in order."""
+    indices = tensor._indices()
+    shape, (num_sparse, count) = list(tensor.shape), indices.shape
+    known, is_coalesced = shadow_of(indices), tensor.is_coalesced()
+    num_different = min(count, math.prod(shape[:num_sparse]))
+    if known is not None and not is_coalesced:
+        with _disable_current_modes():
+            num_different = torch.unique(known, dim=1).shape[1]
+    return [shape, num_sparse, count, num_different, str(tensor.dtype), is_coalesced]
+
+
+def _make_sparse(
+    shape: list[int], num_sparse: int, count: int, num_different: int, dtype_name: str, is_coalesced: bool
+) -> torch.Tensor:
+    dtype = getattr(torch, dtype_name.removeprefix("torch."))
+    places = torch.arange(count) % max(1, num_different)
+    indices = torch.stack(torch.unravel_index(places, tuple(shape[:num_sparse])))
+    values = torch.ones((count, *shape[num_sparse:]), dtype=dtype)
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
+
+
 def decode(value: object) -> object:
     """Plain data as arguments; tensors are made anew."""
     if isinstance(value, list):
@@ -284,6 +343,8 @@ def decode(value: object) -> object:
         return value
     if "tensor" in value:
         return _make_tensor(*value["tensor"])
+    if "sparse" in value:
+        return _make_sparse(*value["sparse"])
     if "dict" in value:
         return {name: decode(item) for name, item in value["dict"].items()}
     return getattr(torch, next(iter(value.values())).removeprefix("torch."))
@@ -314,13 +375,17 @@ def _bytes_in(value: object) -> int:
             1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=False)) if all(shape) else 0
         )
         return elements * getattr(torch, dtype_name.removeprefix("torch.")).itemsize
+    if isinstance(value, dict) and "sparse" in value:
+        shape, num_sparse, count, _, dtype_name, _ = value["sparse"]
+        item_bytes = math.prod(shape[num_sparse:]) * getattr(torch, dtype_name.removeprefix("torch.")).itemsize
+        return count * (8 * num_sparse + item_bytes)
     items = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
     return sum(_bytes_in(item) for item in items)
 
 
 def flops_of_signature(text: str) -> float:
     """About how much arithmetic a call is: of products of matrices, convolutions and attention, which can be long."""
-    name, args, _, _ = json.loads(text)
+    name, args = json.loads(text)[:2]
     shapes = [value["tensor"][0] for value in args if isinstance(value, dict) and "tensor" in value]
     if ".convolution" in name and len(shapes) >= 2:
         picture, weight = shapes[-2:] if "backward" in name else shapes[:2]

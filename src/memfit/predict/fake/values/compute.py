@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.fake.values.filled_in_parts import FilledInParts
 from memfit.predict.levels.guesses import DRAWN
 from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 from memfit.predict.observe.known_values import (
@@ -41,6 +42,9 @@ CHOOSE = {"rand": 1 << 17, "rand_like": 1 << 17, "bernoulli": 1 << 17}
 MOST_CHECKED = 1 << 26
 MOST_COPIED = 1 << 25
 """Elements of an array whose values go along when it is cast or moved to a device."""
+MOST_MOVED = 1 << 20
+MOVES = {"cat", "clone", "flip", "gather", "index", "index_select", "repeat", "roll", "stack"}
+"""Operators that put known numbers in another order: so many floats are taken along, since nothing is calculated."""
 BESIDE_INFINITY = {
     aten.eq.Scalar: operator.eq, aten.ne.Scalar: operator.ne, aten.lt.Scalar: operator.lt, aten.le.Scalar: operator.le,
     aten.gt.Scalar: operator.gt, aten.ge.Scalar: operator.ge,
@@ -79,7 +83,10 @@ class ComputePlan:
 class Properties:
     """What is asked of an operator at each call, found out once."""
 
-    __slots__ = ("by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "unwritten", "written")
+    __slots__ = (
+        "by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "unwritten", "writes_lists",
+        "written",
+    )  # fmt: skip
 
     def __init__(self, func: OpOverload) -> None:
         schema = func._schema
@@ -91,6 +98,7 @@ class Properties:
         self.is_out = any(a.is_out for a in schema.arguments)
         self.overwrites = self.name in OVERWRITES or self.is_out
         self.is_mutable = schema.is_mutable
+        self.writes_lists = self.is_mutable and not self.is_out and self.name.startswith("_foreach_")
         self.written = [
             (index, a.name)
             for index, a in enumerate(schema.arguments)
@@ -166,7 +174,9 @@ def is_small(func: OpOverload, result: object, args: Arguments, kwargs: Keywords
     of = properties_of(func)
     if func is aten._to_copy.default:
         return cast("torch.Tensor", result).numel() <= MOST_COPIED
-    most_floats = CHOOSE.get(of.name, MOST_DRAWN_FLOATS) if of.random else MOST_FLOATS
+    most_floats = MOST_MOVED if of.name in MOVES else MOST_FLOATS
+    if of.random:
+        most_floats = CHOOSE.get(of.name, MOST_DRAWN_FLOATS)
     touched = [*tensors_in(result), *written_by(func, args, kwargs)] if of.is_mutable else list(tensors_in(result))
     if of.random and any(tensor.requires_grad for tensor in touched):
         return False
@@ -217,11 +227,18 @@ def written_by(func: OpOverload, args: Arguments, kwargs: Keywords) -> Iterator[
         yield from tensors_in(args[3:5])
 
 
-def forget_written(func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
-    """A storage that was written with unknown values has no known values any more."""
+def forget_written(func: OpOverload, args: Arguments, kwargs: Keywords, parts: FilledInParts) -> None:
+    """A storage that was written with unknown values, or in part, has no known values any more, or not yet."""
     for tensor in written_by(func, args, kwargs):
         if isinstance(tensor, FakeTensor):
             keep_shadow(tensor, None)
+            parts.follow(func, args, kwargs, tensor)
+
+
+def begin_parts(func: OpOverload, result: object, parts: FilledInParts) -> None:
+    """An empty tensor that is small may be filled part by part."""
+    if properties_of(func).unwritten and isinstance(result, torch.Tensor) and _is_small(result):
+        parts.begin(result)
 
 
 def finite_answer(func: OpOverload, args: Arguments, result: object) -> None:

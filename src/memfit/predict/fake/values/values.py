@@ -16,6 +16,7 @@ from typing import cast
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN
@@ -26,10 +27,12 @@ from memfit.predict.fake.kernels import norm as norm
 from memfit.predict.fake.kernels import recurrent as recurrent
 from memfit.predict.fake.kernels import sparse as sparse
 from memfit.predict.fake.kernels.layouts import laid_out
+from memfit.predict.fake.probe.signatures import is_probed_on_sparse
 from memfit.predict.fake.values import packed_sequences as packed
 from memfit.predict.fake.values.compute import (
     ComputePlan,
     attach,
+    begin_parts,
     compute,
     finite_answer,
     forget_written,
@@ -37,7 +40,10 @@ from memfit.predict.fake.values.compute import (
     plan_for,
     properties_of,
     small_copy,
+    written_by,
 )
+from memfit.predict.fake.values.filled_in_parts import FilledInParts
+from memfit.predict.fake.values.most_nonzero import NONZEROS
 from memfit.predict.levels.guesses import AS_SET, BOOLEAN, CHECKED, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.arguments import (
     Arguments,
@@ -75,6 +81,8 @@ KEEPS_THE_BEST_BOXES = "torchvision::nms"
 """Of detectors: the best of overlapping boxes, at most all of them."""
 Bound = Callable[..., object]
 """Answers for an operator: called with it, its arguments, and its result on known values."""
+MASKS = (torch.bool, torch.uint8)
+"""Types of indices that choose by being true."""
 ANSWERED_BY_SIZE = (aten.bincount.default, aten.repeat_interleave.Tensor)
 """Operators whose results have no largest possible size: only the user can give one."""
 
@@ -93,7 +101,10 @@ class Shadow(LeanMode):
         self._routing = routing
         self._line = line
         self._truth = truth
-        self._is_sparse = False
+        self._is_sparse = self.has_probes = False
+        self._parts = FilledInParts()
+        self._packed: dict[tuple[int, ...], set[int]] = {}
+        """Places that are filled in packed batches, by the shape of the padded one."""
         self.guesses = Guesses(answers or {})
         self.answered: Counter[tuple[str, str, str]] = Counter()
         self._bounds: dict[OpOverload, Bound] = {
@@ -117,7 +128,7 @@ class Shadow(LeanMode):
             packed.PACK: self._pack,
             aten.linalg_lstsq.default: self._least_squares,
             **dict.fromkeys(packed.RECIPES, packed.answer_recipe),
-            **sparse.answers(self._most, self.note),
+            **sparse.answers(self._most, NONZEROS.keep, self.note, self._note_inside),
             **ctc.answers(self.note),
             **({aten.topk.default: self._routed} if routing is not None else {}),
         }
@@ -133,9 +144,20 @@ class Shadow(LeanMode):
             for place in self.guesses.unused()
         ]
 
+    @property
+    def packs_unevenly(self) -> bool:
+        """Whether batches of one shape held texts of different lengths, which were packed."""
+        return any(len(sizes) > 1 for sizes in self._packed.values())
+
     def note(self, kind: str, text: str) -> None:
         """Remember an assumption with the line that needed it."""
         self.answered[kind, text, self._line()] += 1
+
+    def _note_inside(self, func: OpOverload, args: Arguments) -> None:
+        """List that a call on sparse tensors takes something inside, unless it is run for real to see that."""
+        is_seen = func in sparse.AS_THEY_ARE or sparse.is_stolen(func)
+        if not is_seen and not (self.has_probes and is_probed_on_sparse(func, args)):
+            self.note(UNSEEN, sparse.INSIDE)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: tuple[type, ...], args: Arguments = (), kwargs: Keywords | None = None
@@ -154,17 +176,29 @@ class Shadow(LeanMode):
         self._is_sparse |= func in sparse.MADE_BY
         bound = self._bounds.get(func)
         if self._is_sparse and func not in sparse.ANSWERED and sparse.has_sparse((args, kwargs)):
-            self.note(UNSEEN, sparse.INSIDE)
-            return sparse.answer_by_example(func, args, kwargs)
+            self._note_inside(func, args)
+            result = sparse.answer_by_example(func, args, kwargs)
+            if func is aten._to_dense.default:
+                NONZEROS.keep(result, tensor_at(args, 0)._values().numel())
+            return result
         plan = plan_for(func, args, kwargs)
         if properties_of(func).dynamic and (bound is not None or plan is not None):
             return self._sized_by_values(func, args, kwargs, plan, bound)
+        if properties_of(func).is_mutable:
+            self._note_writes(func, args, kwargs)
         if plan is None and _only_writes(func, args):
-            forget_written(func, args, kwargs)
+            forget_written(func, args, kwargs, self._parts)
             return args[0] if func._schema.returns else None
         result = bound(func, args, kwargs, None) if bound is not None else self._run(func, args, kwargs)
+        NONZEROS.follow(func, args, result)
         self._follow(func, args, kwargs, result, plan)
         return result
+
+    def _note_writes(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
+        if properties_of(func).writes_lists:
+            _count_writes(args)
+        for tensor in written_by(func, args, kwargs):
+            NONZEROS.forget(tensor)
 
     def _run(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """The fake operator; one of torch's own that has no fake kernel is run on made-up values to see its shapes."""
@@ -192,8 +226,9 @@ class Shadow(LeanMode):
         if plan is not None and (real is not None or (plan.ran and properties_of(func).is_mutable)):
             attach(func, args, kwargs, result, real, plan)
             return
-        forget_written(func, args, kwargs)
+        forget_written(func, args, kwargs, self._parts)
         if plan is None:
+            begin_parts(func, result, self._parts)
             finite_answer(func, args, result)
 
     def _sized_by_values(
@@ -202,7 +237,8 @@ class Shadow(LeanMode):
         """An operator whose result, or the size of it, depends on values."""
         real = compute(func, plan)
         for tensor in tensors_in((args, kwargs)):
-            self.note_assumed(tensor)
+            if func is not aten.index.Tensor or tensor.dtype in MASKS:  # rows chosen by number are as many as numbers
+                self.note_assumed(tensor)
         if bound is not None:
             result = bound(func, args, kwargs, real)
         elif real is None:
@@ -365,11 +401,11 @@ class Shadow(LeanMode):
     def _index(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> torch.Tensor:
         """Boolean indices become as many rows as they have true elements, or could have."""
         source, indices = tensor_at(args, 0), list(cast("Sequence[torch.Tensor | None]", args[1]))
-        if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        if not any(i is not None and i.dtype in MASKS for i in indices):
             return func(*args, **kwargs)
         expanded: list[torch.Tensor | None] = []
         for index in indices:
-            if index is None or index.dtype not in (torch.bool, torch.uint8):
+            if index is None or index.dtype not in MASKS:
                 expanded.append(index)
                 continue
             mask = shadow_of(index)
@@ -399,8 +435,12 @@ class Shadow(LeanMode):
         )
 
     def _pack(self, func: object, args: Arguments, kwargs: object, real: object) -> tuple[torch.Tensor, torch.Tensor]:
-        if shadow_of(args[1]) is None:
+        lengths = shadow_of(args[1])
+        if lengths is None:
             self.note("upper bound", "the lengths of a packed batch are not known; all were taken as the longest")
+        else:
+            with _disable_current_modes():
+                self._packed.setdefault(tuple(tensor_at(args, 0).shape), set()).add(int(lengths.sum()))
         return packed.pack(tensor_at(args, 0), tensor_at(args, 1), bool(args[2]))
 
     def _most(self, tensor: torch.Tensor, name: str) -> int:
@@ -412,7 +452,8 @@ class Shadow(LeanMode):
         text = f"the size of the result of {name} depends on data; the largest possible was taken"
         self.answered["upper bound", text, line] += 1
         self.guesses.add(line, text)
-        return tensor.numel()
+        known = NONZEROS.of(tensor)
+        return tensor.numel() if known is None else known
 
 
 _WRITERS = (
@@ -421,6 +462,12 @@ _WRITERS = (
     "reciprocal_", "bernoulli_", "pow_", "maximum_",
 )  # fmt: skip
 _only_writing: dict[OpOverload, bool] = {}
+
+
+def _count_writes(args: Arguments) -> None:
+    """Autograd refuses a backward through what was written since. Of lists of tensors the kernels themselves count that
+    (torch 2.13), and a fake one does not."""
+    increment_version([tensor for tensor in tensors_in(args[0]) if not tensor.is_inference()])
 
 
 def _only_writes(func: OpOverload, args: Arguments) -> bool:

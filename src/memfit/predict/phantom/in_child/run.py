@@ -137,6 +137,7 @@ class PhantomRun:
                 self.values,
                 self.note,
                 self.chooser,
+                self.request.options.this_rank.count,
             )
             return
         training = as_this_rank(self.request.options, as_training(build_job(job, "cuda"), job.target), job.target)

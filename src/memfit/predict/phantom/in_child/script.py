@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, run_as_main
+from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, ScriptLeft, run_as_main
 from memfit.predict.observe.batches_by_length import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.phase_and_module import tensors_anywhere
@@ -22,6 +22,7 @@ from memfit.predict.phantom.in_child.save_and_load import PhantomCheckpoints
 from memfit.predict.phantom.in_child.steps import PhantomSteps
 from memfit.predict.phantom.in_child.storage_watch import RunWatch
 from memfit.predict.phantom.in_child.values import Values
+from memfit.predict.ranks.torch_gpu_count import GpuCount
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
@@ -39,21 +40,22 @@ def run_script(
     values: Values,
     note: Note,
     chooser: BatchChooser | None = None,
+    num_ranks: int = 1,
 ) -> int:
     """Run it and return the number of its steps; NeverStepped or ScriptLeft when it does not come to its steps."""
     counter, files = PhantomSteps(watch, num_steps, path, note), CompilingFiles(scratch_folder)
     checkpoints = PhantomCheckpoints(values, note)
-    watch.step = 1
+    watch.step, gpus = 1, GpuCount(num_ranks, note)
     loading = loading_here(partial(watch.force, "data"), partial(_claim_inputs, watch), pinned=True, chooser=chooser)
     processes, compiled = Processes(files, note).standing_in(), opening_for_compiled_code(files, note)
     with (
         counter.listening(), loading, checkpoints.standing_in(), files.guarding(), ScratchFinder(files).asked_last(),
-        processes, compiled, standing_alone(note),
+        processes, compiled, standing_alone(note), gpus.standing_in(),
     ):  # fmt: skip
-        was_ended = _run_to_its_end(path, arguments, counter, note)
+        was_ended = _run_to_its_end(path, arguments, counter, note, gpus)
     if was_ended:
         counter.note_unseen()
-    _note_end(counter, num_steps, note)
+    _note_end(counter, num_steps, note, gpus)
     if files.redirected:
         note(
             "script", f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
@@ -61,11 +63,14 @@ def run_script(
     return counter.num_made
 
 
-def _run_to_its_end(path: str, arguments: tuple[str, ...], counter: PhantomSteps, note: Note) -> bool:
+def _run_to_its_end(path: str, arguments: tuple[str, ...], counter: PhantomSteps, note: Note, gpus: GpuCount) -> bool:
     """Whether it was ended before its own end; what fails after the steps is listed, unless memory ran out."""
     try:
         return run_as_main(path, arguments, lambda: counter.is_done)
     except torch.OutOfMemoryError:
+        raise
+    except ScriptLeft as leaving:
+        leaving.hint = gpus.hint
         raise
     except Exception as error:
         if not counter.is_done:
@@ -76,10 +81,10 @@ def _run_to_its_end(path: str, arguments: tuple[str, ...], counter: PhantomSteps
         return True
 
 
-def _note_end(counter: PhantomSteps, num_steps: int, note: Note) -> None:
+def _note_end(counter: PhantomSteps, num_steps: int, note: Note, gpus: GpuCount) -> None:
     """How the run ended, where that is not by the steps of an optimizer."""
     if not counter.num_made:
-        raise NeverStepped
+        raise NeverStepped(gpus.hint)
     if counter.num_steps_by_backwards:
         note("script", BY_BACKWARDS)
     if counter.num_made < num_steps:

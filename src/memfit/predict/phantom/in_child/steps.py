@@ -21,6 +21,7 @@ from torch.utils.data import dataloader
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.run_script import EnoughSteps
+from memfit.predict.observe.later_calls import BEHIND_THE_LOOP, calls_a_model_later
 from memfit.predict.observe.phase_and_module import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 from memfit.predict.observe.repeating_batches import (
     LARGER_MAY_FOLLOW,
@@ -54,6 +55,10 @@ class PhantomSteps:
         self._elsewhere = UpdatesElsewhere(lambda: list(self._living))
         self._in_library = False
         """Whether the loop stands in a library's file."""
+        self._calls_later: str | None = None
+        """Where a model is called behind the loop, empty if nowhere; None until the first update."""
+        self._missed = ""
+        """The same when the run was ended."""
         self._modules_before = set(sys.modules)
         self._started = time.perf_counter()
         self._until: float | None = None
@@ -109,12 +114,14 @@ class PhantomSteps:
     def stepped(self, optimizer: object) -> None:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
+        if self._calls_later is None:
+            self._calls_later = calls_a_model_later()
         counts = self._watch.num_updates
         most = max(counts.values())
         self._watch.step = most + 1
         if self._until is not None:
             self._num_after += 1
-            self._end_if(bool(self._evaluated) or self._is_over())
+            self._end_if((bool(self._evaluated) and not self._calls_later) or self._is_over())
             return
         all_there = all(counts.get(key, 0) >= self._num_steps for key in self._built | set(counts))
         if all_there or most >= self._num_steps * OTHERS_MAY_LAG:
@@ -129,7 +136,7 @@ class PhantomSteps:
             return
         if self._until is not None:
             self._num_after += 1
-            self._end_if(bool(self._evaluated) or self._is_over())
+            self._end_if((bool(self._evaluated) and not self._calls_later) or self._is_over())
         elif self._num_backwards >= self._num_steps:
             self._steps_are_made()
         else:
@@ -184,11 +191,13 @@ class PhantomSteps:
 
     def note_unseen(self) -> None:
         """The run was ended: list an evaluation that the job's files speak of and that was not reached."""
-        if not self._evaluated and self._evaluates():
+        if self._missed:
+            self._note(UNSEEN, BEHIND_THE_LOOP.format(line=self._missed))
+        elif not self._evaluated and self._evaluates():
             self._note(UNSEEN, NOT_REACHED)
 
     def _evaluates(self) -> bool:
-        return self._in_library or speaks_of_evaluation(self._script, self._modules_before)
+        return self._in_library or bool(self._calls_later) or speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_over(self) -> bool:
         late = self._until is not None and time.perf_counter() > self._until
@@ -196,4 +205,5 @@ class PhantomSteps:
 
     def _end_if(self, enough: bool) -> None:
         if enough:
+            self._missed = calls_a_model_later()
             raise EnoughSteps

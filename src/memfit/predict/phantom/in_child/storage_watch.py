@@ -74,7 +74,12 @@ class RunWatch:
 
     def phase(self) -> Phase:
         """The phase of what happens now."""
-        return phase_now(in_backward=self._backward_line is not None, in_module=bool(self._stack), forced=self._forced)
+        return phase_now(
+            in_backward=self._backward_line is not None,
+            in_module=bool(self._stack),
+            with_gradients=torch.is_grad_enabled(),
+            forced=self._forced,
+        )
 
     def move(self, module: str | None = None) -> None:
         """The program went somewhere else: a new place."""
