@@ -253,8 +253,8 @@ def peak_bytes() -> int:
 
 def simulate(
     workers: int, trials: int, seconds: float, clock_name: str, client_seconds: float, home: str | None
-) -> dict[str, Any]:
-    """One study; what became of it."""
+) -> int:
+    """One study; what became of it is printed before its files are removed, which takes minutes on a slow disk."""
     folder = Path(tempfile.mkdtemp(prefix="memfit-simulation-", dir=home))
     try:
         record, files = real_trial(folder)
@@ -272,12 +272,13 @@ def simulate(
         began = clock.now()
         coordinator.run()
         took = cluster.last_end - began
-        return {
+        found = {
             "busy": cluster.busy_seconds / (workers * took), "seconds": took, "peak_bytes": peak_bytes(),
             "num_ended": watcher.num_ended, "notes": watcher.notes,
             "answer_bytes": len(files), "ideal_seconds": trials * seconds / workers,
             "database_bytes": (folder / "study" / "study.db").stat().st_size,
         }  # fmt: skip
+        return report(found, workers, trials)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -382,10 +383,7 @@ def main() -> int:
         return print_ask_costs()
     client_seconds = 0.0 if options.no_dask else client_cost()
     print(f"Dask's client: {client_seconds * 1000:.2f} ms of CPU per trial, with a real scheduler", flush=True)
-    found = simulate(
-        options.workers, options.trials, options.seconds, options.clock, client_seconds, options.folder
-    )  # fmt: skip
-    return report(found, options.workers, options.trials)
+    return simulate(options.workers, options.trials, options.seconds, options.clock, client_seconds, options.folder)
 
 
 def report(found: dict[str, Any], workers: int, trials: int) -> int:
@@ -396,6 +394,7 @@ def report(found: dict[str, Any], workers: int, trials: int) -> int:
     print(f"an answer has {answer:.1f} kB of files; the database {database:.0f} MB")
     print(f"{workers} workers are {found['busy']:.1%} busy (target: above {LEAST_BUSY:.0%})")
     print(f"memory of the coordinator: {found['peak_bytes'] / 1e6:.0f} MB (target: below {MOST_BYTES / 1e6:.0f} MB)")
+    sys.stdout.flush()
     reached = found["busy"] > LEAST_BUSY and found["peak_bytes"] < MOST_BYTES and found["num_ended"] == trials
     return 0 if reached else 1
 

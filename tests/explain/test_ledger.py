@@ -296,6 +296,20 @@ def test_a_process_without_a_traced_step_is_told_apart_by_imports_and_the_kernel
     assert "No training step was traced" in ledger.note
 
 
+def test_what_came_and_went_between_two_looks_of_the_sampler_has_a_line():
+    facts = small_facts(step=0, resident_peak_bytes=0, tensors=(), moment=None)
+    (ledger,) = explain_peak(run_of([facts], residents=[[100 * MIB]], headline_bytes=120 * MIB))
+    data = [(line.name, line.num_bytes // MIB) for line in ledger.lines if line.kind == "program data"]
+    assert data[1:] == [("made and given back between two looks", 20)]
+    assert ledger.explained_ratio == 1.0
+
+
+def test_above_a_largest_sample_of_imports_alone_nothing_is_known_of_what_came_and_went():
+    facts = small_facts(step=0, resident_peak_bytes=0, tensors=(), moment=None)
+    (ledger,) = explain_peak(run_of([facts], residents=[[60 * MIB]], headline_bytes=80 * MIB))
+    assert [line.num_bytes // MIB for line in ledger.lines if line.kind == "unexplained"] == [20]
+
+
 def test_a_program_that_is_no_python_has_a_ledger_of_three_lines():
     (ledger,) = explain_peak(run_of([], residents=[[100 * MIB]]))
     assert {line.kind: line.num_bytes // MIB for line in ledger.lines} == {

@@ -18,6 +18,7 @@ from memfit.explain.study.table import table_of
 from memfit.explain.study.time_and_background import ORDER
 from memfit.records.study import Study
 from memfit.records.study_findings import StudyFinding, StudyFindings
+from memfit.testing.oracles.contradictions import contradictions
 from memfit.units import MIB
 
 
@@ -196,6 +197,54 @@ def test_a_null_that_was_tried_is_an_option_and_not_an_average():
     assert depth.verdict == "found"
     assert depth.effect is not None
     assert abs(abs(depth.effect.value or 0) - 100 * MIB) < 10 * MIB
+
+
+def _study_of(points: list[dict[str, Any]], memory_mib: list[float]) -> Study:
+    trials = [
+        made_trial(k, point, 300.0 + extra) for k, (point, extra) in enumerate(zip(points, memory_mib, strict=True))
+    ]
+    return Study(study_id="s", settings=SETTINGS, trials=tuple(trials))
+
+
+def test_a_text_that_reads_like_a_number_is_told_from_the_number():
+    random = np.random.default_rng(3)
+    points = [{"x": (None, True, 1, "1")[k % 4], "lr": float(random.uniform(0, 1))} for k in range(60)]
+    noise = random.normal(0, 0.1, 60)
+    findings = explain_study(
+        _study_of(points, [20.0 * (p["x"] == "1") + e for p, e in zip(points, noise, strict=True)])
+    )
+    assert found(findings) == {("hyperparameter", "x")}
+    assert '"1"' in about(findings, "x").sentence
+
+
+def test_a_size_that_was_reported_in_part_is_not_called_unreported():
+    points = [{"width": 8 * (k + 1)} for k in range(12)]
+    study = _study_of(points, [float(k) for k in range(12)])
+    trials = [msgspec.structs.replace(t, others={"num_parameters": 10 * t.number}) for t in study.trials]
+    findings = explain_study(msgspec.structs.replace(study, trials=tuple(trials)))
+    (law,) = [each.sentence for each in findings.findings if each.topic == "law"]
+    assert "num_activations in 12 of 12 is missing" in law
+    assert "num_parameters" not in law
+
+
+def test_a_value_of_several_lines_stays_on_one_line_of_a_sentence():
+    random = np.random.default_rng(4)
+    points = [{"x": ("a\nb", "c")[k % 2]} for k in range(20)]
+    findings = explain_study(_study_of(points, random.normal(0, 1, 20).tolist()))
+    assert all("\n" not in each.sentence for each in findings.findings)
+
+
+def test_a_choice_of_very_many_options_is_not_concluded_on_and_what_is_found_besides_says_so():
+    random = np.random.default_rng(5)
+    points = [{"name": f"file {random.integers(400)}", "width": int(random.choice([8, 64]))} for _ in range(500)]
+    noise = random.normal(0, 0.1, 500)
+    findings = explain_study(_study_of(points, [p["width"] + e for p, e in zip(points, noise, strict=True)]))
+    name = about(findings, "name")
+    assert name.verdict == "cannot tell"
+    assert re.search(r"\d+ options were tried in 500 trials", name.sentence)
+    assert about(findings, "width").verdict == "found"
+    assert "everything else but name held fixed" in about(findings, "width").sentence
+    assert not contradictions(findings, range(500))
 
 
 @pytest.mark.parametrize("values", [(1e300, 1e-300), (10**400, 1), (1e-310, 2e-310), (1, 1.0)])

@@ -16,16 +16,17 @@ import pytest
 from study_jobs import GOOD, run, settings_for
 
 from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
-from memfit.records.study import Proposal, TrialOutcome, TrialRecord
+from memfit.records.study import Choice, Proposal, SearchSpace, StudySettings, TrialOutcome, TrialRecord
 from memfit.study.folder import read_folder
 from memfit.study.options import StudyOptions
 from memfit.study.session import SilentStudy, open_session
-from memfit.study.storage.interface import Fact, Proposed, Storage, fact, study_of
+from memfit.study.storage.interface import Fact, Proposed, Storage, decoded, fact, study_of
 from memfit.study.storage.open import open_storage
 from memfit.study.storage.postgres import PostgresStorage, without_password
 from memfit.study.storage.sqlite import SqliteStorage
 from memfit.study.storage.write_ahead import UNSAVED_FILE, StudyLog
 from memfit.testing.contracts.storage import SETTINGS, StorageContract, new_study, proposed
+from memfit.testing.made_records.studies import made_trials
 
 
 def ended(place: int, number: int) -> Fact:
@@ -123,6 +124,18 @@ def test_a_fact_that_was_changed_by_hand_is_named(body: str):
     damaged = msgspec.structs.replace(proposed(1, 0), body=body)
     with pytest.raises(DamagedRecord, match="'p0'"):
         study_of("s", [fact(0, "study", "study", SETTINGS), damaged])
+
+
+def test_half_a_character_that_a_trial_reports_is_stored_as_one_that_is_missing():
+    trial = msgspec.structs.replace(made_trials(1)[0], others={"note": "a\ud800b"})
+    stored = decoded(fact(0, "e0", "ended", trial, 0), TrialRecord)
+    assert stored.others == {"note": "a\ufffdb"}
+
+
+def test_half_a_character_in_the_options_of_a_study_is_refused_before_anything_runs():
+    space = SearchSpace(parameters=(Choice(name="x", options=("\ud800", "\ud801")),))
+    with pytest.raises(UsageError, match="cannot be stored"):
+        fact(0, "study", "study", StudySettings(name="s", space=space, command="true"))
 
 
 def test_a_study_of_a_newer_memfit_is_refused():

@@ -145,8 +145,9 @@ def _untraced_lines(run: RunRecord, shares: Shares, facts: LedgerFacts | None) -
     pools = pools_near_the_peak(run, shares.process)
     if pools is None:
         return [], "The process ended before it could be read."
+    above_bytes = 0 if shares.is_tree else max(0, shares.own_bytes - pools.resident_bytes)
     note = "No training step was traced: memory is split by imports and by the kernel's counters only."
-    return untraced_claims(facts, pools), note
+    return untraced_claims(facts, pools, above_bytes), note
 
 
 # ---- devices -------------------------------------------------------------------------------------------------------

@@ -61,8 +61,11 @@ def traced_claims(facts: LedgerFacts, moment: Moment) -> list[Claim]:
     ]
 
 
-def untraced_claims(facts: LedgerFacts | None, pools: Pools) -> list[Claim]:
-    """The claims of a process of whose tensors nothing is known; `facts` were written at its end, if at all."""
+def untraced_claims(facts: LedgerFacts | None, pools: Pools, above_bytes: int) -> list[Claim]:
+    """The claims of a process of whose tensors nothing is known; `facts` were written at its end, if at all.
+
+    Its peak lay `above_bytes` above the pools. That was made after the imports if the pools already hold such data.
+    """
     files = bounded(_file_claims(facts) if facts else [], pools.file_bytes)
     anonymous: list[Claim] = []
     if facts is not None:
@@ -73,7 +76,14 @@ def untraced_claims(facts: LedgerFacts | None, pools: Pools) -> list[Claim]:
     left_bytes = pools.anonymous_bytes - sum(claim.num_bytes for claim in anonymous)
     name = "made after the imports: arrays, objects, buffers" if facts else "arrays, objects, buffers"
     own = Claim("program data", name, left_bytes, "anonymous pages near the peak, without the other lines", SHORT_LIVED)
-    return [*_filled_up(files, [], pools), *anonymous, own]
+    short = Claim(
+        "program data",
+        "made and given back between two looks",
+        above_bytes if left_bytes > 0 else 0,
+        "kernel high-water mark, without the largest sample",
+        SHORT_LIVED,
+    )
+    return [*_filled_up(files, [], pools), *anonymous, own, short]
 
 
 def _filled_up(files: list[Claim], shared: list[Claim], pools: Pools) -> list[Claim]:

@@ -139,8 +139,13 @@ def _questions(points: dict[str, np.ndarray], terms: list[str], beside: np.ndarr
 
 def network_columns(table: Table) -> tuple[np.ndarray, np.ndarray] | str:
     """Parameters, and batch times activations, of every trial; or what is missing."""
-    if np.isnan(table.num_parameters).any() or np.isnan(table.num_activations).any():
+    sizes = {"num_parameters": table.num_parameters, "num_activations": table.num_activations}
+    missing = {name: int(np.isnan(column).sum()) for name, column in sizes.items() if np.isnan(column).any()}
+    if all(missing.get(name) == len(table) for name in sizes):
         return "the trials did not report the size of their networks (num_parameters, num_activations)"
+    if missing:
+        counts = ", ".join(f"{name} in {count} of {len(table)}" for name, count in missing.items())
+        return f"the trials did not all report the size of their networks: {counts} is missing"
     batch = np.array([_batch_of(row) for row in table.values])
     if np.isnan(batch).any():
         return "no hyperparameter is called batch_size"

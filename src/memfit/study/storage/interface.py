@@ -5,7 +5,7 @@
     proposed   a point, before anything is started
 
 Nothing is changed or removed, and a fact has a name of its own: storing it twice stores it once. What a study is,
-is read off its facts. A database is therefore safe to lose for a while; see `log.py`.
+is read off its facts. A database is therefore safe to lose for a while; see `write_ahead.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from memfit.errors import DamagedRecord, NewerFormat, StorageError
+from memfit.errors import DamagedRecord, NewerFormat, StorageError, UsageError
 from memfit.records.figure import Figure
+from memfit.records.files.only_text import only_text
 from memfit.records.study import STUDY_VERSION, Proposal, Study, StudySettings, TrialRecord
 
 _Body = TypeVar("_Body")
@@ -116,9 +117,16 @@ def now_text() -> str:
 
 
 def fact(place: int, fact_id: str, kind: FactKind, body: object, number: int | None = None) -> Fact:
-    """A fact of this moment."""
-    text = msgspec.json.encode(body).decode()
-    return Fact(fact_id=fact_id, place=place, kind=kind, number=number, at=now_text(), body=text)
+    """A fact of this moment. Halves of characters, which no file holds, are replaced in what trials report and refused
+    in a study's settings: its options would not be the ones that were asked for."""
+    try:
+        raw = msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        if kind == "study":
+            found = ascii(str(error.object)[error.start : error.end])
+            raise UsageError("a text of the study cannot be stored", found=found, hint="text that is UTF-8") from None
+        raw = msgspec.json.encode(only_text(msgspec.to_builtins(body)))
+    return Fact(fact_id=fact_id, place=place, kind=kind, number=number, at=now_text(), body=raw.decode())
 
 
 def decoded(found: Fact, kind: type[_Body]) -> _Body:

@@ -32,9 +32,10 @@ SEEMS = 0.15
 def effect_findings(report: StudyReport) -> list[StudyFinding]:
     """What every hyperparameter does; or why that is unknown."""
     plan = report.plan
+    crowded = [_crowded(report, name, count) for name, count in report.design.crowded.items()]
     if not plan.questions and not plan.together:
-        return [_no_effects(report)]
-    mixed = [_mixed(name, partners) for name, partners in plan.together.items()]
+        return [_no_effects(report), *crowded] if report.design.point_encodings or not crowded else crowded
+    mixed = [*(_mixed(name, partners) for name, partners in plan.together.items()), *crowded]
     if not plan.questions:
         return [*mixed, _no_effects(report)] if plan.reason else mixed
     return [*(_effect_finding(report, factor) for factor in plan.factors), *mixed]
@@ -49,6 +50,15 @@ def _no_effects(report: StudyReport) -> StudyFinding:
             f"what {listed(names)} {'does' if len(names) == 1 else 'do'} cannot be concluded: {report.plan.reason}"
         )
     return StudyFinding(topic="hyperparameter", subjects=names, verdict="cannot tell", sentence=sentence)
+
+
+def _crowded(report: StudyReport, name: str, num_options: int) -> StudyFinding:
+    """A choice of so many options that none was tried often; the effects of the others are averages over it."""
+    sentence = (
+        f"what {name} does cannot be concluded: {num_options:,} options were tried in {len(report.table):,} trials; "
+        "the effects of other hyperparameters are averages over them"
+    )
+    return StudyFinding(topic="hyperparameter", subjects=(name,), verdict="cannot tell", sentence=sentence)
 
 
 def _mixed(name: str, partners: tuple[str, ...]) -> StudyFinding:
@@ -94,6 +104,7 @@ def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: Fin
     path, change, name = _path(factor, found), found.change, factor.name
     if verdict == "found":
         along = report.plan.moved_along(name)
+        along += tuple(report.design.crowded)
         held = f"everything else but {listed(along)}" if along else "everything else"
         return f"{name}: {interval_text(change)} {path}, {held} held fixed"
     if verdict == "ruled out":

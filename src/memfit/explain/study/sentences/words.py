@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memfit.records.figure import Figure
+from memfit.records.files.only_text import quoted_if_unclear
 from memfit.units import format_bytes, format_ratio
 
 SIZELESS = {
@@ -41,7 +42,7 @@ def value_text(value: object) -> str:
     """A value of a hyperparameter, short."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = str(value)
+    text = quoted_if_unclear(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

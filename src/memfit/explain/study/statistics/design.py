@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from memfit.explain.study.statistics.factors import Factor, factors_of
+from memfit.explain.study.statistics.factors import Factor, encode
 from memfit.explain.study.statistics.inference import Rows, rows_of_trials
 from memfit.explain.study.table import Table
 
@@ -33,6 +33,8 @@ class Design:
     """Over points."""
     constant: tuple[str, ...]
     """Hyperparameters that did not vary."""
+    crowded: dict[str, int]
+    """Choices of too many options to be in a model, and how many."""
 
     @property
     def num_trials(self) -> int:
@@ -53,20 +55,22 @@ def design_of(table: Table) -> Design:
     keys = [repr(sorted((name, repr(value)) for name, value in row.items())) for row in table.values]
     places: dict[str, int] = {}
     point_of = np.array([places.setdefault(key, len(places)) for key in keys], dtype=int)
-    encodings, constant = factors_of(table.values, table.absent_elsewhere)
+    whole = encode(table.values, table.absent_elsewhere)
     trials = rows_of_trials(len(table))
     if len(places) == len(table):
         return Design(
-            trials=trials, points=trials, encodings=encodings, point_encodings=encodings, constant=tuple(constant)
-        )
+            trials=trials, points=trials, encodings=whole.encodings, point_encodings=whole.encodings,
+            constant=whole.constant, crowded=whole.crowded,
+        )  # fmt: skip
     firsts = np.unique(point_of, return_index=True)[1]
     counts = np.bincount(point_of, minlength=len(places))
     return Design(
         trials=trials,
         points=Rows(point_of, np.sqrt(counts)),
-        encodings=encodings,
-        point_encodings=factors_of(tuple(table.values[place] for place in firsts), table.absent_elsewhere)[0],
-        constant=tuple(constant),
+        encodings=whole.encodings,
+        point_encodings=encode(tuple(table.values[place] for place in firsts), table.absent_elsewhere).encodings,
+        constant=whole.constant,
+        crowded=whole.crowded,
     )
 
 

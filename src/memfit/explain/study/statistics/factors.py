@@ -24,6 +24,8 @@ from memfit.records.study import PATH_SEPARATOR, finite_or_reason
 LOG_SPAN = 10.0
 _EXTREME = 1e100
 """Beyond this, or below its inverse, squares and cubes leave what a float holds; such a number is scaled first."""
+MOST_OPTIONS = 100
+"""A choice of more options is in no model: hardly one of them was tried often, and time grows with their square."""
 _WIDTHS = re.compile(r"\d+(-\d+)+")
 Scale = Literal["plain", "log", "choice"]
 
@@ -58,14 +60,25 @@ class Factor:
     num_distinct: int = 0
 
 
-def factors_of(
-    values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()
-) -> tuple[list[list[Factor]], list[str]]:
-    """For every hyperparameter that varied, its possible encodings; and the names of those that did not. Like nested
-    ones, those in `absent_elsewhere` count as average where they are missing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """The hyperparameters of a table as columns of numbers."""
+
+    encodings: list[list[Factor]]
+    """For each that varied, its possible encodings."""
+    constant: tuple[str, ...]
+    crowded: dict[str, int]
+    """Choices of too many options, and how many."""
+
+
+def encode(values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()) -> Encoded:
+    """Encode every hyperparameter. Like nested ones, those in `absent_elsewhere` count as average where they are
+    missing."""
     expanded = [_expand(row) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
-    factors, constant = [], []
+    factors: list[list[Factor]] = []
+    constant: list[str] = []
+    crowded: dict[str, int] = {}
     for name in names:
         column = [row.get(name, NOT_SET) for row in expanded]
         is_nested = name.partition(": ")[0] in absent_elsewhere
@@ -73,9 +86,15 @@ def factors_of(
         seen = {_key(value) for value in column} - ({_key(NOT_SET)} if is_nested else set())
         if len(seen) < 2:
             constant.append(name)
+        elif len(seen) > MOST_OPTIONS and not _are_numbers(column):
+            crowded[name] = len(seen)
         else:
             factors.append(_encodings(name, column, is_nested=is_nested))
-    return factors, constant
+    return Encoded(encodings=factors, constant=tuple(constant), crowded=crowded)
+
+
+def _are_numbers(column: Iterable[object]) -> bool:
+    return all(value is NOT_SET or _is_number(value) for value in column)
 
 
 def _key(value: object) -> object:

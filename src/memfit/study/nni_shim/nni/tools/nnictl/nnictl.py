@@ -347,6 +347,9 @@ def parse_args(words=None):
     else:
         try:
             options.run(options)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `nnictl trial ls | head`: the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (Refused, RuntimeError) as error:
             sys.exit(f"ERROR: {error}")
 
