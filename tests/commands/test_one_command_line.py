@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from memfit.commands import QUESTIONS, VERBS, cli
+from memfit.commands import QUESTIONS, VERBS, cli, main
 
 MEANINGS = {
     "-o --output": "where it writes",
@@ -225,3 +225,20 @@ def test_alone_it_shows_a_quick_start_of_six_lines_that_fit_a_terminal():
     assert len(lines) == 6
     assert max(map(len, lines)) < 80
     assert {line.split()[1] for line in lines[:-1]} <= set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["predict", "train.py", "--budget", "1GiB"], "there is no option '--budget'; here it is --memory"),
+        (["fit", "train.py", "--memory", "1GiB"], "there is no option '--memory'; here it is --budget"),
+        (["predict", "train.py", "--batch-size", "64"], "memfit predict train.py -- --batch-size ..."),
+    ],
+)
+def test_an_option_of_another_verb_or_of_the_script_is_answered_with_what_was_meant(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())

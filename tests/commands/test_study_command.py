@@ -103,7 +103,8 @@ def test_what_cannot_be_done_is_refused_in_one_clear_line(name: str, here: Path,
 def test_figures_show_every_parameter_also_of_branches_that_were_not_taken(here: Path):
     from memfit.records.figure import measured
     from memfit.records.study import Proposal, SearchSpace, Study, StudySettings, TrialOutcome, TrialRecord
-    from memfit.show.figures.study import axes_of, draw_study
+    from memfit.show.figures.study import draw_study
+    from memfit.show.views.study_axes import axes_of
 
     points = [{"m": {"_name": "a", "w": 1.0}, "lr": 1e-4}, {"m": {"_name": "b"}, "lr": 1e-1}]
     trials = tuple(

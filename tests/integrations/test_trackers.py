@@ -16,7 +16,7 @@ from memfit.integrations.trial_logs import TrackedTrials, trial_results
 from memfit.records.study import TrialRecord
 from memfit.runfolder.reader import read_run
 from memfit.testing.made_records.runs import MadeRun, write_made_run
-from memfit.testing.made_records.studies import made_study
+from memfit.testing.made_records.studies import made_mixed_study, made_study
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,6 +52,22 @@ def test_mlflow_has_every_trial_with_its_parameters_metrics_and_outcome(
     assert max(point.value for point in curve) == record.tree.tree_bytes.max()
     info = client.get_run(run_id).info
     assert info.end_time - info.start_time == round(1000 * record.duration_seconds)  # of the run, not of logging it
+
+
+@pytest.mark.slow
+def test_mlflow_keeps_nested_parameters_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file for 'model' beside a folder for 'model/conv/width' cannot be; a database takes both."""
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    from memfit.integrations.mlflow_trials import log_study
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
+    study = made_mixed_study(6)
+    assert log_study(study, experiment="nested") == 6
+    client = mlflow.MlflowClient()
+    runs = client.search_runs([client.get_experiment_by_name("nested").experiment_id])
+    nested = {name for run in runs for name in run.data.params if name.startswith("model")}
+    assert nested == {"model", "model.conv.width", "model.mlp.dropout"}
 
 
 @pytest.mark.slow

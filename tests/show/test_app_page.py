@@ -13,15 +13,21 @@ import numpy as np
 import pytest
 
 from memfit import api
-from memfit.errors import NotARun, RunExists
+from memfit.api.shared.open_records import open_prediction
+from memfit.errors import MemfitError, NotARun, RunExists
 from memfit.records.figure import Figure
-from memfit.records.prediction import AtPeak, Level, Prediction, Saving
+from memfit.records.files import layout
+from memfit.records.prediction import AtPeak, Level, Prediction, RankClass, RankPredictions, Saving
+from memfit.records.run_parts.samples import SAMPLE_DTYPE
 from memfit.records.study import Choice, Proposal, SearchSpace
+from memfit.runfolder.reader import read_run
+from memfit.serve.catalogue import find_records
 from memfit.show.page.app import app_html
 from memfit.show.page.documents.document import Document, Listed, read_numbers
 from memfit.show.page.documents.prediction import prediction_document
+from memfit.show.page.documents.run import late_samples
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
-from memfit.show.views.cheapest_changes import cheapest_changes, fit_command
+from memfit.show.views.cheapest_changes import cheapest_changes, fit_command, half_batch_command
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
@@ -145,6 +151,61 @@ def test_the_cheapest_change_stands_first_and_says_how_it_is_made():
     assert [change.what for change in changes] == [names[2], names[1], names[0]]
     assert changes[1].apply == "memfit fit train.py --budget 1MiB -- --lr 'a b'"
     assert fit_command(("torchrun", "x"), 2**30) == "memfit fit SCRIPT.py --budget 1024MiB -- ITS ARGUMENTS"
+
+
+@pytest.mark.parametrize(
+    ("command", "halved"),
+    [
+        ("python train.py --batch-size 64 --lr 0.1", "python train.py --batch-size 32 --lr 0.1"),
+        ("python train.py --batch_size=64", "python train.py --batch_size=32"),
+        ("python train.py -b 6", "python train.py -b 3"),
+        ("memfit fit gpt --set batch_size=8 --set width=64", "memfit predict gpt --set batch_size=4 --set width=64"),
+        ("python train.py --batch-size 7", None),
+        ("python train.py --batch-size", None),
+        ("python train.py --lr 2", None),
+    ],
+)
+def test_half_the_batch_is_the_same_command_with_half_of_what_it_names(command: str, halved: str | None):
+    assert half_batch_command(command.split()) == halved
+
+
+def test_late_samples_are_marked_once_each(tmp_path: Path):
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0, num_workers=2))
+    rows = np.frombuffer((run / layout.SAMPLES_FILE).read_bytes(), dtype=SAMPLE_DTYPE).copy()
+    moments = np.unique(rows["time_us"])
+    rows["late_us"] = np.where(np.isin(rows["time_us"], moments[[5, 9]]), 50_000, 0)
+    (run / layout.SAMPLES_FILE).write_bytes(rows.tobytes())
+    late = late_samples(read_run(run))
+    columns = {name: read_numbers(column) for name, column in late.items() if isinstance(column, dict)}
+    assert columns["seconds"].tolist() == (moments[[5, 9]] / 1e6).tolist()
+    assert columns["late_seconds"].tolist() == [0.05, 0.05]
+
+
+def test_every_rank_opens_as_a_prediction_with_the_fullest_first(tmp_path: Path):
+    def of_bytes(size: float) -> Prediction:
+        figure = Figure(value=size, unit="bytes", source="predicted", method="made")
+        level = Level(name="tensors", figure=figure, meaning="live tensors")
+        return msgspec.structs.replace(made_prediction("train.py", None), levels=(level,))
+
+    classes = (
+        RankClass(ranks=(0,), traced=(0,), why="holds the loss", prediction=of_bytes(2.0**20)),
+        RankClass(ranks=(1, 2, 3), traced=(1,), why="alike", prediction=of_bytes(2.0**22)),
+    )
+    found = RankPredictions(target="train.py", device="cpu", num_ranks=4, classes=classes)
+    (tmp_path / "ranks.json").write_bytes(msgspec.json.encode(found))
+    (tmp_path / "one.json").write_bytes(msgspec.json.encode(made_prediction("train.py", None)))
+    assert {entry.kind for entry in find_records(tmp_path).entries} == {"prediction"}
+    body = open_prediction(tmp_path / "ranks.json", tmp_path).document.body
+    assert (body["fullest"], body["fits"]) == (1, None)
+    assert "rank 1-3 is the fullest" in str(body["sentence"])
+    assert "classes" not in open_prediction(tmp_path / "one.json", tmp_path).document.body
+
+
+def test_a_report_of_one_record_that_cannot_be_read_is_not_written(tmp_path: Path):
+    (tmp_path / "plan.json").write_text('{"format": "memfit-plan"}')
+    with pytest.raises(MemfitError):
+        api.report_folder(tmp_path / "plan.json", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def made_prediction(target: str, arguments: tuple[str, ...] | None, **settings: str) -> Prediction:

@@ -14,7 +14,7 @@ from memfit.records.figure import Figure
 from memfit.records.files.notebook import NotebookRecord
 from memfit.records.grid import Grid, GridCell
 from memfit.records.plan import Point
-from memfit.records.prediction import Assumption, AtPeak, Level, Prediction, Share
+from memfit.records.prediction import Assumption, AtPeak, Level, Prediction, RankClass, RankPredictions, Share
 from memfit.records.run import RunRecord
 from memfit.runfolder.reader import read_run
 from memfit.testing.made_records.chains import even_chain
@@ -145,3 +145,26 @@ def test_the_plain_text_beside_it_is_short(tmp_path: Path):
     made_study(100)._repr_pretty_(printer, False)
     assert len("".join(printer.parts)) < 100
     assert "_repr_pretty_" in vars(RunRecord)  # its own __repr__ would go before what a base class has
+
+
+def test_a_pipeline_and_every_rank_are_small_too():
+    """Without HTML of their own a notebook would print a page of fields."""
+    graph = Path(__file__).parents[2] / "examples" / "pipeline" / "graph.txt"
+    plan = memfit.api.plan_pipeline(str(graph), num_ranks=4, memory_bytes=16 * 2**30, link_bytes_per_second=12e9)
+    assert "rank 0, the fullest" in checked(plan)
+    alive = AtPeak(
+        event=5, step=1, phase="backward", by_category=(), by_module=(), by_phase=(), by_line=(), by_operator=()
+    )
+    level = Level(name="tensors", figure=Figure(value=4 * MIB, unit="bytes", source="predicted"), meaning="live")
+    one = Prediction(
+        target=EVIL, device="cpu", route="fake cpu", torch_version="2.13", num_steps=2, levels=(level,), at_peak=alive
+    )
+    classes = tuple(RankClass(ranks=(rank,), traced=(rank,), why=EVIL, prediction=one) for rank in range(40))
+    text = checked(RankPredictions(target=EVIL, device="cpu", num_ranks=40, classes=classes))
+    assert "28 more kinds of ranks" in text
+
+
+def test_a_plan_for_what_fits_as_it_is_names_no_budget():
+    from memfit.plan.planners import make_plan
+
+    assert "without a budget" in checked(make_plan(even_chain(12), 2**62))

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import matplotlib
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memfit import api
 from memfit.errors import UsageError
 from memfit.explain.study.law import memory_law
-from memfit.records.study import Branch, Choice, Integers, Intermediate, Nested, SearchSpace, Span
+from memfit.records.study import Branch, Choice, Goal, Integers, Intermediate, Nested, SearchSpace, Span
 from memfit.records.study_findings import MemoryLaw
-from memfit.show.figures.study import size_picture
+from memfit.show.figures.labels import number_words, text_inches, wrapped
+from memfit.show.figures.line_density import counted
+from memfit.show.figures.study import _overlap, size_picture
 from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
 from memfit.show.figures.study_parallel import parallel_picture
-from memfit.show.views.study_axes import NOT_SET, StudyAxis, axes_of, axis_over, in_order, point_of
+from memfit.show.views.study_axes import (
+    NOT_SET,
+    NULL_OPTION,
+    StudyAxis,
+    axes_of,
+    axis_over,
+    distinct_cut,
+    distinct_words,
+    in_order,
+    point_of,
+)
 from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
 from memfit.testing.made_records.studies import BASE_BYTES, MADE_SPACE, PER_ACTIVATION, PER_PARAMETER, made_study
 
@@ -56,6 +70,29 @@ def test_one_and_true_are_two_options_and_eight_and_eight_point_zero_one():
     assert sorted(axis.options) == ["1", "8", "[1, 2]", "true", '{"a": 1}']
 
 
+def test_a_text_that_reads_like_a_number_a_truth_value_or_null_is_an_option_of_its_own():
+    written = Choice(name="x", options=(None, "null", True, "true", 1, "1", 1.5))
+    axis = axis_over("x", [NULL_OPTION, "null", True, "true", 1, "1", 1.0], written)
+    assert axis.options == ("null", '"null"', "true", '"true"', "1", '"1"', "1.5")
+    assert axis.place("1") != axis.place(1) == axis.place(1.0)
+    assert axis.place(NULL_OPTION) == 0 != axis.place("null")
+    assert {type(option) for option in axis.options} == {str}
+
+
+def test_options_that_are_cut_stay_apart():
+    options = tuple(f"timm/resnet{k}d.some_variant_in1k" for k in range(12))
+    words = named(axis_over("backbone", [], Choice(name="backbone", options=options)))
+    assert len(set(words)) == 12
+    assert max(map(len, words)) <= 18
+    alike = distinct_cut([f"{'a' * 20}{k}{'b' * 30}{k}{'c' * 20}" for k in range(3)], 18)
+    assert len(set(alike)) == 3
+
+
+def test_numbers_at_ticks_have_no_power_of_ten_below_a_million():
+    assert distinct_words([180.0, 1000.0, 2260.4]) == ["180", "1,000", "2,260"]
+    assert [number_words(value) for value in (1e4, 2.5e6, 1e-5, 0.25)] == ["10,000", "2.5 million", "1e-05", "0.25"]
+
+
 def test_a_value_that_the_space_does_not_know_widens_the_axis():
     axis = axis_over("n", [50], Integers(name="n", low=1, end=4))
     assert axis.high == 50
@@ -71,6 +108,8 @@ def test_parameters_of_branches_have_axes_of_their_own_with_a_tick_for_not_set()
     assert NOT_SET in named(axes["m/a/w"])
 
 
+@example([1, 2.225073858507203e-309])
+@example([0.0, 5e-324])
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
@@ -122,6 +161,11 @@ def lines_of(panel: Any, num_points: int | None = None) -> int:
     return sum(num_points is None or len(line) == num_points for line in lines)
 
 
+def test_ticks_that_would_be_written_over_each_other_are_turned():
+    assert _overlap([(-0.12, "not set"), (0.0, "64"), (1.0, "2048")], 3.0)
+    assert not _overlap([(0.0, "16"), (0.5, "64"), (1.0, "256")], 3.0)
+
+
 @pytest.mark.parametrize("by", ["metric", "memory"])
 def test_parallel_coordinates_draw_every_finished_trial_once_in_the_first_panel(by: RankedBy):
     study = made_study(150)
@@ -133,6 +177,55 @@ def test_parallel_coordinates_draw_every_finished_trial_once_in_the_first_panel(
     assert {"relu", "gelu", "tanh", "8", "1024", "sgd", "adam", NOT_SET, "none"} <= words
     assert len(panels[0].get_xticklabels()) == 7 + 2
     assert MADE_SPACE.parameters[0].name in panels[0].get_xticklabels()[0].get_text()
+
+
+def test_names_of_axes_stand_on_lines_that_do_not_reach_their_neighbours():
+    names = ["model.encoder.attention.learning_rate_of_the_second_group", "einsehrlangernameohnetrennzeichen", "x"]
+    for name in names:
+        lines = wrapped(name, 1.1, 9).split("\n")
+        assert max(text_inches(line, 9) for line in lines) <= 1.1
+        assert "".join(lines) == name
+
+
+def test_very_many_lines_are_counted_and_none_is_lost_or_counted_twice():
+    rows = np.random.default_rng(0).random((2000, 2))
+    segments = np.column_stack([np.zeros(2000), 50 * rows[:, 0], np.full(2000, 100.0), 50 * rows[:, 1]])
+    counts, sums = counted(segments, np.full(2000, 0.25), (50, 100))
+    assert counts.sum(axis=0).tolist() == [2000] * 100
+    np.testing.assert_allclose(sums, 0.25 * counts)
+
+
+def test_a_value_far_outside_of_the_picture_costs_no_more_than_any_other():
+    far = np.array([[0.0, 25.0, 100.0, 1e15], [0.0, -1e15, 100.0, -1e14], [0.0, math.nan, 100.0, 1.0]])
+    counts, _ = counted(far, np.ones(3), (50, 100))
+    assert 0 < counts.sum() <= 60
+
+
+def test_no_tick_of_any_figure_is_written_in_mathematical_type(tmp_path: Path):
+    study = made_study(60)
+    with matplotlib.rc_context({"text.parse_math": False}):
+        picture = size_picture(study, memory_law(study))
+        assert picture is not None
+        picture.savefig(tmp_path / "size.png")
+    words = [text.get_text() for panel in picture.axes for text in (*panel.get_xticklabels(), *panel.get_yticklabels())]
+    assert "10,000" in words
+    assert not [word for word in words if "$" in word]
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_single_best_trial_has_the_dark_colour_of_the_best(direction: Literal["minimize", "maximize"]):
+    study = made_study(20)
+    study = msgspec.structs.replace(
+        study, settings=msgspec.structs.replace(study.settings, goal=Goal(direction=direction))
+    )
+    panel = [each for each in panels_of(parallel_picture(study, "metric")) if each.get_title(loc="left")][-1]
+    (color,) = {tuple(row) for each in panel.collections if lines_of_one(each) for row in each.get_colors()[:, :3]}
+    assert sum(color) < 0.8
+
+
+def lines_of_one(collection: Any) -> bool:
+    """Whether a collection has a line through all axes; ticks and axes have two points each."""
+    return any(len(segment) > 2 for segment in collection.get_segments())
 
 
 def test_intermediate_results_of_chosen_trials_are_drawn_by_themselves_and_unknown_ones_refused():

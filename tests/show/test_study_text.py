@@ -22,6 +22,25 @@ def with_many(study: Study, num_parameters: int) -> Study:
     return msgspec.structs.replace(study, trials=tuple(trials))
 
 
+def test_a_text_that_could_be_taken_for_another_value_stands_in_quotes():
+    values = {
+        "a": "1",
+        "b": 1,
+        "c": "None",
+        "d": None,
+        "e": "true",
+        "f": "",
+        "g": "two words",
+        "h": "relu",
+        "i": "x\ny",
+    }
+    trial = made_study(1).trials[0]
+    proposal = msgspec.structs.replace(trial.proposal, parameters=values)
+    study = msgspec.structs.replace(made_study(1), trials=(msgspec.structs.replace(trial, proposal=proposal),))
+    text = study_text(study, width=None)
+    assert 'a="1" b=1 c="None" d=None e="true" f="" g="two words" h=relu i="x\\ny"' in text
+
+
 @pytest.mark.parametrize("width", [None, 80, 120, 200])
 def test_no_hyperparameter_is_ever_lost(width: int | None):
     study = with_many(made_study(20), 30)

@@ -68,9 +68,10 @@ def compare_recipes(
     )  # fmt: skip
     if base is not None and base not in options.optimizers:
         raise UsageError("the base is no row of the grid", found=base, hint=f"one of {', '.join(options.optimizers)}")
-    if measure and (device != "cpu" or output is None):
-        what = "cells are measured on this CPU" if device != "cpu" else "measured runs need a folder"
-        raise UsageError(what, found=device, hint="leave --device out, and give -o FOLDER")
+    if measure and device != "cpu":
+        raise UsageError("cells are measured on this CPU", found=device, hint="leave --device out, or --measure")
+    if measure and output is None:
+        raise UsageError("measured runs need a folder", hint="-o FOLDER")
     folder = None if output is None else Path(output)
     return compare(question, options, folder=folder, progress=progress or _unwatched)
 

@@ -104,7 +104,7 @@ def measure_run(
 ) -> MeasuredRun:
     """Measure this process: a context manager and a decorator; the finished record is in `.record`.
 
-    Samples are taken every 10 ms, and every 100 ms beside short steps; an interval that is given is kept everywhere.
+    Samples are taken every 10 ms, and every 200 ms beside short steps; an interval that is given is kept everywhere.
     `ledger_every=50` traces the tensors of step 2 and of every 50th step.
 
     >>> with measure_run("runs/first") as run:  # doctest: +SKIP

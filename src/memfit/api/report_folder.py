@@ -38,11 +38,15 @@ def report_folder(folder: str | Path, output: str | Path, *, overwrite: bool = F
     extras: dict[str, object] = {}
     entries = find_records(root).entries
     if not entries:
-        raise NotARun(f"{root} holds no record", found="no run, study, prediction, plan, grid or snapshot")
+        found = "no run, study, prediction, plan, pipeline, grid or snapshot"
+        hint = f"memfit measure -o {root}/run -- python train.py writes a run"
+        raise NotARun(f"{root} holds no record", found=found, hint=hint)
     for entry in entries[:MOST_DOCUMENTS]:
         try:
             opened = openers[entry.kind](entry.path, root)
         except MemfitError as error:
+            if len(entries) == 1:
+                raise
             listed.append(Listed(id=entry.id, kind="unreadable", title=entry.id, facts=(str(error),)))
             continue
         documents[entry.id] = opened.document

@@ -119,8 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         print_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "memfit"
-        print_error(UsageError(error.format_message(), hint=f"{path} --help"))
+        print_error(UsageError(_sentence(error), hint=_hint(error)))
         sys.exit(error.exit_code)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
@@ -130,6 +129,33 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+SAME_WORDS = ({"--budget", "--memory"}, {"--device", "--gpu"}, {"--output", "--out", "--folder"})
+"""Options that mean nearly the same in different verbs and tools."""
+
+
+def _sentence(error: click.ClickException) -> str:
+    """The mistake; options that only look alike are not offered for one that means another."""
+    if isinstance(error, click.NoSuchOption) and (meant := _meant(error)):
+        return f"there is no option {error.option_name!r}; here it is {meant}"
+    return error.format_message()
+
+
+def _hint(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "memfit"
+    takes_arguments = context is not None and any(each.name == "arguments" for each in context.command.params)
+    if isinstance(error, click.NoSuchOption) and takes_arguments and not _meant(error):
+        return f"{path} --help; options of a script follow --: {path} train.py -- {error.option_name} ..."
+    return f"{path} --help"
+
+
+def _meant(error: click.NoSuchOption) -> str | None:
+    """The option of this verb that means what the unknown one means elsewhere."""
+    known = {name for each in (error.ctx.command.params if error.ctx else ()) for name in each.opts}
+    words = next((words for words in SAME_WORDS if error.option_name in words), set())
+    return min(words & known, default=None)
 
 
 def open_standard_files() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -42,3 +44,12 @@ def command(folder: Path, port: int, host: str, token_file: Path | None, open_pa
             click.launch(url)
 
     api.serve_folder(folder, host=host, port=port, token_file=token_file, on_ready=ready)
+    _end_now()
+
+
+def _end_now() -> None:
+    """Ctrl-C ends the server also while it explains a study: Python would wait minutes for a thread it cannot stop."""
+    if any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlsplit
 
 from memfit.errors import MissingExtra
 from memfit.integrations.trial_logs import (
@@ -59,10 +60,20 @@ def log_trial(trial: TrialRecord, *, experiment: str) -> str:
     for each, row in intermediate_rows(trial):
         at_ms = (began or 0) + round(1000 * (each.time_seconds or 0.0))
         metrics += [Metric(name, value, at_ms, each.sequence) for name, value in row.items()]
-    params = {name: option_label(value) for name, value in trial.flat_parameters.items()}
+    params = {_param_name(name, trial): option_label(value) for name, value in trial.flat_parameters.items()}
     status = "FINISHED" if trial.kind in ("done", "stopped early") else "FAILED"
     whole = _Whole(name=f"trial {trial.number}", status=status, outcome=trial.kind, began_ms=began, ended_ms=ended)
     return _log(whole, experiment, metrics, params)
+
+
+def _param_name(name: str, trial: TrialRecord) -> str:
+    """In MLflow's file store each parameter is a file, and 'model' cannot be one beside a folder of that name: there a
+    nested name whose beginning is a parameter too has dots."""
+    if urlsplit(mlflow.get_tracking_uri()).scheme not in ("", "file"):
+        return name
+    parts = name.split("/")
+    beginnings = {"/".join(parts[:count]) for count in range(1, len(parts))}
+    return name.replace("/", ".") if beginnings & set(trial.flat_parameters) else name
 
 
 def log_study(study: Study, *, experiment: str | None = None) -> int:

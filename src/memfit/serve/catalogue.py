@@ -17,7 +17,7 @@ from memfit.records.files import layout
 from memfit.records.grid import GRID_FORMAT
 from memfit.records.pipeline import PIPELINE_FORMAT
 from memfit.records.plan import PLAN_FORMAT
-from memfit.records.prediction import PREDICTION_FORMAT
+from memfit.records.prediction import PREDICTION_FORMAT, RANKS_FORMAT
 from memfit.records.study import STUDY_FORMAT
 from memfit.regular_file import open_regular
 from memfit.runfolder.reader import grows
@@ -31,7 +31,7 @@ ELSEWHERE_SECONDS = 5.0
 SNAPSHOT_ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz", ".pickle.xz", ".pkl.xz")
 FORMATS = {
     PREDICTION_FORMAT: "prediction", PLAN_FORMAT: "plan", PIPELINE_FORMAT: "pipeline", GRID_FORMAT: "grid",
-    STUDY_FORMAT: "study",
+    STUDY_FORMAT: "study", RANKS_FORMAT: "prediction",
 }  # fmt: skip
 """What stands in a JSON file of each kind; the first that is found near its beginning decides."""
 NOT_RECORDS = {".git", ".venv", "node_modules", "__pycache__"}
@@ -64,7 +64,11 @@ def find_records(root: Path) -> FolderContents:
     if not root.is_dir():
         kind = kind_of(root)
         if kind is None:
-            raise NotARun(f"{root} is no record of memfit", found="another file", hint="memfit serve --help")
+            raise NotARun(
+                f"{root} is no record of memfit",
+                found="another file",
+                hint="a run, study or snapshot, or the JSON of another record",
+            )
         return FolderContents(
             entries=(RecordEntry(id=".", kind=kind, path=root, changed_at=_changed(root)),), is_whole=True
         )
@@ -129,9 +133,8 @@ def _json_kind(path: Path) -> str | None:
             head = stream.read(SNIFFED_BYTES)
     except OSError:
         return None
-    places = {kind: head.find(f'"{text}"'.encode()) for text, kind in FORMATS.items()}
-    named = {kind: place for kind, place in places.items() if place >= 0}
-    return min(named, key=lambda kind: named[kind]) if named else None
+    places = [(head.find(f'"{text}"'.encode()), kind) for text, kind in FORMATS.items()]
+    return min(((place, kind) for place, kind in places if place >= 0), default=(0, None))[1]
 
 
 def resolve(root: Path, name: str) -> Path:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from memfit.errors import MemfitError, NotARun
 from memfit.records.study import Study
-from memfit.serve.catalogue import FolderContents, find_records, kind_of, resolve, signature
+from memfit.runfolder.reader import read_header
+from memfit.serve.catalogue import FolderContents, RecordEntry, find_records, kind_of, resolve, signature
 from memfit.show.page.documents.document import Body, Document
 from memfit.show.views.curves import Curve
 
 MOST_OPENED = 4
 LISTED_SECONDS = 2.0
 """A list this old is made again."""
+MOST_TITLED = 5000
+"""Runs whose commands the list shows, the newest ones: each has a file to be read."""
+MOST_TITLE_LETTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Library:
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._listed: tuple[float, FolderContents] | None = None
+        self._titles: dict[Path, str] = {}
+        """What runs ran: the header of a run is written once."""
 
     def records(self) -> FolderContents:
         """What lies in the folder now."""
@@ -65,6 +72,16 @@ class Library:
             if self._listed is None or now - self._listed[0] > LISTED_SECONDS:
                 self._listed = (now, find_records(self.root))
             return self._listed[1]
+
+    def titles(self, entries: Sequence[RecordEntry]) -> dict[str, str]:
+        """The command of every run among some entries, by its id; one that cannot be read has none."""
+        runs = [entry for entry in entries if entry.kind == "run"][:MOST_TITLED]
+        for entry in runs:
+            if entry.path not in self._titles:
+                self._titles[entry.path] = _title(entry.path)
+        if len(self._titles) > 2 * MOST_TITLED:
+            self._titles = {entry.path: self._titles[entry.path] for entry in runs}
+        return {entry.id: title for entry in runs if (title := self._titles.get(entry.path))}
 
     def read_ahead(self) -> None:
         """Begin to read the record of a folder that holds only one: it is what the page asks for first."""
@@ -120,3 +137,10 @@ class Library:
         opened = self.openers[kind](path, self.root)
         content = opened.document.to_json()
         return _Kept(signature=version, opened=opened, content=content, seconds=time.monotonic() - start)
+
+
+def _title(folder: Path) -> str:
+    try:
+        return shlex.join(read_header(folder).command)[:MOST_TITLE_LETTERS]
+    except (MemfitError, OSError):
+        return ""

@@ -52,8 +52,10 @@ class Answers:
     async def show_list(self, request: Request) -> Response:
         """Every record of the folder."""
         found = await run_in_threadpool(self.library.records)
+        titles = await run_in_threadpool(self.library.titles, found.entries)
         items = [
-            asdict(Listed(id=one.id, kind=one.kind, title=one.id, changed_at=one.changed_at)) for one in found.entries
+            asdict(Listed(id=one.id, kind=one.kind, title=titles.get(one.id, one.id), changed_at=one.changed_at))
+            for one in found.entries
         ]
         return _json({"title": self.title, "items": items, "is_whole": found.is_whole})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
@@ -29,7 +30,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         found = f"{host}:{port}: {error.strerror or error}"
-        raise UsageError("the server cannot listen there", found=found, hint="another --port, or none") from None
+        raise UsageError(
+            "the server cannot listen there", found=found, hint="another --port or --host, or none"
+        ) from None
     return listener
 
 
@@ -77,6 +80,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """A request that is cancelled because the server ends is no error that anybody has to read."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets=sockets)
 
     async def main_loop(self) -> None:
         watch = asyncio.ensure_future(self._watch())

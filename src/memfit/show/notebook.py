@@ -16,10 +16,12 @@ import numpy as np
 from memfit.records.files.only_text import only_text
 from memfit.records.fit import Fit
 from memfit.records.grid import Grid, GridCell
+from memfit.records.pipeline import PipelinePlan
 from memfit.records.plan import Plan
-from memfit.records.prediction import Prediction
+from memfit.records.prediction import Prediction, RankPredictions, named_ranks
 from memfit.records.run import RunRecord
 from memfit.records.study import Study, TrialRecord
+from memfit.show.page.documents.plan import budget_of
 from memfit.show.views.decimate import decimate
 from memfit.show.views.study_ranking import rank_trials
 from memfit.show.wording import bounds_text, command_text, cut, figure_text
@@ -29,6 +31,7 @@ WIDTH, HEIGHT = 520, 120
 MOST_POINTS = 240
 MOST_DOTS = 400
 MOST_ROWS = 6
+MOST_CLASSES = 12
 _LETTERS = 120
 _CELL_LETTERS = 4000
 """Of a cell: every hyperparameter of a trial has room in it."""
@@ -39,7 +42,7 @@ Cells = Sequence[str]
 
 
 def html_of(record: object) -> str:
-    """The HTML of a run, prediction, study, plan, fit or grid."""
+    """The HTML of a run, prediction (of one process or every rank), study, plan, fit, pipeline or grid."""
     for kind, make in _MAKERS.items():
         if isinstance(record, kind):
             return f'<div style="font-family:sans-serif;font-size:13px;line-height:1.5">{make(record)}</div>'
@@ -93,8 +96,9 @@ def _trial_row(trial: TrialRecord) -> Cells:
 
 
 def _plan(plan: Plan) -> str:
-    fits = "within" if plan.fits else "above"
-    head = f"Peak {format_bytes(plan.peak_bytes)}, {fits} the budget of {format_bytes(plan.budget_bytes)}"
+    budget_bytes, fits = budget_of(plan), "within" if plan.fits else "above"
+    budget = "without a budget" if budget_bytes is None else f"{fits} the budget of {format_bytes(budget_bytes)}"
+    head = f"Peak {format_bytes(plan.peak_bytes)}, {budget}"
     rows = [
         ("planner", plan.solver),
         ("everything kept", format_bytes(plan.plain_peak_bytes)),
@@ -135,8 +139,33 @@ def _cell(cell: GridCell | None) -> str:
     return figure_text(figures.peak)
 
 
+def _ranks(found: RankPredictions) -> str:
+    rows = [
+        (named_ranks(each.ranks), format_bytes(found.bytes_of(each)), each.why) for each in found.classes[:MOST_CLASSES]
+    ]
+    rest = len(found.classes) - len(rows)
+    more = [f"{rest} more kinds of ranks are in the record"] if rest else []
+    head = (
+        f"{found.target} on {found.num_ranks} x {found.device}: the fullest is rank {named_ranks(found.fullest.ranks)}"
+    )
+    listing = _table(rows, ("ranks", f"peak ({found.level}, predicted)", "why they are alike"))
+    return _head(head) + listing + _notes(more) + _prediction(found.fullest.prediction)
+
+
+def _pipeline(plan: PipelinePlan) -> str:
+    fits = "every rank fits" if plan.fits else "not every rank fits"
+    head = f"A step takes {format_seconds(plan.step.seconds)} on {plan.cut.num_ranks} ranks; {fits}"
+    rows = [("planner", plan.planner), ("a micro-batch every", format_seconds(plan.period_seconds))]
+    full = plan.ranks[plan.fullest_rank]
+    limit = "" if full.limit_bytes is None else f" of {format_bytes(full.limit_bytes)}"
+    rows.append((f"rank {full.rank}, the fullest", f"{format_bytes(full.total_bytes)}{limit}"))
+    parts = [(part.name, float(part.num_bytes)) for part in full.parts]
+    return _head(head) + _table(rows) + _bar(parts) + _notes((*plan.reasons, *plan.notes))
+
+
 _MAKERS: dict[type, Callable[..., str]] = {
-    RunRecord: _run, Prediction: _prediction, Study: _study, Plan: _plan, Fit: _fit, Grid: _grid,
+    RunRecord: _run, Prediction: _prediction, RankPredictions: _ranks, Study: _study, Plan: _plan, Fit: _fit,
+    Grid: _grid, PipelinePlan: _pipeline,
 }  # fmt: skip
 
 

@@ -6,15 +6,16 @@ A new kind of record gets a line in `OPENERS`, a document in `show/page/document
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from memfit.api.measure import explain_run
 
 if TYPE_CHECKING:
     from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Plan
-    from memfit.records.prediction import Prediction, Saving
+    from memfit.records.prediction import Prediction, RankPredictions, Saving
     from memfit.records.run import RunRecord
     from memfit.records.run_parts.ledger import LedgerFacts
     from memfit.records.study import Study
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from memfit.show.page.documents.document import Body, Document
     from memfit.show.page.documents.run import RunDetails
 
+T = TypeVar("T")
 INLINE_CURVES = 2000
 """A served study with more trials gives their intermediate results only when asked for."""
 EXPLAINED_TRIALS = 5000
 """A study with more trials is not explained while a page waits; `memfit explain` does it."""
 MOST_BESIDE = 200
+MOST_COMPARED = 12
+"""Predictions and plans beside a run that are read to find the one of the same training."""
 LARGE_SNAPSHOT_BYTES = 32 * 2**20
 """Of a larger snapshot the segments are shown first, and the events when they are read."""
 
@@ -49,17 +53,23 @@ def open_run(path: Path, root: Path, *, fine: bool = False) -> Opened:
 
 
 def _details(path: Path, root: Path, run: RunRecord) -> RunDetails:
-    """What lies beside a run and is of the same training: a prediction and a plan, where there is one of each."""
+    """What lies beside a run and is of the same training: a prediction and a plan, where there is one such of each."""
     from memfit.show.page.documents.run import RunDetails, traced_facts
 
     beside = _beside(path) if path != root else {}
     is_only = not beside.get("run")
-    prediction, plan = _only_prediction(beside.get("prediction", [])), _only_plan(beside.get("plan", []))
     command = run.header.command
-    if prediction is not None and not _same(command, prediction.target, prediction.arguments, is_only=is_only):
-        prediction = None
-    if plan is not None and not _same(command, plan.chain.target, None, is_only=is_only):
-        plan = None
+    predictions = [
+        one
+        for one in _readable(beside.get("prediction", []), _one_prediction)
+        if _same(command, one.target, one.arguments, is_only=is_only)
+    ]
+    plans = [
+        one
+        for one in _readable(beside.get("plan", []), lambda path: read_plan_or_fit(path).plan)
+        if _same(command, one.chain.target, None, is_only=is_only)
+    ]
+    prediction, plan = _only(predictions), _only(plans)
     return RunDetails(savings=_savings(traced_facts(run.ledger_facts), prediction), prediction=prediction, plan=plan)
 
 
@@ -98,23 +108,25 @@ def _beside(path: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _only_prediction(paths: list[Path]) -> Prediction | None:
+def _readable(paths: list[Path], read: Callable[[Path], T]) -> list[T]:
+    """The records of a few files; those that cannot be read are not there."""
     from memfit.errors import MemfitError
+
+    found: list[T] = []
+    for path in paths[:MOST_COMPARED]:
+        with suppress(MemfitError):
+            found.append(read(path))
+    return found
+
+
+def _one_prediction(path: Path) -> Prediction:
     from memfit.records.prediction import read_prediction
 
-    try:
-        return read_prediction(paths[0]) if len(paths) == 1 else None
-    except MemfitError:
-        return None
+    return read_prediction(path)
 
 
-def _only_plan(paths: list[Path]) -> Plan | None:
-    from memfit.errors import MemfitError
-
-    try:
-        return read_plan_or_fit(paths[0]).plan if len(paths) == 1 else None
-    except MemfitError:
-        return None
+def _only(found: list[T]) -> T | None:
+    return found[0] if len(found) == 1 else None
 
 
 def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
@@ -178,12 +190,24 @@ def _findings(study: Study) -> tuple[StudyFindings | None, str]:
 
 
 def open_prediction(path: Path, root: Path) -> Opened:
-    """A file that `memfit predict --json` printed."""
-    from memfit.records.prediction import read_prediction
+    """A file that `memfit predict --json` printed, of one process or of every rank."""
+    from memfit.records.prediction import RankPredictions
     from memfit.serve.opened_records import Opened
-    from memfit.show.page.documents.prediction import prediction_document
+    from memfit.show.page.documents.prediction import prediction_document, ranks_document
 
-    return Opened(document=prediction_document(read_prediction(path)))
+    found = _read_prediction(path)
+    return Opened(document=ranks_document(found) if isinstance(found, RankPredictions) else prediction_document(found))
+
+
+def _read_prediction(path: Path) -> Prediction | RankPredictions:
+    """Whichever of the two a file holds; what is neither is refused as no prediction."""
+    from memfit.errors import NotARun
+    from memfit.records.prediction import read_prediction, read_ranks
+
+    try:
+        return read_ranks(path)
+    except NotARun:
+        return read_prediction(path)
 
 
 def open_plan(path: Path, root: Path) -> Opened:
@@ -265,15 +289,21 @@ def served_openers() -> dict[str, Opener]:
 def metric_readers() -> dict[str, ReadRecord]:
     """Readers of the kinds of records whose numbers Prometheus gets."""
     from memfit.records.grid import read_grid
-    from memfit.records.prediction import read_prediction
     from memfit.runfolder.reader import read_growing_run
 
     return {
         "run": lambda path, root: read_growing_run(path),
         "study": _read_study,
-        "prediction": lambda path, root: read_prediction(path),
+        "prediction": lambda path, root: _fullest(_read_prediction(path)),
         "grid": lambda path, root: read_grid(path),
     }
+
+
+def _fullest(found: Prediction | RankPredictions) -> Prediction:
+    """Of a training over several ranks, the prediction of the fullest one: it decides whether the training fits."""
+    from memfit.records.prediction import RankPredictions
+
+    return found.fullest.prediction if isinstance(found, RankPredictions) else found
 
 
 def report_openers() -> dict[str, Opener]:

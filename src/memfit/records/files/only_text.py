@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 NO_TEXT = "\ufffd"
 """What stands in a record for bytes that are no text."""
+_OTHER_VALUE = re.compile(r"\s*|none|null|true|false|nan|[+-]?(inf|infinity|\d[\d.e+-]*)", re.IGNORECASE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -20,6 +21,12 @@ def only_text(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [only_text(each) for each in value]
     return value
+
+
+def quoted_if_unclear(text: str) -> str:
+    """The text, in quotes where it reads like a number, a truth value or nothing, or has more than one line."""
+    is_clear = text.isprintable() and not _OTHER_VALUE.fullmatch(text)
+    return text if is_clear else json.dumps(only_text(text), ensure_ascii=False)
 
 
 def decode_lenient(raw: bytes | str) -> object:

@@ -35,7 +35,7 @@ from memfit.show.export.tensorboard_events import (
 )
 from memfit.show.new_file import write_bytes
 from memfit.show.views.decimate import decimate
-from memfit.show.views.study_axes import StudyAxis, axes_of, option_label, point_of
+from memfit.show.views.study_axes import StudyAxis, axes_of, point_of
 
 TRIAL_FOLDER = "tensorboard"
 METRIC_TAGS = {
@@ -71,7 +71,7 @@ def write_study_events(study: Study, folder: Path, read_run: ReadRun = lambda tr
     _make(folder)
     first = experiment_event(columns, METRIC_TAGS, study.settings.name or study.study_id, began)
     written = [write_bytes(folder / FILE_NAME, event_file([first], began))]
-    kinds = {column.name: column.kind for column in columns}
+    kinds = {column.name: (axis, column.kind) for axis, column in zip(axes, columns, strict=True)}
     for trial in study.trials:
         own = folder / f"{trial.number:05d}" / TRIAL_FOLDER
         _make(own)
@@ -112,11 +112,12 @@ def _numbers(options: Sequence[str]) -> tuple[float, ...] | None:
 
 
 def _trial_events(
-    trial: TrialRecord, point: Mapping[str, object], kinds: Mapping[str, str], run: RunRecord | None, study_began: float
-) -> Iterator[bytes]:
+    trial: TrialRecord, point: Mapping[str, object], kinds: Mapping[str, tuple[StudyAxis, str]],
+    run: RunRecord | None, study_began: float,
+) -> Iterator[bytes]:  # fmt: skip
     began = seconds_since_1970(trial.started_at) or study_began
     ended = seconds_since_1970(trial.ended_at) or began + (trial.duration.value or 0.0)
-    values = {name: _hparam(value, kinds[name]) for name, value in point.items() if value is not None}
+    values = {name: _hparam(value, *kinds[name]) for name, value in point.items() if value is not None}
     yield session_start_event(values, f"trial {trial.number}", began)
     for scalar in [*_intermediates(trial, began), *_results(trial, ended)]:
         yield scalar_event(scalar)
@@ -126,10 +127,10 @@ def _trial_events(
         yield session_end_event(_STATUS.get(trial.kind, "failure"), ended)
 
 
-def _hparam(value: object, kind: str) -> HParam:
+def _hparam(value: object, axis: StudyAxis, kind: str) -> HParam:
     if kind == "truth":
         return bool(value)
-    return float(value) if kind == "number" and isinstance(value, (int, float)) else option_label(value)
+    return float(value) if kind == "number" and isinstance(value, (int, float)) else axis.label(value)
 
 
 def _intermediates(trial: TrialRecord, began: float) -> Iterator[Scalar]:

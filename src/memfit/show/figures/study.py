@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,18 +23,20 @@ import numpy as np
 
 from memfit.records.study import Study, TrialRecord
 from memfit.records.study_findings import MemoryLaw
+from memfit.show.figures.labels import number_words, plain_ticks, text_inches, wrapped
 from memfit.show.figures.reproduction import SETTINGS, require_matplotlib
 from memfit.show.figures.study_curves import curves_picture
 from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.figures.timeline import BLUE, GREY, ORANGE, RED
 from memfit.show.new_file import whole_file
-from memfit.show.views.study_axes import GAP_PLACE, StudyAxis, axes_of, point_of, study_title
+from memfit.show.views.study_axes import GAP_PLACE, PlacedTrials, StudyAxis, placed_trials, study_title
 from memfit.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
+_PANEL_INCHES = 3.7
 MOST_PANELS = 60
 """Of one picture; further hyperparameters are named in its title."""
 _BAD_COLORS = {"out of memory": RED, "over the limit": RED, "failed": GREY, "stopped early": ORANGE}
@@ -50,10 +53,11 @@ def draw_study(
     folder = Path(folder)
     with require_matplotlib().rc_context({**SETTINGS, "text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in another script is drawn as boxes
+        placed = placed_trials(study)
         pictures = {
-            "memory.png": _memory_picture(study),
-            "parallel.png": parallel_picture(study, "metric"),
-            "parallel_memory.png": parallel_picture(study, "memory"),
+            "memory.png": _memory_picture(study, placed),
+            "parallel.png": parallel_picture(study, "metric", placed),
+            "parallel_memory.png": parallel_picture(study, "memory", placed),
             "intermediate.png": curves_picture(study, trials),
             "size.png": size_picture(study, law),
         }
@@ -62,18 +66,21 @@ def draw_study(
 
 
 def _save(picture: Picture, path: Path) -> Path:
+    layout = picture.get_layout_engine()
+    if layout is not None:  # laid out here, once: saving would draw everything once more for it
+        layout.execute(picture)
+        picture.set_layout_engine("none")
     with whole_file(path) as stream:
-        picture.savefig(stream, format="png")
+        picture.savefig(stream, format="png", pil_kwargs={"compress_level": 3})
     return path
 
 
 # ---- memory against each hyperparameter ------------------------------------------------------------------------------
 
 
-def _memory_picture(study: Study) -> Picture | None:
+def _memory_picture(study: Study, placed: PlacedTrials) -> Picture | None:
     trials = [trial for trial in study.trials if trial.peak.value is not None and trial.is_finished]
-    points = [point_of(trial) for trial in trials]
-    axes = axes_of(points, study.settings.space)
+    axes, rows = placed.axes, placed.rows(trials)
     if not axes or not trials:
         return None
     picture, panels = _panels(study, axes, len(trials))
@@ -84,8 +91,7 @@ def _memory_picture(study: Study) -> Picture | None:
     if limit_bytes is not None and limit is not None and limit > 1.25 * sizes.max():
         picture.suptitle(f"{picture.get_suptitle()}, all far below the limit of {format_bytes(limit_bytes)}", size=12)
     for index, (axis, panel) in enumerate(zip(axes, panels, strict=False)):
-        places = axis.places([point.get(axis.name) for point in points])
-        _scatter(panel, axis, trials, places, sizes)
+        _scatter(panel, axis, trials, rows[:, index], sizes)
         panel.set_ylabel(f"peak, {unit}" if index % min(3, len(axes)) == 0 else "")
         if limit is not None and limit <= 1.25 * sizes.max():
             panel.axhline(limit, color=RED, linewidth=1, linestyle="--", label="limit")
@@ -155,15 +161,27 @@ def _medians(panel: Axes, axis: StudyAxis, places: np.ndarray, sizes: np.ndarray
 
 
 def _name_axis(panel: Axes, axis: StudyAxis) -> None:
-    ticks = axis.ticks(most=20)
+    ticks = [
+        (place, axis.gap_word.replace(" ", "\n") if place == GAP_PLACE else word) for place, word in axis.ticks(20)
+    ]
     panel.set_xticks([place for place, _ in ticks], [word for _, word in ticks])
-    longest = max((len(word) for _, word in ticks), default=0)
-    if longest * len(ticks) > 42:
+    low = (GAP_PLACE if axis.has_gaps else 0) - 0.1
+    if _overlap(ticks, _PANEL_INCHES / (1.1 - low)):
         panel.tick_params(axis="x", labelrotation=60, labelsize=7.5)
-    panel.set_xlim((GAP_PLACE if axis.has_gaps else 0) - 0.1, 1.1)
-    panel.set_xlabel(axis.title)
+        for label in panel.get_xticklabels():  # the end of a word stands at its tick
+            label.set(horizontalalignment="right", rotation_mode="anchor")
+    panel.set_xlim(low, 1.1)
+    panel.set_xlabel(wrapped(axis.title, _PANEL_INCHES, 10))
     panel.grid(color="#e9ecef", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _overlap(ticks: Sequence[tuple[float, str]], inches: float) -> bool:
+    """Whether words that stand at their ticks, so many inches for the way from 0 to 1, would touch each other."""
+    spans = sorted(
+        (place * inches, max(text_inches(line, 10) for line in word.split("\n")) / 2) for place, word in ticks
+    )
+    return any(left + half + 0.06 > right - other for (left, half), (right, other) in pairwise(spans))
 
 
 def _legend(picture: Picture, panel: Axes) -> None:
@@ -202,6 +220,7 @@ def size_picture(study: Study, law: MemoryLaw | str = "") -> Picture | None:
     panel.set_title("\n".join(part for part in (title, note) if part), fontsize=10.5, loc="left")
     panel.set_xlabel("parameters of the network" + (" (log)" if is_log else ""))
     panel.set_ylabel(f"peak, {unit}")
+    plain_ticks(panel.xaxis, (float(counts.min()), float(counts.max())))
     panel.grid(color="#e9ecef", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
     return picture
@@ -221,6 +240,8 @@ def _batch_activations(trial: TrialRecord) -> float:
 
 
 def _points(panel: Axes, counts: np.ndarray, sizes: np.ndarray, activations: np.ndarray) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     known = ~np.isnan(activations)
     alpha = 0.85 if len(counts) < 300 else 0.5 if len(counts) < 3000 else 0.25
     mark = 22 if len(counts) < 1000 else 8
@@ -233,6 +254,8 @@ def _points(panel: Axes, counts: np.ndarray, sizes: np.ndarray, activations: np.
         if np.ptp(activations[known]) > 0:
             bar = panel.figure.colorbar(drawn, ax=panel, pad=0.015)
             bar.set_label("activations of a batch")
+            bar.formatter = FuncFormatter(number_words)
+            bar.update_ticks()
             if bar.solids is not None:
                 bar.solids.set_alpha(1)
 

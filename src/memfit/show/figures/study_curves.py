@@ -14,6 +14,8 @@ import numpy as np
 
 from memfit.errors import UsageError
 from memfit.records.study import Study, TrialRecord
+from memfit.show.figures.labels import plain_ticks
+from memfit.show.figures.line_density import MOST_STROKED, draw_density
 from memfit.show.figures.study_parallel import line_weight
 from memfit.show.figures.timeline import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 from memfit.show.views.study_axes import study_title
@@ -21,6 +23,7 @@ from memfit.show.views.study_ranking import rank_trials
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure as Picture
 
 MOST_CHOSEN = 12
@@ -86,28 +89,59 @@ def _refuse_unknown(numbers: Sequence[int], known: Container[int]) -> None:
 
 
 def _all(panel: Axes, study: Study, curves: Sequence[Curve]) -> None:
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import to_rgba
-
-    alpha, width = line_weight(len(curves))
-    ranked = [trial.number for trial in rank_trials(study, "metric").ranked]
-    rank_of = {number: rank / max(1, len(ranked) - 1) for rank, number in enumerate(ranked)}
-    ordered = sorted(curves, key=lambda pair: -rank_of.get(pair[0].number, 2.0))
     from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
 
-    shade = colormaps["viridis"]
-    colors = [shade(0.9 * rank_of[t.number]) if t.number in rank_of else to_rgba(GREY) for t, _ in ordered]
-    panel.add_collection(LineCollection([c for _, c in ordered], colors=colors, alpha=alpha, linewidths=width))
-    single = [(curve[0], color) for (_, curve), color in zip(ordered, colors, strict=True) if len(curve) == 1]
-    if single:
-        points = np.array([point for point, _ in single])
-        panel.scatter(points[:, 0], points[:, 1], s=9, color=[color for _, color in single], alpha=alpha)
     _median(panel, curves)
     outside = _fit_scale(panel, [curve for _, curve in curves])
+    ranked = [trial.number for trial in rank_trials(study, "metric").ranked]
+    rank_of = {number: 0.9 * rank / max(1, len(ranked) - 1) for rank, number in enumerate(ranked)}
+    without = [curve for trial, curve in curves if trial.number not in rank_of]
+    worst_first = sorted((-rank_of[t.number], k) for k, (t, _) in enumerate(curves) if t.number in rank_of)
+    alpha, width = line_weight(len(curves))
+    draw = _counted if len(curves) > MOST_STROKED else _stroked
+    draw(panel, without, np.zeros(len(without)), ListedColormap([GREY]), alpha, width)
+    shades = np.array([-shade for shade, _ in worst_first])
+    draw(panel, [curves[k][1] for _, k in worst_first], shades, colormaps["viridis"], alpha, width)
     title = f"all {len(curves):,} trials that reported: dark became best, grey has no metric"
     panel.set_title(title + outside, fontsize=10, loc="left")
     panel.legend(frameon=False, fontsize=8.5)
     panel.set_ylabel("intermediate result")
+
+
+def _stroked(
+    panel: Axes, curves: Sequence[np.ndarray], shades: np.ndarray, colors: Colormap, alpha: float, width: float
+) -> None:
+    """One line per curve; of a single report, a point."""
+    from matplotlib.collections import LineCollection
+
+    panel.add_collection(LineCollection(list(curves), colors=colors(shades), alpha=alpha, linewidths=width))
+    single = np.array([len(curve) == 1 for curve in curves], dtype=bool)
+    if single.any():
+        points = np.array([curve[0] for curve in curves if len(curve) == 1])
+        panel.scatter(points[:, 0], points[:, 1], s=9, color=colors(shades[single]), alpha=alpha)
+
+
+def _counted(
+    panel: Axes, curves: Sequence[np.ndarray], shades: np.ndarray, colors: Colormap, alpha: float, width: float
+) -> None:
+    """Very many curves as a picture of their density; of a single report, a dash."""
+    if not curves:
+        return
+    scale = np.log if panel.get_yscale() == "log" else np.asarray
+    dashed = [curve if len(curve) > 1 else curve[[0, 0]] + [[-0.15, 0], [0.15, 0]] for curve in curves]
+    points = np.concatenate(dashed)
+    with np.errstate(invalid="ignore", divide="ignore"):  # what has no logarithm lies outside
+        shares = np.column_stack([_share(points[:, 0], panel.get_xlim()), scale(points[:, 1])])
+        shares[:, 1] = _share(shares[:, 1], (float(scale(panel.get_ylim()[0])), float(scale(panel.get_ylim()[1]))))
+    owner = np.repeat(np.arange(len(dashed)), [len(curve) for curve in dashed])
+    is_pair = owner[1:] == owner[:-1]
+    pairs = np.column_stack([shares[:-1], shares[1:]])[is_pair]
+    draw_density(panel, pairs, shades[owner[1:][is_pair]], colors, inches=(10.2, 3.6), opacity=alpha)
+
+
+def _share(values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    return (values - ends[0]) / (ends[1] - ends[0])
 
 
 def _median(panel: Axes, curves: Sequence[Curve]) -> None:
@@ -148,8 +182,9 @@ def _fit_scale(panel: Axes, curves: Sequence[np.ndarray]) -> str:
         low, high = float(values.min()), float(values.max())
     if low > 0 and high / low > 100:
         panel.set_yscale("log")
-        factor = (high / low) ** 0.05
+        factor = (high**0.05) / (low**0.05)
         panel.set_ylim(low / factor, high * factor)
+        plain_ticks(panel.yaxis, panel.get_ylim())
     else:
         margin = 0.05 * (high - low) or max(abs(high) * 0.05, 0.5)
         panel.set_ylim(low - margin, high + margin)
@@ -157,6 +192,7 @@ def _fit_scale(panel: Axes, curves: Sequence[np.ndarray]) -> str:
     panel.set_xlim(float(steps.min()) - 0.5, float(steps.max()) + 0.5)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.grid(color="#e9ecef", linewidth=0.6)
+    panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
     bottom, top = panel.get_ylim()
     outside = int(((values < bottom) | (values > top)).sum())

@@ -1,14 +1,13 @@
 """Parallel coordinates of a study: the best 100, 20, 5 and 1 % of its trials, coloured by metric or by peak memory.
 
 Lines are one collection per panel, worst first, so that the best lie on top; where they are too many for that to leave
-anything of the others to be seen, in a mixed order. Lines through the same option are spread over a small band around
-its tick. The axes of hyperparameters span the
-search space in every panel; those of metric and memory, and the colours, span the trials of the panel.
+anything of the others to be seen, they are counted in every pixel (`line_density`). Lines through the same option are
+spread over a small band around its tick. The axes of hyperparameters span the search space in every panel; those of
+metric and memory, and the colours, span the trials of the panel.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memfit.records.study import Study, TrialRecord
+from memfit.show.figures.labels import fitted, text_inches, with_rim, wrapped
+from memfit.show.figures.line_density import MOST_STROKED, draw_density
 from memfit.show.figures.timeline import GREY
 from memfit.show.views.study_axes import (
     GAP_PLACE,
+    PlacedTrials,
     StudyAxis,
-    axes_of,
     axis_over,
     distinct_words,
-    point_of,
+    placed_trials,
     study_title,
 )
 from memfit.show.views.study_ranking import RankedBy, RankedTrials, number_of, rank_trials, top_groups
@@ -31,40 +32,34 @@ from memfit.units import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import ListedColormap
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Colormap, ListedColormap
     from matplotlib.figure import Figure as Picture
 
 _INK = "#20262e"
-_PAPER = {"facecolor": "white", "alpha": 0.78, "edgecolor": "none", "pad": 0.6}
 _NO_NUMBER = "none"
-_MOST_SORTED = 2500
-MOST_LINES = 20_000
-"""Of one panel; above it every k-th line of the ranking is drawn, and the title says so."""
+_NAME_POINTS, _TICK_POINTS = 9.0, 7.5
+_LEAST_GAP, _MOST_GAP, _MOST_WIDTH = 1.35, 1.9, 40.0
+"""Inches from one axis to the next, and of a whole picture."""
+_PANEL_HEIGHT = 3.35
 
 
-def parallel_picture(study: Study, by: RankedBy) -> Picture | None:
-    """The picture, or None where fewer than two trials can be ranked."""
+def parallel_picture(study: Study, by: RankedBy, placed: PlacedTrials | None = None) -> Picture | None:
+    """The picture, or None where fewer than two trials can be ranked; `placed` saves working out the places again."""
     from matplotlib.figure import Figure
 
     found = rank_trials(study, by)
     if len(found.ranked) < 2:
         return None
-    every = [*found.ranked, *found.others]
-    points = {trial.number: point_of(trial) for trial in every}
-    axes = axes_of([points[trial.number] for trial in every], study.settings.space)
+    placed = placed or placed_trials(study)
     groups = top_groups(found.ranked)
-    width = min(40.0, max(11.0, 1.35 * (len(axes) + 2)))
-    picture = Figure(figsize=(width, 3.35 * len(groups) + 0.6), layout="constrained", dpi=100)
+    width = max(11.0, axis_gap(placed.axes) * (len(placed.axes) + 2))
+    picture = Figure(figsize=(width, _PANEL_HEIGHT * len(groups) + 0.6), layout="constrained", dpi=100)
     what = "metric" if by == "metric" else "peak memory, least first"
     picture.suptitle(f"{study_title(study)}: trials ranked and coloured by {what}", size=12)
-    places = {axis.name: axis.places([points[trial.number].get(axis.name) for trial in every]) for axis in axes}
-    row_of = {trial.number: row for row, trial in enumerate(every)}
-    base = np.column_stack([places[axis.name] for axis in axes]) if axes else np.zeros((len(every), 0))
     for row, (title, chosen) in enumerate(groups):
         panel = picture.add_subplot(len(groups), 1, row + 1)
-        others = found.others if row == 0 else ()
-        _panel(panel, axes, base, row_of, found, chosen, others, title)
+        _panel(panel, placed, found, chosen, found.others if row == 0 else (), title)
     return picture
 
 
@@ -78,21 +73,25 @@ def _spread(axis: StudyAxis, places: np.ndarray) -> np.ndarray:
     return np.where(places == GAP_PLACE, places + offsets / 4, places + offsets)
 
 
+def axis_gap(axes: Sequence[StudyAxis]) -> float:
+    """Inches between two axes: as the words of their ticks need, within what a picture can have."""
+    words = [word for axis in axes for _, word in axis.ticks()]
+    needed = max((text_inches(word, _TICK_POINTS) for word in words), default=0.0) + 0.15
+    return min(max(needed, _LEAST_GAP), _MOST_GAP, _MOST_WIDTH / (len(axes) + 2))
+
+
 def _panel(
-    panel: Axes, axes: Sequence[StudyAxis], base: np.ndarray, row_of: dict[int, int], found: RankedTrials,
-    chosen: Sequence[TrialRecord], others: Sequence[TrialRecord], title: str,
+    panel: Axes, placed: PlacedTrials, found: RankedTrials, chosen: Sequence[TrialRecord],
+    others: Sequence[TrialRecord], title: str,
 ) -> None:  # fmt: skip
     ends = _ends([*chosen, *others], found)
     if others:
         what = "metric" if found.by == "metric" else "peak"
         title += f"; in grey {len(others):,} that did not come to their end, or have no {what}"
-    _lines(panel, _rows(axes, base, row_of, ends, others), None, found)
-    shown = _thinned(chosen)
-    if len(shown) < len(chosen):
-        title += f"; {len(shown):,} of them drawn"
-    numbers = np.array([number_of(trial, found.by) for trial in shown], dtype=float)
-    _lines(panel, _rows(axes, base, row_of, ends, shown), numbers, found)
-    _decorate(panel, [*axes, *(axis for axis, _ in ends)], title)
+    _decorate(panel, [*placed.axes, *(axis for axis, _ in ends)], title)
+    _lines(panel, _rows(placed, ends, others), None, found)
+    numbers = np.array([number_of(trial, found.by) for trial in chosen], dtype=float)
+    _lines(panel, _rows(placed, ends, chosen), numbers, found)
 
 
 def _ends(trials: Sequence[TrialRecord], found: RankedTrials) -> list[tuple[StudyAxis, dict[int, float]]]:
@@ -110,47 +109,62 @@ def _ends(trials: Sequence[TrialRecord], found: RankedTrials) -> list[tuple[Stud
     return ends
 
 
-def _thinned(trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
-    return trials[:: -(-len(trials) // MOST_LINES)] if len(trials) > MOST_LINES else trials
-
-
 def _rows(
-    axes: Sequence[StudyAxis], base: np.ndarray, row_of: dict[int, int],
-    ends: Sequence[tuple[StudyAxis, dict[int, float]]], trials: Sequence[TrialRecord],
-) -> np.ndarray:  # fmt: skip
+    placed: PlacedTrials, ends: Sequence[tuple[StudyAxis, dict[int, float]]], trials: Sequence[TrialRecord]
+) -> np.ndarray:
     """Places of trials on every axis, a row each."""
-    own = base[[row_of[trial.number] for trial in trials]]
-    spread = [_spread(axis, own[:, column]) for column, axis in enumerate(axes)]
+    own = placed.rows(trials)
+    spread = [_spread(axis, own[:, column]) for column, axis in enumerate(placed.axes)]
     results = [np.array([places[trial.number] for trial in trials], dtype=float) for _, places in ends]
     return np.column_stack([*spread, *results])
 
 
 def _lines(panel: Axes, rows: np.ndarray, numbers: np.ndarray | None, found: RankedTrials) -> None:
     """One line per row, the last row first; grey without numbers, otherwise coloured by them."""
-    from matplotlib.collections import LineCollection
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
 
     if not len(rows):
         return
-    across = np.broadcast_to(np.arange(rows.shape[1], dtype=float), rows.shape)
-    order = _drawing_order(len(rows))
-    segments: Any = np.stack([across, rows], axis=2)[order]
-    alpha, width = line_weight(len(rows))
     if numbers is None:
-        panel.add_collection(LineCollection(segments, colors=GREY, alpha=min(0.35, alpha), linewidths=width))
+        _strokes(panel, rows, np.zeros(len(rows)), ListedColormap([GREY]), most_opaque=0.35, zorder=0.9)
         return
     low, high = _color_ends(numbers, found)
-    lines = LineCollection(segments, cmap=_colors(found.best_is_high), alpha=alpha, linewidths=width)
-    lines.set_array(numbers[order])
-    lines.set_clim(low, high if high > low else low + 1)
-    panel.add_collection(lines)
-    if high > low:
-        _color_bar(panel, lines, (low, high), numbers, found)
+    if high <= low:  # all alike, and so all as good as the best
+        low, high = (low - 1, low) if found.best_is_high else (low, low + 1)
+    colors = ScalarMappable(Normalize(low, high, clip=True), _colors(found.best_is_high))
+    _strokes(panel, rows, np.asarray(colors.norm(numbers)), colors.cmap)
+    if np.ptp(numbers) > 0:
+        _color_bar(panel, colors, (low, high), numbers, found)
 
 
-def _drawing_order(count: int) -> np.ndarray:
-    """The last rank first; of very many, a mixed order that is the same whenever it is drawn."""
-    ranks = np.arange(count)
-    return ranks[::-1] if count <= _MOST_SORTED else np.argsort(np.modf(ranks * 0.618033988749895)[0], kind="stable")
+def _strokes(
+    panel: Axes, rows: np.ndarray, shades: np.ndarray, colors: Colormap, most_opaque: float = 1.0, zorder: float = 1.0
+) -> None:
+    """The lines, worst first; very many as a picture of their density."""
+    from matplotlib.collections import LineCollection
+
+    alpha, width = line_weight(len(rows))
+    across = np.broadcast_to(np.arange(rows.shape[1], dtype=float), rows.shape)
+    points = np.stack([across, rows], axis=2)
+    if len(rows) <= MOST_STROKED:
+        segments: Any = points[::-1]
+        lines = LineCollection(segments, colors=colors(shades[::-1]), alpha=min(alpha, most_opaque), linewidths=width)
+        lines.set_zorder(zorder)
+        panel.add_collection(lines, autolim=False)
+        return
+    low, high = (np.array(ends) for ends in zip(panel.get_xlim(), panel.get_ylim(), strict=True))
+    shares = (points - low) / (high - low)
+    pairs = np.concatenate([shares[:, :-1], shares[:, 1:]], axis=2).reshape(-1, 4)
+    draw_density(
+        panel, pairs, np.repeat(shades, rows.shape[1] - 1), colors, opacity=min(alpha, most_opaque),
+        inches=(_inches_wide(panel), _PANEL_HEIGHT), zorder=zorder,
+    )  # fmt: skip
+
+
+def _inches_wide(panel: Axes) -> float:
+    """Of the picture; the panel has about nine tenths of it."""
+    return panel.get_figure(root=True).get_figwidth()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def line_weight(count: int) -> tuple[float, float]:
@@ -174,15 +188,12 @@ def _colors(best_is_high: bool) -> ListedColormap:
 
 
 def _color_bar(
-    panel: Axes, lines: LineCollection, ends: tuple[float, float], numbers: np.ndarray, found: RankedTrials
+    panel: Axes, colors: ScalarMappable, ends: tuple[float, float], numbers: np.ndarray, found: RankedTrials
 ) -> None:
-    from matplotlib.cm import ScalarMappable
-
-    solid = ScalarMappable(norm=lines.norm, cmap=lines.cmap)
     scale = 1.0 if found.by == "metric" else 1 / MIB
     outside = bool((numbers < ends[0]).any() or (numbers > ends[1]).any())
     extend = "neither" if not outside else "min" if found.best_is_high else "max"
-    bar = panel.figure.colorbar(solid, ax=panel, pad=0.015, fraction=0.022, extend=extend)
+    bar = panel.figure.colorbar(colors, ax=panel, pad=0.015, fraction=0.022, extend=extend)
     ticks: list[float] = np.linspace(*ends, 4).tolist()
     bar.set_ticks(ticks, labels=distinct_words([float(tick * scale) for tick in ticks]))
     bar.ax.tick_params(labelsize=7.5)
@@ -192,8 +203,10 @@ def _color_bar(
 def _decorate(panel: Axes, axes: Sequence[StudyAxis], title: str) -> None:
     from matplotlib.collections import LineCollection
 
+    gap = 0.88 * _inches_wide(panel) / len(axes)
+    names = [wrapped(axis.title, 0.93 * gap, _NAME_POINTS) for axis in axes]
     panel.set_title(title, fontsize=10, loc="left")
-    panel.set_xticks(range(len(axes)), [folded(axis.title) for axis in axes], size=9)
+    panel.set_xticks(range(len(axes)), names, size=_NAME_POINTS)
     panel.set_yticks([])
     panel.set_xlim(-0.15, len(axes) - 0.55)
     panel.set_ylim(-0.19 if any(axis.has_gaps for axis in axes) else -0.07, 1.07)
@@ -206,16 +219,7 @@ def _decorate(panel: Axes, axes: Sequence[StudyAxis], title: str) -> None:
         marks += [[(index - 0.012, place), (index + 0.012, place)] for place, _ in ticks]
         for place, word in ticks:
             if word:
-                text = panel.text(index + 0.03, place, word, fontsize=7.5, va="center", bbox=_PAPER, zorder=4)
-                text.set_in_layout(False)
+                shown = fitted(word, 0.93 * gap, _TICK_POINTS)
+                text = panel.text(index + 0.03, place, shown, fontsize=_TICK_POINTS, va="center", zorder=4)
+                with_rim(text).set_in_layout(False)
     panel.add_collection(LineCollection(marks, colors=_INK, linewidths=0.9, zorder=3), autolim=False)
-
-
-def folded(name: str, letters: int = 15) -> str:
-    """A long name on several lines, broken behind its separators."""
-    lines = [""]
-    for piece in re.split(r"(?<=[/_ .-])", name):
-        if lines[-1] and len(lines[-1]) + len(piece) > letters:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(lines)

@@ -8,11 +8,13 @@ A list of studies in the terminal: folder, state, how many trials.
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
 from memfit.records.figure import Figure
+from memfit.records.files.only_text import quoted_if_unclear
 from memfit.records.study import Study, StudyEntry, StudySettings, TrialRecord
 from memfit.show.views.study_ranking import rank_trials
 from memfit.show.wording import cut
@@ -148,7 +150,9 @@ def _seconds(figure: Figure) -> str:
 
 
 def _value(value: object, digits: int | None) -> str:
-    """A value in so many digits, or in all it has."""
+    """A value in so many digits, or in all it has; a text that could be taken for another value in quotes."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if " " in value else quoted_if_unclear(value)
     if not isinstance(value, float):
         return str(value)
     return repr(value) if digits is None else f"{value:.{digits}g}"

@@ -56,6 +56,8 @@ WAYS = {
         rank=4, price="another training: the learning rate has to be found anew", apply="torch.optim.SGD(...)"
     ),
 }
+BATCH_NAMES = {"batch-size", "batchsize", "batch", "bs", "b", "train-batch-size", "per-device-train-batch-size"}
+"""Options and settings that name the batch, without their dashes."""
 UNKNOWN_WAY = _Way(rank=5, price="not known")
 
 
@@ -77,6 +79,8 @@ def _way(change: str) -> _Way:
 
 def _change(way: _Way, saving: Saving, command: Sequence[str]) -> CheapChange:
     apply = way.apply or fit_command(command, saving.peak_bytes)
+    if saving.change.startswith("half the batch"):
+        apply = half_batch_command(command) or apply
     return CheapChange(
         what=saving.change, saved_bytes=saving.saved_bytes, source="predicted", price=way.price, apply=apply
     )  # fmt: skip
@@ -104,6 +108,22 @@ def fit_command(command: Sequence[str], budget_bytes: int) -> str:
             rest = command[number + 1 :]
             return f"memfit fit {shlex.quote(word)} --budget {budget}" + (f" -- {shlex.join(rest)}" if rest else "")
     return f"memfit fit SCRIPT.py --budget {budget} -- ITS ARGUMENTS"
+
+
+def half_batch_command(command: Sequence[str]) -> str | None:
+    """The same command with half the batch, where it names an even one; a fit of memfit becomes a prediction."""
+    words = ["memfit", "predict", *command[2:]] if tuple(command[:2]) == FIT else list(command)
+    for place, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name.lstrip("-").replace("_", "-") not in BATCH_NAMES:
+            continue
+        number = value if sign else words[place + 1] if place + 1 < len(words) else ""
+        if not number.isdecimal() or int(number) % 2 or int(number) < 2:
+            continue
+        half = str(int(number) // 2)
+        changed = [f"{name}={half}"] if sign else [word, half]
+        return shlex.join([*words[:place], *changed, *words[place + len(changed) :]])
+    return None
 
 
 def fit_words(prediction: Prediction) -> list[str]:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,15 @@ from memfit.records.study import (
 from memfit.show.wording import cut
 
 NOT_SET = "not set"
+
+
+class NullOption(str):
+    """A null that was drawn, which is an option like any other; the text 'null' is another one."""
+
+    __slots__ = ()
+
+
+NULL_OPTION = NullOption("null")
 GAP_PLACE = -0.12
 """Where a value stands that is not there."""
 _LOG_SPAN = 50
@@ -48,6 +57,8 @@ class StudyAxis:
     name: str
     options: tuple[str, ...] = ()
     """Labels from the bottom to the top; empty for a range of numbers."""
+    quoted: frozenset[str] = frozenset()
+    """Texts that read like another option ('1' beside 1); their labels stand in quotes."""
     low: float = 0.0
     high: float = 1.0
     """Ends of a range, as written."""
@@ -75,6 +86,10 @@ class StudyAxis:
         is_short = self.is_whole and self.high - self.low <= _MOST_WHOLE
         return round(self.high - self.low) + 1 if is_short else None
 
+    def label(self, value: object) -> str:
+        """A value as it is called among the options of this axis."""
+        return json.dumps(value) if type(value) is str and value in self.quoted else option_label(value)
+
     def place(self, value: object) -> float:
         """Between 0 and 1; what is not set stands below."""
         return float(self.places([value])[0])
@@ -82,10 +97,8 @@ class StudyAxis:
     def places(self, values: Sequence[object]) -> np.ndarray:
         """The place of each value."""
         if self.options:
-            index = {option: number for number, option in enumerate(self.options)}
-            last = max(1, len(self.options) - 1)
-            middle = 0.5 if len(self.options) == 1 else 0.0
-            return np.array([GAP_PLACE if v is None else index[option_label(v)] / last + middle for v in values])
+            index = {option: self.place_of_option(number) for number, option in enumerate(self.options)}
+            return np.array([GAP_PLACE if value is None else index[self.label(value)] for value in values])
         numbers = np.array([math.nan if value is None else value for value in values], dtype=float)
         return np.where(np.isnan(numbers), GAP_PLACE, self._along(numbers))
 
@@ -93,17 +106,16 @@ class StudyAxis:
         if self.high == self.low:
             return np.full(len(numbers), 0.5)
         if self.is_log:
-            return np.log(numbers / self.low) / math.log(self.high / self.low)
+            first, last = math.log(self.low), math.log(self.high)  # their quotient may be beyond all numbers
+            return (np.log(numbers) - first) / (last - first)
         return (numbers - self.low) / (self.high - self.low)
 
-    def ticks(self, most: int = 12) -> list[tuple[float, str]]:
+    def ticks(self, most: int = 12, letters: int = _LABEL_LETTERS) -> list[tuple[float, str]]:
         """Places with their words; of more than `most` options every k-th is named."""
         if self.options:
             every = math.ceil(len(self.options) / most)
-            found = [
-                (self.place_of_option(k), drawn_text(self.options[k], _LABEL_LETTERS)) for k in range(len(self.options))
-            ]
-            found = [tick if k % every == 0 else (tick[0], "") for k, tick in enumerate(found)]
+            named = iter(distinct_cut(self.options[::every], letters))
+            found = [(self.place_of_option(k), "" if k % every else next(named)) for k in range(len(self.options))]
         else:
             values = self._tick_values()
             words = [f"{value:,.0f}" for value in values] if self.is_whole else distinct_words(values)
@@ -129,6 +141,8 @@ def _round_inside(low: float, high: float, is_log: bool) -> list[float]:
         powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
         return [10.0**power for power in powers][:: max(1, len(powers) // 6)]
     rough = (high - low) / 4
+    if not 0 < rough < math.inf:
+        return []
     unit = 10.0 ** math.floor(math.log10(rough))
     step = min((factor * unit for factor in (1, 2, 2.5, 5, 10)), key=lambda step: abs(step - rough))
     return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -140,26 +154,51 @@ def drawn_text(text: str, letters: int = 80) -> str:
     return cut(plain, letters)
 
 
+def distinct_cut(words: Sequence[str], letters: int) -> list[str]:
+    """Texts in at most so many letters; where cutting would make two of them alike, what all share goes first."""
+    plain = [drawn_text(word, 10**6) for word in words]
+    inner = _without_common_ends([word for word in plain if len(word) > letters])
+    for shorter in ({}, inner):
+        found = [cut(shorter.get(word, word), letters) for word in plain]
+        if len(set(found)) == len(set(plain)):
+            return found
+    return [cut(word, letters - 4) + f" #{place}" if len(word) > letters else word for place, word in enumerate(plain)]
+
+
+def _without_common_ends(words: Sequence[str]) -> dict[str, str]:
+    """Each text with an ellipsis in place of the beginning and the end that all of them have."""
+    head = _num_shared(words)
+    tail = _num_shared([word[head:][::-1] for word in words])
+    head, tail = (number if number > 1 else 0 for number in (head, tail))
+    return {word: "…" * bool(head) + word[head : len(word) - tail] + "…" * bool(tail) for word in words}
+
+
+def _num_shared(words: Sequence[str]) -> int:
+    """How many letters all texts begin with."""
+    first, last = min(words, default=""), max(words, default="")
+    return next((k for k, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+
+
 def study_title(study: Study) -> str:
     """The name of a study, as a figure has it."""
     return drawn_text(study.settings.name or study.study_id)
 
 
 def distinct_words(values: Sequence[float]) -> list[str]:
-    """Numbers in as few digits, from three on, as keep their distances."""
+    """Numbers in as few digits, from three on, as keep their distances; up to a million without a power of ten."""
     gaps = np.diff(np.unique(np.asarray(values, dtype=float)))
     least = float(gaps.min()) if len(gaps) else math.inf
     for digits in range(3 if len(gaps) else 5, 17):
         words = [f"{value:.{digits}g}" for value in values]
         if all(abs(float(word) - value) <= 0.1 * least for word, value in zip(words, values, strict=True)):
-            return words
+            return [f"{float(word):,.0f}" if "e+0" in word else word for word in words]
     return [repr(float(value)) for value in values]
 
 
 def option_label(value: object) -> str:
     """An option in words; 8 and 8.0 are one option, True and 1 are two."""
     if isinstance(value, str):
-        return value
+        return str(value)  # of a drawn null as well, which no encoder of JSON takes as it is
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     return json.dumps(value, sort_keys=True, default=str)
@@ -167,7 +206,7 @@ def option_label(value: object) -> str:
 
 def point_of(trial: TrialRecord) -> dict[str, object]:
     """The hyperparameters of a trial by their paths; one that is there and is null is an option, not a gap."""
-    return {name: "null" if value is None else value for name, value in trial.flat_parameters.items()}
+    return {name: NULL_OPTION if value is None else value for name, value in trial.flat_parameters.items()}
 
 
 def axes_of(values: Sequence[Mapping[str, object]], space: SearchSpace | None = None) -> list[StudyAxis]:
@@ -175,6 +214,31 @@ def axes_of(values: Sequence[Mapping[str, object]], space: SearchSpace | None = 
     parameters = dict(_paths(space.parameters)) if space is not None else {}
     names = dict.fromkeys([*parameters, *(name for point in values for name in point)])
     return [axis_over(name, [point.get(name) for point in values], parameters.get(name)) for name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedTrials:
+    """The finished trials of a study with their places on every axis, worked out once for all of its figures."""
+
+    axes: list[StudyAxis]
+    places: np.ndarray
+    """A row per trial, a column per axis."""
+    row_of: dict[int, int]
+    """The row of a trial, by its number."""
+
+    def rows(self, trials: Iterable[TrialRecord]) -> np.ndarray:
+        """The places of these trials."""
+        return self.places[[self.row_of[trial.number] for trial in trials]]
+
+
+def placed_trials(study: Study) -> PlacedTrials:
+    """Axes over the search space and over every finished trial, and the places of those trials on them."""
+    trials = [trial for trial in study.trials if trial.is_finished]
+    points = [point_of(trial) for trial in trials]
+    axes = axes_of(points, study.settings.space)
+    columns = [axis.places([point.get(axis.name) for point in points]) for axis in axes]
+    places = np.column_stack(columns) if columns else np.zeros((len(trials), 0))
+    return PlacedTrials(axes=axes, places=places, row_of={trial.number: row for row, trial in enumerate(trials)})
 
 
 def _paths(parameters: Iterable[Parameter], prefix: str = "") -> Iterator[tuple[str, Parameter]]:
@@ -191,17 +255,25 @@ def axis_over(name: str, values: Sequence[object], parameter: Parameter | None =
     """The axis of these values, over what the space allows where it is known."""
     known = [value for value in values if value is not None]
     has_gaps = len(known) < len(values)
+    if isinstance(parameter, (Choice, Nested)):
+        return _axis_of_options(name, [*_written_options(parameter), *known], has_gaps, is_fixed=True)
     numbers = [number for number in map(finite_number, known) if number is not None]
-    if isinstance(parameter, (Choice, Nested)) or len(numbers) < len(known):
-        labels = dict.fromkeys([*_written_options(parameter), *(option_label(value) for value in known)])
-        is_fixed = isinstance(parameter, (Choice, Nested))
-        return StudyAxis(name=name, options=in_order(list(labels), is_fixed) or ("",), has_gaps=has_gaps)
+    if len(numbers) < len(known):
+        return _axis_of_options(name, known, has_gaps, is_fixed=False)
     ends = [*_ends(parameter), *numbers] or [0.0]
     low, high = min(ends), max(ends)
     is_log = low > 0 and (_is_log(parameter) if parameter is not None else high / low >= _LOG_SPAN)
     is_whole = bool(numbers) and all(number.is_integer() for number in [low, high, *numbers])
     is_whole = is_whole and (isinstance(parameter, Integers) or parameter is None)
     return StudyAxis(name=name, low=low, high=high, is_log=is_log, is_whole=is_whole, has_gaps=has_gaps)
+
+
+def _axis_of_options(name: str, options: Sequence[object], has_gaps: bool, is_fixed: bool) -> StudyAxis:
+    texts = {option for option in options if type(option) is str}
+    others = {option_label(option) for option in options if type(option) is not str}
+    axis = StudyAxis(name=name, quoted=frozenset(texts & others), has_gaps=has_gaps)
+    labels = dict.fromkeys(axis.label(option) for option in options)
+    return replace(axis, options=in_order(list(labels), is_fixed) or ("",))
 
 
 def finite_number(value: object) -> float | None:
@@ -214,10 +286,10 @@ def finite_number(value: object) -> float | None:
         return None
 
 
-def _written_options(parameter: Parameter | None) -> list[str]:
+def _written_options(parameter: Choice | Nested) -> list[object]:
     if isinstance(parameter, Choice):
-        return [option_label(option) for option in parameter.options]
-    return [branch.name for branch in parameter.branches] if isinstance(parameter, Nested) else []
+        return [NULL_OPTION if option is None else option for option in parameter.options]
+    return [branch.name for branch in parameter.branches]
 
 
 def _ends(parameter: Parameter | None) -> list[float]:

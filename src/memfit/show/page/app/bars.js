@@ -16,7 +16,7 @@ function barRows(part, name, rows, { scale = barScale(rows, null), heads = ['bar
       bar.style.width = `${(100 * each.value) / scale}%`;
       bar.style.setProperty('--bar', `var(--${each.color})`);
       bar.title = `${each.name}: ${bytesText(each.value)}`;
-      if (row.parts.length > 1 && row.named && each.value > scale * 0.12) bar.append(element('span', 'bar-name', `${each.name} ${bytesText(each.value)}`));
+      if (row.parts.length > 1 && row.named && each.value > scale * 0.12) bar.append(element('span', `bar-name on-${each.color}`, `${each.name} ${bytesText(each.value)}`));
       track.append(bar);
     }
     if (hasBounds(row)) { const whisker = element('span', 'whisker'); whisker.style.left = `${(100 * row.low) / scale}%`; whisker.style.width = `${(100 * (row.high - row.low)) / scale}%`; whisker.title = `between ${bytesText(row.low)} and ${bytesText(row.high)}`; track.append(whisker); }

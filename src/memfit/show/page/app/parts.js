@@ -18,6 +18,15 @@ function button(text, action, title) {
   return node;
 }
 
+// Says that it copied, or selects nothing and says why not: a page that is not on the loopback address may not write there.
+function copyButton(text) {
+  const node = button('copy', async () => {
+    try { await navigator.clipboard.writeText(text); node.textContent = 'copied'; } catch { node.textContent = 'not allowed here'; }
+    setTimeout(() => { node.textContent = 'copy'; }, 1600);
+  }, 'Copy');
+  return node;
+}
+
 function table(heads, rows, className = '') {
   const box = element('div', `scroll-x ${className}`), node = element('table'), head = element('tr'), body = element('tbody');
   const right = heads.map((text) => text.startsWith('>')), code = heads.map((text) => text.startsWith('~'));
@@ -73,12 +82,15 @@ const csvCell = (value) => {
 };
 const csvText = (heads, rows) => [heads, ...rows].map((row) => row.map(csvCell).join(',')).join('\r\n') + '\r\n';
 
+function saveNumbers(tools, name, numbers) { tools.append(button('CSV', () => { const [heads, rows] = numbers(); saveBlob(new Blob([csvText(heads, rows)], { type: 'text/csv' }), `${name}.csv`); }, 'Save its numbers')); }
+
 // Every chart has both: `picture` gives a canvas (or a promise of one), `numbers` gives [heads, rows].
 function saveTools(tools, name, picture, numbers) {
   tools.append(button('PNG', async () => {
     const canvas = await picture();
     if (canvas) canvas.toBlob((blob) => saveBlob(blob, `${name}.png`), 'image/png');
-  }, 'Save this picture'), button('CSV', () => { const [heads, rows] = numbers(); saveBlob(new Blob([csvText(heads, rows)], { type: 'text/csv' }), `${name}.csv`); }, 'Save its numbers'));
+  }, 'Save this picture'));
+  saveNumbers(tools, name, numbers);
 }
 
 // A picture of one or more canvases on the card's own ground, so that it can be read outside of the page.
@@ -103,6 +115,8 @@ function errorCard(error) {
 const living = { redraws: [], stops: [] };
 const onRedraw = (action) => living.redraws.push(action);
 const onLeave = (action) => living.stops.push(action);
+// What is gone before the page moves on.
+function forget(...actions) { for (const list of [living.redraws, living.stops]) for (const action of actions) { const at = list.indexOf(action); if (at >= 0) list.splice(at, 1); } }
 function leave() { for (const stop of living.stops.splice(0)) stop(); living.redraws.length = 0; }
 function redrawAll() { for (const action of living.redraws) action(); }
 

@@ -1,5 +1,5 @@
 // A pipeline plan: its promise, what every rank and link does in a step, the memory of ranks over time and by cause.
-const PIPE_COLORS = { forward: 'forward', backward: 'backward', weight: 'update', send: 'soft', 'send back': 'used' };
+const PIPE_COLORS = { forward: 'forward', backward: 'backward', weight: 'update', send: 'data', 'send back': 'used' };
 const PIPE_WORDS = { forward: 'forward', backward: 'backward', weight: 'weights', send: 'activations sent', 'send back': 'gradients sent' };
 const CAUSE_COLORS = { weights: 'c-parameter', gradients: 'c-gradient', 'optimizer state': 'c-state', 'weight versions': 'c-buffer', 'activations in flight': 'c-activation', 'outputs of the last stage': 'c-input', 'buffers of transfers': 'c-workspace', 'working memory': 'c-temporary' };
 
@@ -21,7 +21,7 @@ function pipelineSection(host, id, document_) {
   stages.node.append(table(['>stage', '>rank', '>layers', '>compute', '>held a micro-batch', '>sends', '>in flight', 'activations', 'first layer', 'last layer'], one.stages.map((each, n) => [n, each.num_replicas > 1 ? `${each.rank}-${each.rank + each.num_replicas - 1}` : each.rank, `${each.first_layer}-${each.last_layer}`, secondsText(each.seconds), bytesText(each.held_bytes), each.sent_bytes === null ? '-' : bytesText(each.sent_bytes), each.in_flight, each.choice === 'keep' ? 'kept' : each.choice, each.first_name, each.last_name])));
   host.append(stages.node);
   if (one.baselines.length) { const part = card('Other cuts, each with its best schedule within the same memory', 'baselines'); part.node.append(table(['cut by', '>period', '>of this plan', '>fullest rank', 'stages end with layer'], one.baselines.map((each) => [each.planner, each.period_seconds ? secondsText(each.period_seconds) : 'does not fit', each.period_seconds ? `x ${(each.period_seconds / one.period_seconds).toFixed(2)}` : '-', each.fullest_bytes ? bytesText(each.fullest_bytes) : '-', `${(each.stages || []).map((stage) => stage[1]).join(', ')}${each.reason ? ` (${each.reason})` : ''}`]))); host.append(part.node); }
-  if (one.notes.length) { const part = card('Notes', 'notes'); part.node.append(bullets(one.notes)); host.append(part.node); }
+  if (one.notes.length) { const part = card('Notes', 'remarks'); part.node.append(bullets(one.notes)); host.append(part.node); }
 }
 
 function pipeSchedule(host, one) {
@@ -54,16 +54,19 @@ function pipeHeat(host, one) {
   if (!ranks.length) return;
   const part = card('Memory of every rank over the step', 'heat'), stage = element('div', 'chart'), limits = one.ranks.map((rank) => rank.limit_bytes);
   const width = one.step_seconds / columns, middle = (n) => secondsText((n % columns + 0.5) * width), largest = bytes.reduce((most, value) => Math.max(most, value), 1);
+  // The round moment that lies in a column, where there is one.
+  const every = niceStep(one.step_seconds / 8), roundAt = (n) => { const last = Math.floor((n + 1) * (width / every) - 1e-9) * every; return n === 0 ? 0 : last >= n * width ? last : null; };
   const cells = Array.from(bytes, (value, n) => [n % columns, Math.floor(n / columns), value]);
   part.node.append(stage);
   host.append(part.node);
+  const isNarrow = () => stage.clientWidth < 560;
   const drawn = drawnChart(stage, () => ({
     tooltip: { formatter: ({ data }) => `rank ${ranks[data[1]]}, ${middle(data[0])}\n${bytesText(data[2])}${limits[data[1]] ? `, ${valueText(data[2] / limits[data[1]], 'ratio')} of its limit` : ''}` },
-    grid: { left: 84, right: 110, top: 10, bottom: 34 },
-    xAxis: { type: 'category', data: Array.from({ length: columns }, (_, n) => middle(n)), axisLabel: { color: colorOf('soft'), hideOverlap: true, interval: Math.max(Math.ceil(columns / 8) - 1, 0) }, axisTick: { show: false } }, yAxis: { type: 'category', inverse: true, data: ranks.map((rank) => `rank ${rank}`), axisLabel: { color: colorOf('ink') }, axisTick: { show: false } },
-    visualMap: { min: 0, max: largest, calculable: false, orient: 'vertical', right: 4, top: 'middle', itemHeight: 110, textStyle: { color: colorOf('soft') }, formatter: (value) => bytesText(value), text: [bytesText(largest), '0'], inRange: { color: [colorOf('grid'), colorOf('job')] } },
+    grid: isNarrow() ? { left: 60, right: 16, top: 10, bottom: 76 } : { left: 84, right: 110, top: 10, bottom: 34 },
+    xAxis: { type: 'category', data: Array.from({ length: columns }, (_, n) => middle(n)), axisLabel: { color: colorOf('soft'), hideOverlap: true, interval: (n) => roundAt(n) !== null, formatter: (_, n) => secondsText(roundAt(n) ?? 0) }, axisTick: { show: false } }, yAxis: { type: 'category', inverse: true, data: ranks.map((rank) => `rank ${rank}`), axisLabel: { color: colorOf('ink') }, axisTick: { show: false } },
+    visualMap: { min: 0, max: largest, calculable: false, ...(isNarrow() ? { orient: 'horizontal', left: 'center', bottom: 0 } : { orient: 'vertical', right: 4, top: 'middle' }), itemHeight: 110, textStyle: { color: colorOf('soft') }, formatter: (value) => bytesText(value), text: [bytesText(largest), '0'], inRange: { color: [colorOf('grid'), colorOf('job')] } },
     series: [{ type: 'heatmap', data: cells, itemStyle: { borderWidth: 0 }, progressive: 20000 }],
-  }), clamp(ranks.length * 26, 90, 900) + 60);
+  }), clamp(ranks.length * 26, 90, 900) + (isNarrow() ? 100 : 60));
   part.node.append(element('p', 'hint', 'The most that a rank holds in each stretch of the step; the stronger its colour, the fuller it is.'));
   saveTools(part.tools, 'rank-memory', drawn.picture, () => [['rank', 'from (seconds)', 'to (seconds)', 'highest (bytes)'], cells.map(([column, rank, value]) => [ranks[rank], column * width, (column + 1) * width, value])]);
 }
@@ -76,3 +79,5 @@ function pipeRanks(host, one) {
   barRows(part, 'ranks', rows, { heads: ['rank', 'cause', 'bytes'] });
   host.append(part.node);
 }
+
+function niceStep(span) { const base = 10 ** Math.floor(Math.log10(span)); return [1, 2, 5, 10].map((times) => times * base).find((each) => each >= span); }

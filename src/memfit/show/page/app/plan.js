@@ -1,5 +1,5 @@
 // A plan: its promise, time against memory, its schedule, and the planners that were asked.
-const PLAN_COLORS = { forward: 'forward', sweep: 'p2', recompute: 'backward', backward: 'job', update: 'update', move: 'used' };
+const PLAN_COLORS = { forward: 'forward', sweep: 'data', recompute: 'job', backward: 'backward', update: 'update', move: 'used' };
 
 function planSection(host, id, document_) {
   const one = document_.body;
@@ -23,7 +23,7 @@ function planSection(host, id, document_) {
   if (one.decisions.length) { const part = card('Decisions', 'decisions'); part.node.append(table(['decision', '>peak saved', '>bytes freed', '>costs'], one.decisions.map((each) => [each.what, bytesText(each.saved_bytes), bytesText(each.spared_bytes ?? 0), secondsText(each.paid_seconds)]))); host.append(part.node); }
   if (one.candidates.length) { const part = card('Planners side by side', 'candidates'); part.node.append(table(['planner', 'fits', '>peak', '>time', '>moved', 'reason'], one.candidates.map((each) => [each.solver, each.fits ? 'yes' : 'no', each.peak_bytes === null ? '-' : bytesText(each.peak_bytes), each.seconds === null ? '-' : secondsText(each.seconds), each.moved_bytes ? bytesText(each.moved_bytes) : '-', each.reason || '']))); host.append(part.node); }
   if (one.levers.length) { const part = card('Other levers', 'levers'); part.node.append(table(['lever', '>peak', '>time', '>smallest budget', 'price'], one.levers.map((each) => [each.name, each.peak_bytes === null ? each.reason || '-' : bytesText(each.peak_bytes), each.seconds === null ? '-' : secondsText(each.seconds), bytesText(each.smallest_budget_bytes), each.price]))); host.append(part.node); }
-  if (one.notes.length) { const part = card('Notes', 'notes'); part.node.append(bullets(one.notes)); host.append(part.node); }
+  if (one.notes.length) { const part = card('Notes', 'remarks'); part.node.append(bullets(one.notes)); host.append(part.node); }
 }
 
 function trade(host, one) {
@@ -66,6 +66,6 @@ function gantt(host, one) {
       { type: 'line', xAxisIndex: 1, yAxisIndex: 1, data: curve, showSymbol: false, lineStyle: { color: colorOf('job'), width: 1.4 }, areaStyle: { color: colorOf('job'), opacity: 0.15 }, markLine: { silent: true, symbol: 'none', lineStyle: { color: colorOf('limit'), type: 'dashed' }, label: { show: false }, data: one.budget_bytes === null ? [] : [{ yAxis: one.budget_bytes }] } },
     ],
   }), 34 * rows.length + 190);
-  part.node.append(element('p', 'hint', 'Above: what is computed and moved when; below: the memory of it, with the budget as the red line. The wheel zooms.'));
+  part.node.append(element('p', 'hint', `Above: what is computed and moved when${items.some((item) => item[4] === 'sweep') ? ' (a sweep is a forward that keeps only what it ends with)' : ''}; below: the memory of it${one.budget_bytes === null ? '' : ', with the budget as the red line'}. The wheel zooms.`));
   saveTools(part.tools, 'schedule', drawn.picture, () => [['row', 'kind', 'name', 'start (seconds)', 'end (seconds)'], items.map((item) => [rows[item[0]], item[4], item[3], item[1], item[2]])]);
 }

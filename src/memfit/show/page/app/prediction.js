@@ -2,6 +2,30 @@
 function predictionSection(host, id, document_) {
   const one = document_.body;
   host.append(element('h1', '', document_.title), element('p', `sentence${one.fits === false ? ' bad' : ''}`, one.sentence));
+  if (!one.classes) { drawPrediction(host, one); return; }
+  const wanted = Number(currentState().ranks ?? one.fullest), shown = one.classes[wanted] ? wanted : one.fullest;
+  ranksCard(host, one, shown);
+  const each = one.classes[shown].prediction;
+  host.append(element('h2', 'rank-head', `Rank ${one.classes[shown].ranks}`), element('p', `sentence${each.fits === false ? ' bad' : ''}`, each.sentence));
+  drawPrediction(host, each);
+}
+
+// A bar for every kind of ranks; choosing one shows its prediction below.
+function ranksCard(host, one, shown) {
+  const part = card('Every rank', 'ranks'), choice = element('select'), limit = one.classes[0].prediction.memory_limit_bytes ?? null;
+  choice.setAttribute('aria-label', 'Which ranks are shown below');
+  choice.append(...one.classes.map((each, n) => { const option = element('option', '', `show rank ${each.ranks}`); option.value = n; return option; }));
+  choice.value = shown;
+  choice.addEventListener('change', () => { keepState({ ranks: choice.value, device: '', at: '' }); show(); });
+  if (one.classes.length > 1) part.tools.append(choice);
+  const rows = one.classes.map((each, n) => ({ name: `rank ${each.ranks}${n === one.fullest && one.classes.length > 1 ? ', the fullest' : ''}`, text: `${bytesText(each.num_bytes)}${each.prediction.fits === false ? ', too much' : ''}`, parts: [...each.prediction.at_peak.by_category].map((share) => ({ name: share.name, value: share.num_bytes, color: CATEGORY_COLORS[share.name] || 'soft' })), title: each.why, meaning: each.why, marks: limit ? [{ value: limit, title: `limit ${bytesText(limit)}` }] : [] }));
+  barRows(part, 'ranks', rows, { scale: barScale(rows, limit, 3), heads: ['ranks', 'category', 'bytes'] });
+  part.node.append(element('p', 'hint', `Bars: tensors at the peak by category; numbers: the ${one.level} peak.${limit ? ` limit: ${bytesText(limit)}` : ''}`));
+  if (one.asked_at.length) part.node.append(element('p', 'hint', `The job itself asks for its rank (${one.asked_at.join(', ')}): ranks that were not run are taken to go the same way.`));
+  host.append(part.node);
+}
+
+function drawPrediction(host, one) {
   host.append(element('p', 'soft', `${one.route}, torch ${one.torch_version}, ${one.num_steps} steps${Object.keys(one.settings || {}).length ? `, ${Object.entries(one.settings).map(([name, value]) => `${name}=${value}`).join(' ')}` : ''}`));
   levelsCard(host, one);
   tracedCards(host, one.traced);
@@ -9,7 +33,13 @@ function predictionSection(host, id, document_) {
   if (one.savings && one.savings.length) { const part = card('What single changes would save', 'savings'); part.node.append(table(['change', '>saves', '>then', 'how'], one.savings.map((saving) => [saving.change, bytesText(saving.saved_bytes), bytesText(saving.peak_bytes), saving.how]))); host.append(part.node); }
   sweepCard(host, one);
   sharesCard(host, one);
-  if (one.assumptions && one.assumptions.length) { const part = card('Assumed', 'assumed'); part.node.append(table(['kind', 'what', 'line', '>times'], one.assumptions.map((each) => [each.kind, each.text, each.line || '', each.count ?? 1]))); host.append(part.node); }
+  if (one.assumptions && one.assumptions.length) { const part = card('Assumed', 'assumed'); part.node.append(table(...assumedTable(one.assumptions), 'stacked')); host.append(part.node); }
+}
+
+// Only the columns that say something.
+function assumedTable(assumptions) {
+  const hasLines = assumptions.some((each) => each.line), hasCounts = assumptions.some((each) => (each.count ?? 1) > 1);
+  return [['kind', 'what', ...(hasLines ? ['line'] : []), ...(hasCounts ? ['>times'] : [])], assumptions.map((each) => [each.kind, each.text, ...(hasLines ? [each.line || ''] : []), ...(hasCounts ? [each.count ?? 1] : [])])];
 }
 
 function levelsCard(host, one) {
@@ -41,7 +71,7 @@ function sweepCard(host, one) {
 }
 
 function sharesCard(host, one) {
-  const at = one.at_peak, part = card('Alive at the peak', 'shares'), box = element('div', 'wide-pair');
+  const at = one.at_peak, part = card('Alive at the peak', 'shares'), box = element('div', 'columns');
   part.node.append(element('p', 'hint', `Tensors at event ${at.event.toLocaleString('en')}: step ${at.step}, ${at.phase}. Each list adds up to the peak.`), box);
   for (const [name, title] of [['by_category', 'category'], ['by_module', 'layer'], ['by_line', 'line'], ['by_operator', 'operator']]) {
     const shares = [...at[name]].sort((a, b) => b.num_bytes - a.num_bytes).slice(0, 20);

@@ -25,7 +25,7 @@ function runSection(host, id, document_) {
 }
 
 function drawRun(host, id, document_) {
-  const { run, sentence, budget, traced, changes } = document_.body, { headline } = run;
+  const { run, sentence, budget, traced, changes, late } = document_.body, { headline } = run;
   host.append(element('h1', '', headline.title), element('p', `sentence${headline.good ? '' : ' bad'}`, sentence));
   const outcome = element('p', headline.good ? 'soft' : 'soft bad-line');
   outcome.append(element('strong', headline.good ? 'good' : 'bad', headline.outcome.kind), ` after ${secondsText(headline.duration.value)}${headline.outcome.message ? `: ${headline.outcome.message}` : ''}  ·  ${run.kind} ${run.created_at}`);
@@ -35,8 +35,8 @@ function drawRun(host, id, document_) {
   const timeline = card('The whole run', 'timeline'), holder = element('div');
   host.append(timeline.node, holder);
   const against = currentState().against;
-  if (against) compareRuns(timeline, holder, id, run, against);
-  else timelineCard(timeline, id, run, null, null);
+  if (against) compareRuns(timeline, holder, id, run, against, late);
+  else timelineCard(timeline, id, run, null, null, late);
   compareChoice(timeline, id, against);
   changesCard(host, changes);
   ledgerCards(host, run);
@@ -45,7 +45,7 @@ function drawRun(host, id, document_) {
   host.append(pair);
   detailCard(pair, run);
   measuringCard(pair, run);
-  if (run.notes.length) { const notes = card('Notes', 'notes'); notes.node.append(bullets(run.notes)); host.append(notes.node); }
+  if (run.notes.length) { const notes = card('Notes', 'remarks'); notes.node.append(bullets(run.notes)); host.append(notes.node); }
 }
 
 // ---- the budget --------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ function changesCard(host, changes) {
     const saved = element('span', 'saved', `−${bytesText(change.saved_bytes)}`);
     if (change.source !== 'measured') saved.append(element('span', 'mark', change.source));
     words.append(element('strong', '', change.what), element('span', 'soft', ` costs ${change.price}`));
-    const code = element('code', '', change.apply), copy = button('copy', () => navigator.clipboard && navigator.clipboard.writeText(change.apply), 'Copy');
+    const code = element('code', '', change.apply), copy = copyButton(change.apply);
     const apply = element('div', 'apply');
     apply.append(code, copy);
     line.append(saved, words, apply);
@@ -169,20 +169,20 @@ async function compareChoice(part, id, against) {
   part.tools.prepend(choice);
 }
 
-async function compareRuns(timeline, holder, id, run, against) {
+async function compareRuns(timeline, holder, id, run, against, late) {
   let other = null;
-  try { other = (await source.document(against)).body.run; } catch (error) { holder.append(errorCard(error)); timelineCard(timeline, id, run, null, null); return; }
-  timelineCard(timeline, id, run, other, against);
+  try { other = (await source.document(against)).body.run; } catch (error) { holder.append(errorCard(error)); timelineCard(timeline, id, run, null, null, late); return; }
+  timelineCard(timeline, id, run, other, against, late);
   const part = card('What differs', 'differs');
   const rows = differencesOf(run, other);
-  part.node.append(element('p', 'hint', `A: ${run.folder}   B: ${other.folder}. \`memfit diff\` says which differences are larger than the noise.`), table(['', '>A', '>B', '>B − A'], rows));
+  part.node.append(element('p', 'hint', `A: ${run.folder}   B: ${other.folder}. \`memfit diff\` says which differences are larger than the noise.`), ...(run.headline.title === other.headline.title ? [] : [facts([['A', element('code', '', run.headline.title)], ['B', element('code', '', other.headline.title)]])]), table(['', '>A', '>B', '>B − A'], rows, 'differences'));
+  saveNumbers(part.tools, 'differences', () => [['', 'A', 'B', 'B - A'], [['command', run.headline.title, other.headline.title, ''], ...rows]]);
   holder.append(part.node);
 }
 
 function differencesOf(a, b) {
   const rows = [], line = (name, one, two, unit) => { if (one === two) return; rows.push([name, one === null ? '-' : unit ? valueText(one, unit) : String(one), two === null ? '-' : unit ? valueText(two, unit) : String(two), unit && one !== null && two !== null ? `${two > one ? '+' : '−'}${valueText(Math.abs(two - one), unit)}` : '']); };
   const value = (figure) => (known(figure) ? figure.value : null);
-  line('command', a.headline.title, b.headline.title);
   line('outcome', a.headline.outcome.kind, b.headline.outcome.kind);
   line('peak', value(a.headline.peak), value(b.headline.peak), 'bytes');
   line('duration', value(a.headline.duration), value(b.headline.duration), 'seconds');
@@ -191,6 +191,7 @@ function differencesOf(a, b) {
   for (const phase of a.phases) { const twin = b.phases.find((each) => each.phase === phase.phase); if (twin) line(`highest peak in ${phase.phase}`, value(phase.highest_peak), value(twin.highest_peak), 'bytes'); }
   for (const name of ['python', 'memfit', 'system', 'cpu', 'libc', 'transparent_hugepages']) line(name, a.environment[name] ?? null, b.environment[name] ?? null);
   const bars = (run) => new Map(((run.ledgers[0] || {}).bars || []).map((bar) => [bar.name || bar.kind, bar.num_bytes])), one = bars(a), two = bars(b);
-  for (const name of new Set([...one.keys(), ...two.keys()])) if (one.size && two.size) line(`of the peak: ${name}`, one.get(name) ?? 0, two.get(name) ?? 0, 'bytes');
+  const largestFirst = [...new Set([...one.keys(), ...two.keys()])].sort((x, y) => Math.abs((two.get(y) ?? 0) - (one.get(y) ?? 0)) - Math.abs((two.get(x) ?? 0) - (one.get(x) ?? 0)));
+  for (const name of largestFirst) if (one.size && two.size) line(`of the peak: ${name}`, one.get(name) ?? 0, two.get(name) ?? 0, 'bytes');
   return rows;
 }

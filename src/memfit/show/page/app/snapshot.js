@@ -32,7 +32,7 @@ function eventsCard(host, replay) {
   const part = card('Allocated and reserved', 'events'), stage = element('div', 'chart'), { curve } = replay;
   part.node.append(stage, element('p', 'hint', 'After each event of the recording; blue: allocated, red: reserved by the allocator.'));
   host.append(part.node);
-  const plot = curvePlot(stage, [{ name: 'reserved', x: curve.events, y: curve.reserved_bytes, color: colorOf('limit'), dash: [6, 3] }, { name: 'allocated', x: curve.events, y: curve.allocated_bytes, color: colorOf('job'), fill: `${colorOf('job')}22` }], { labelX: 'event', unitY: 'bytes', rangeY: (_, low, high) => [0, high * 1.08 || 1] });
+  const plot = curvePlot(stage, [{ name: 'reserved', x: curve.events, y: curve.reserved_bytes, color: () => colorOf('limit'), dash: [6, 3] }, { name: 'allocated', x: curve.events, y: curve.allocated_bytes, color: () => colorOf('job'), fill: () => `${colorOf('job')}22` }], { labelX: 'event', unitY: 'bytes', wholeX: true, stepped: true, rangeY: (_, low, high) => [0, high * 1.08 || 1] });
   saveTools(part.tools, 'events', () => plot.picture(), () => plot.numbers());
 }
 
@@ -40,6 +40,7 @@ function eventsCard(host, replay) {
 function segmentsCard(host, one) {
   const part = card('Segments at the end of the recording', 'segments'), read = element('p', 'read'), canvas = element('canvas', 'segments');
   const segments = { bytes: columnOf(one.segments.num_bytes), first: columnOf(one.segments.first_block), pool: columnOf(one.segments.pool) }, blocks = { bytes: columnOf(one.blocks.num_bytes), state: columnOf(one.blocks.state), line: columnOf(one.blocks.line) };
+  read.dataset.idle = 'The block under the mouse is written here.';
   part.node.append(canvas, read, element('p', 'hint', 'Each row is a segment; blue blocks are allocated, orange ones wait to be freed, empty ones are free: room that no larger request can use.'));
   host.append(part.node);
   const order = Array.from(segments.bytes.keys()).sort((a, b) => segments.bytes[b] - segments.bytes[a]), shown = order.slice(0, 60), row = 11;

@@ -9,9 +9,16 @@ function readStudy(body) {
   const columns = [
     { key: 'outcome', label: 'outcome', kind: 'choice', values: outcome.map((code) => places[code]), labels: body.outcome.labels.filter((_, code) => seen[code]), missing: '-' },
     ...body.parameters.map((column) => ({ key: `p.${column.name}`, label: column.name, kind: column.kind, values: columnOf(column), labels: column.labels, log: column.log, unit: '', missing: 'not set', isParameter: true })),
-    ...body.objectives.map((column) => ({ key: column.name, label: column.label, kind: 'number', values: columnOf(column), unit: column.unit, log: false, missing: 'no value', isObjective: true, direction: column.direction, sources: column.sources })),
+    ...body.objectives.map((column) => ({ key: column.name, label: column.label, kind: 'number', values: columnOf(column), unit: column.unit, log: !column.unit && spansFar(columnOf(column)), missing: 'no value', isObjective: true, direction: column.direction, sources: column.sources })),
   ];
   return { body, size: number.length, number, outcome, message, hasRun: columnOf(body.has_run), numIntermediates: columnOf(body.num_intermediates), columns, byKey: new Map(columns.map((column) => [column.key, column])) };
+}
+
+// Whether one value would push all others into a corner of its axis.
+function spansFar(values) {
+  let low = Infinity, high = 0;
+  for (const value of values) if (value === value) { if (value < low) low = value; if (value > high) high = value; }
+  return low > 0 && high / low >= 50;
 }
 
 // The choices that are there in the search space but at no trial are no axis; nor is what is the same everywhere.
@@ -24,8 +31,8 @@ function usualAxes(study) {
 }
 
 function studySection(host, id, document_) {
-  let study = readStudy(document_.body);
-  const state = currentState();
+  const state = currentState(), logs = readLogs(state.log);
+  let study = withLogs(readStudy(document_.body), logs);
   const view = {
     id, top: clamp(Number(state.top) || 100, 0.001, 100), by: state.by, sort: state.sort || '', hovered: null, trial: state.trial === undefined ? null : Number(state.trial),
     pins: (state.pins || '').split(',').filter(Boolean).map(Number), axes: state.axes ? state.axes.split(',').map(decodeURIComponent) : null,
@@ -42,7 +49,7 @@ function studySection(host, id, document_) {
   function rank() {
     const column = study.byKey.get(view.by);
     order = [];
-    shades = new Float32Array(study.size).fill(1);
+    shades = new Float32Array(study.size).fill(NOT_RANKED);
     if (!column) return;
     const sign = column.direction === 'maximize' ? -1 : 1, good = study.body.outcome.labels.indexOf(GOOD);
     for (let i = 0; i < study.size; i++) if (!Number.isNaN(column.values[i]) && study.outcome[i] === good) order.push(i);
@@ -113,16 +120,29 @@ function studySection(host, id, document_) {
   // ---- parallel coordinates --------------------------------------------------------------------------------------------
   const stage = element('div', 'stage'), say = element('p', 'read'), axisBox = element('details', 'axes-box');
   say.setAttribute('role', 'status');
+  say.dataset.idle = 'A trial under the mouse is written here.';
   const parallel = new Parallel(stage, {
     shades: () => shades, onBrush: (isMoving) => select(isMoving), onHover: (row) => hover(row, 'parallel'), onPick: (row) => openTrial(study.number[row]),
-    onLabel: (axis) => { if (axis.canLog) { axis.log = !axis.log; chooseAxes(); } }, onSay: (text) => { say.textContent = text; },
+    onLabel: switchLog, onSay: (text) => { say.textContent = text; },
   });
-  parts.parallel.node.append(element('p', 'hint', 'Drag along an axis to filter, click it to take the filter off, click its name for a logarithmic scale. Grey: all trials; colour: the selected ones, blue the best and orange the worst. The grey strip below holds trials that have no value there: failed, out of memory, rejected, or not set.'), stage, say, axisBox);
+  parts.parallel.node.append(element('p', 'hint', 'Drag along an axis to filter, click it to take the filter off, click its name for a logarithmic scale. Grey: all trials; colour: the selected ones, blue the best, violet between, orange the worst, dashed grey what failed, was rejected or still runs. The grey strip below holds trials that have no value there: failed, out of memory, rejected, or not set.'), stage, say, axisBox);
   saveTools(parts.parallel.tools, 'parallel', () => parallel.picture(), () => tableNumbers());
   function shownAxes() { return view.axes ? view.axes.map((key) => study.byKey.get(key)).filter(Boolean) : usualAxes(study); }
   function chooseAxes() {
     parallel.setAxes(shownAxes(), study.size);
     select();
+  }
+  // A filter stays at its values when its scale changes.
+  function switchLog(axis) {
+    if (!axis.canLog) return;
+    const kept = parallel.brushText();
+    axis.log = !axis.log;
+    logs.set(axis.key, axis.log);
+    keepState({ log: logsText(logs) });
+    parallel.setAxes(shownAxes(), study.size);
+    parallel.readBrushes(kept);
+    select();
+    front.draw();
   }
   function fillAxisBox() {
     const open = axisBox.open, list = element('div', 'toggles'), shown = shownAxes();
@@ -148,16 +168,18 @@ function studySection(host, id, document_) {
     view.hovered = row;
     if (from !== 'parallel') parallel.setHovered(row);
     front.hover(row);
+    if (from !== 'curves') curves.hover(row);
+    if (from !== 'timelines') trialView.hover(row);
     list.mark();
     say.textContent = row === null ? '' : rowText(study, row);
   }
-  const trialView = trialCard(parts.trial, { study: () => study, id, view, rowOf, togglePin });
+  const trialView = trialCard(parts.trial, { study: () => study, id, view, rowOf, togglePin, onHover: (row) => hover(row, 'timelines'), onPick: (number) => openTrial(number) });
   function openTrial(number) { view.trial = number; keepState({ trial: number ?? '' }); trialView.show(number); list.mark(); parallel.setHovered(number === null ? null : rowOf(number) ?? null); }
   function togglePin(number) { view.pins = view.pins.includes(number) ? view.pins.filter((each) => each !== number) : [...view.pins, number].slice(-6); keepState({ pins: view.pins.join(',') }); trialView.show(view.trial); list.mark(); }
 
   // ---- front, curves, table --------------------------------------------------------------------------------------------
   const front = frontCard(parts.front, { study: () => study, selected: () => selected, onHover: (row) => hover(row, 'front'), onPick: openTrial });
-  const curves = curvesCard(parts.curves, { study: () => study, selected: () => selected, id, view, onPick: openTrial });
+  const curves = curvesCard(parts.curves, { study: () => study, selected: () => selected, id, onHover: (row) => hover(row, 'curves'), onPick: openTrial });
   const list = tableCard(parts.table, { study: () => study, view, onHover: (row) => hover(row, 'table'), onPick: openTrial, togglePin });
   function fillTable() { list.show(inOrder()); }
   // All trials are sorted once for a column; the selection is picked out of them.
@@ -217,11 +239,16 @@ function studySection(host, id, document_) {
   onLeave(() => document.removeEventListener('keydown', keys));
   return {
     // A study that went on: the same filters over more trials.
-    update(next) { const kept = parallel.brushText(); study = readStudy(next.body); sortedRows = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
+    update(next) { const kept = parallel.brushText(); study = withLogs(readStudy(next.body), logs); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
     isLive,
   };
   function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
 }
+
+// 'lr:0;peak:1' -> which axes the reader wants logarithmic or linear, whatever is usual.
+function readLogs(text) { return new Map((text || '').split(';').map((part) => part.split(':')).filter((pair) => pair.length === 2).map(([key, value]) => [decodeURIComponent(key), value === '1'])); }
+const logsText = (logs) => [...logs].map(([key, value]) => `${encodeURIComponent(key)}:${value ? 1 : 0}`).join(';');
+function withLogs(study, logs) { for (const [key, value] of logs) if (study.byKey.has(key)) study.byKey.get(key).log = value; return study; }
 
 function compareValues(a, b) { if (Number.isNaN(a)) return Number.isNaN(b) ? 0 : 1; if (Number.isNaN(b)) return -1; return a - b; }
 function cellText(column, row) { const value = column.values[row]; return Number.isNaN(value) ? column.missing : column.kind === 'choice' ? column.labels[value] : unitText(value, column.unit); }
@@ -273,10 +300,10 @@ function frontCard(part, { study, selected, onHover, onPick }) {
   const option = () => {
     const one = study(), metric = one.byKey.get('metric'), limit = one.body.limit_bytes;
     const text = (row) => rowText(one, row).split('  ·  ').join('\n');
-    const mark = limit ? { silent: true, symbol: 'none', label: { formatter: `limit ${bytesText(limit)}`, color: colorOf('limit') }, lineStyle: { color: colorOf('limit'), type: 'dashed' }, data: [{ xAxis: limit }] } : undefined;
+    const mark = limit ? { silent: true, symbol: 'none', label: { formatter: `limit ${bytesText(limit)}`, color: colorOf('limit'), align: 'right' }, lineStyle: { color: colorOf('limit'), type: 'dashed' }, data: [{ xAxis: limit }] } : undefined;
     return {
-      grid: { left: 70, right: 24, top: 16, bottom: 46 }, tooltip: { trigger: 'item', formatter: (item) => (item.data && item.data[2] !== undefined ? text(item.data[2]) : '') },
-      xAxis: axisStyle('peak memory', 'bytes', byteRange([...points(null).map((row) => one.byKey.get('peak').values[row]), ...(limit ? [limit] : [])])), yAxis: axisStyle(metric.label, '', { gap: 52 }),
+      grid: { left: 70, right: 24, top: 28, bottom: 46 }, tooltip: { trigger: 'item', formatter: (item) => (item.data && item.data[2] !== undefined ? text(item.data[2]) : '') },
+      xAxis: axisStyle('peak memory', 'bytes', byteRange([...points(null).map((row) => one.byKey.get('peak').values[row]), ...(limit ? [limit] : [])])), yAxis: axisStyle(metric.label, '', { gap: 52, ...(metric.log ? { type: 'log' } : {}) }),
       series: [
         { id: 'context', type: 'scatter', data: data(points(null)), symbolSize: 3.5, itemStyle: { color: colorOf('context'), opacity: 0.55 }, silent: true, z: 1 },
         { id: 'chosen', type: 'scatter', data: data(points(selected())), symbolSize: 5.5, itemStyle: { color: colorOf('job'), opacity: 0.75 }, z: 2, markLine: mark },
@@ -291,7 +318,7 @@ function frontCard(part, { study, selected, onHover, onPick }) {
       part.node.hidden = !can;
       if (!can) return;
       rows = frontRows(one);
-      note.textContent = `Orange: the ${rows.length} trials that no other beats in both. Blue: the selection. ${one.size > MOST_POINTS ? 'Of very many points an even part is drawn, the front always whole.' : ''}`;
+      note.textContent = `Orange: the ${rows.length === 1 ? 'trial' : `${rows.length} trials`} that no other beats in both. Blue: the selection. ${one.size > MOST_POINTS ? 'Of very many points an even part is drawn, the front always whole.' : ''}`;
       if (drawn) { drawn.draw(); return; }
       drawn = drawnChart(host, option, 330);
       drawn.chart.on('mouseover', (item) => { if (item.data) onHover(item.data[2]); });
@@ -307,10 +334,11 @@ function frontCard(part, { study, selected, onHover, onPick }) {
 // ---- intermediate results ----------------------------------------------------------------------------------------------
 const MOST_LINES = 60;
 
-function curvesCard(part, { study, selected, id, view, onPick }) {
+function curvesCard(part, { study, selected, id, onHover, onPick }) {
   const host = element('div', 'chart'), note = element('p', 'hint');
   part.node.append(host, note);
   let plot = null, asked = '';
+  const numberOf = (row) => (row === null ? null : study().number[row]);
   function cut(curves) {
     const numbers = columnOf(curves.number), ends = columnOf(curves.end), sequence = columnOf(curves.sequence), value = columnOf(curves.value), found = new Map();
     numbers.forEach((number, n) => { const begin = n ? ends[n - 1] : 0; if (ends[n] > begin) found.set(number, [sequence.slice(begin, ends[n]), value.slice(begin, ends[n])]); });
@@ -334,11 +362,12 @@ function curvesCard(part, { study, selected, id, view, onPick }) {
       let found;
       try { found = await curvesOf(numbers); } catch (error) { note.textContent = error.message; return; }
       if (asked !== key) return;
-      const lines = numbers.filter((number) => found.has(number)).map((number, n) => { const [x, y] = found.get(number); return { name: `trial ${number}`, x: Array.from(x), y: Array.from(y, (v) => (Number.isNaN(v) ? null : v)), color: `rgb(${shadeColor(numbers.length > 1 ? n / (numbers.length - 1) : 0).join(' ')})`, width: numbers.length > 20 ? 1 : 1.6 }; }).reverse();
-      note.textContent = `${lines.length < with_.length ? `The best ${lines.length} of ${with_.length.toLocaleString('en')} selected trials` : `${lines.length} selected trials`}, blue the best. Drag to zoom, double-click for all.`;
+      const lines = numbers.filter((number) => found.has(number)).map((number, n) => { const [x, y] = found.get(number); return { name: `trial ${number}`, key: shown[numbers.indexOf(number)], x: Array.from(x), y: Array.from(y, (v) => (Number.isNaN(v) ? null : v)), color: () => `rgb(${shadeColor(numbers.length > 1 ? n / (numbers.length - 1) : 0).join(' ')})`, width: numbers.length > 20 ? 1 : 1.6 }; }).reverse();
+      note.textContent = `${lines.length < with_.length ? `The best ${lines.length} of ${with_.length.toLocaleString('en')} selected trials` : `${lines.length} selected trials`}, blue the best. A curve under the mouse is marked everywhere, click it to open its trial; drag to zoom, double-click for all.`;
       if (plot) plot.set(lines);
-      else { plot = curvePlot(host, lines, { labelX: 'report', labelY: metric ? metric.label : 'value' }); saveTools(part.tools, 'curves', () => plot.picture(), () => plot.numbers()); }
+      else { plot = curvePlot(host, lines, { labelX: 'report', labelY: metric ? metric.label : 'value', wholeX: true, onFocus: onHover, onPick: (row) => onPick(numberOf(row)) }); saveTools(part.tools, 'curves', () => plot.picture(), () => plot.numbers()); }
     },
+    hover(row) { if (plot) plot.focus(row); },
   };
 }
 
@@ -439,26 +468,68 @@ function fillFindings(part, study) {
   part.node.hidden = !findings && !reason;
   if (part.node.hidden) return;
   if (reason) { part.node.append(element('p', 'hint', reason)); return; }
+  const shown = findings.findings.filter((each) => each.verdict !== 'note');
+  part.tools.replaceChildren();
+  saveTools(part.tools, 'findings', () => findingsPicture(part.head.textContent, shown), () => [['verdict', 'sentence', 'effect', 'low', 'high', 'unit'], shown.map((one) => [one.verdict, one.sentence, ...(one.effect ? [one.effect.value, one.effect.low, one.effect.high, one.effect.unit] : ['', '', '', ''])])]);
   part.node.append(element('p', 'hint', `${findings.quantity}, ${findings.num_trials} trials${findings.low_bytes ? `, from ${bytesText(findings.low_bytes)} to ${bytesText(findings.high_bytes)}` : ''}; of a hundred studies without any effect, ${(findings.error_rate * 100).toFixed(0)} would show a finding.`));
-  const largest = Math.max(...findings.findings.map((one) => (one.effect ? Math.max(Math.abs(one.effect.value || 0), Math.abs(one.effect.high || 0)) : 0)), 1);
-  for (const one of findings.findings.filter((each) => each.verdict !== 'note')) {
+  const largest = largestEffects(shown);
+  for (const one of shown) {
     const line = element('div', `finding v-${one.verdict.replace(/ /g, '-')}`);
     line.append(element('span', 'verdict', one.verdict), element('span', 'words', one.sentence));
-    if (one.effect && known(one.effect)) line.append(effectBar(one.effect, largest));
+    if (one.effect && known(one.effect)) line.append(effectBar(one.effect, largest(one.effect)));
     if (one.evidence && one.evidence.length) line.title = one.evidence.join('\n');
     part.node.append(line);
   }
   for (const note of findings.notes) part.node.append(element('p', 'hint', note));
 }
 
-// The effect with its interval, on one scale for all findings.
+// The largest effect of each unit: bytes and bytes per byte have no common scale.
+function largestEffects(findings) {
+  const found = new Map();
+  for (const { effect } of findings) if (effect) found.set(effect.unit, Math.max(found.get(effect.unit) || 0, ...[effect.value, effect.low, effect.high].map((value) => Math.abs(value || 0))));
+  return (effect) => found.get(effect.unit) || 1;
+}
+
+// The sentences with their effects on a canvas of their own.
+function findingsPicture(title, findings) {
+  const paper = element('canvas'), pen = paper.getContext('2d'), ratio = 2, wide = 1000, words = 640, largest = largestEffects(findings), font = '13px system-ui, "DejaVu Sans", sans-serif';
+  pen.font = font;
+  const rows = findings.map((one) => ({ one, lines: linesOf(pen, one.sentence, words - 30) })), tall = 44 + rows.reduce((sum, row) => sum + row.lines.length * 18 + 12, 0);
+  paper.width = wide * ratio; paper.height = tall * ratio;
+  pen.scale(ratio, ratio);
+  pen.fillStyle = colorOf('card'); pen.fillRect(0, 0, wide, tall);
+  pen.fillStyle = colorOf('ink'); pen.textBaseline = 'middle'; pen.font = `600 ${font.replace('13px', '16px')}`; pen.fillText(title, 16, 22);
+  pen.font = font;
+  let y = 48;
+  for (const { one, lines } of rows) {
+    pen.fillStyle = colorOf('ink');
+    lines.forEach((line, n) => pen.fillText(line, 16, y + 9 + 18 * n));
+    if (one.effect && known(one.effect)) {
+      const at = (value) => words + 190 + (150 * value) / largest(one.effect), middle = y + 9 * lines.length;
+      pen.fillStyle = colorOf('grid'); pen.fillRect(words + 40, middle - 7, 300, 14);
+      pen.fillStyle = colorOf('soft'); pen.fillRect(at(0) - 0.5, middle - 9, 1, 18);
+      pen.fillStyle = colorOf('job'); pen.globalAlpha = 0.6; pen.fillRect(at(one.effect.low ?? one.effect.value), middle - 2, at(one.effect.high ?? one.effect.value) - at(one.effect.low ?? one.effect.value), 4); pen.globalAlpha = 1;
+      pen.beginPath(); pen.arc(at(one.effect.value), middle, 5, 0, 7); pen.fill();
+    }
+    y += lines.length * 18 + 12;
+  }
+  return paper;
+}
+
+function linesOf(pen, text, width) {
+  const lines = [''];
+  for (const word of text.split(' ')) { const longer = `${lines[lines.length - 1]} ${word}`.trim(); if (pen.measureText(longer).width <= width || !lines[lines.length - 1]) lines[lines.length - 1] = longer; else lines.push(word); }
+  return lines;
+}
+
+// The effect with its interval, on one scale for all findings of its unit.
 function effectBar(effect, largest) {
   const box = element('span', 'effect'), place = (value) => 50 + (50 * value) / largest;
   const line = element('span', 'interval'), dot = element('span', 'dot');
   const low = effect.low ?? effect.value, high = effect.high ?? effect.value;
   line.style.left = `${place(low)}%`; line.style.width = `${Math.max(place(high) - place(low), 0.5)}%`;
   dot.style.left = `${place(effect.value)}%`;
-  box.title = `${bytesText(effect.value)} (95 %: ${bytesText(low)} to ${bytesText(high)})`;
+  box.title = `${unitText(effect.value, effect.unit)} (95 %: ${unitText(low, effect.unit)} to ${unitText(high, effect.unit)})`;
   box.append(element('span', 'zero'), line, dot);
   return box;
 }

@@ -2,7 +2,7 @@
 const ROLES = {
   tree: { color: 'job', width: 1.6, fill: true, visible: true }, imports: { color: 'data', width: 0.8, fill: true, visible: false },
   'upper bound': { color: 'p5', dash: [2, 3], width: 1.1, visible: true }, predicted: { color: 'update', dash: [5, 3], width: 1.4, visible: true },
-  used: { color: 'used', dash: [6, 4], width: 1.1, visible: false }, background: { color: 'background', width: 1.1, visible: false }, device: { color: 'p3', width: 1.3, visible: true },
+  used: { color: 'used', dash: [6, 4], width: 1.1, visible: false }, background: { color: 'background', width: 1.1, fill: true, visible: false }, device: { color: 'p3', width: 1.3, visible: true },
 };
 const PHASES = ['data', 'forward', 'backward', 'update'];
 
@@ -39,9 +39,10 @@ function insideWindow(curve, range, rows) {
 }
 
 // uPlot draws each curve twice: its highest values as the line, its lowest as the lower edge of a band.
-function timelineCard(part, id, run, other, otherId) {
+function timelineCard(part, id, run, other, otherId, late = null) {
   const host = element('div', 'chart'), read = element('p', 'read'), toggles = element('div', 'toggles');
   read.setAttribute('role', 'status');
+  read.dataset.idle = 'What the cursor points at is written here.';
   host.tabIndex = 0;
   host.setAttribute('role', 'img');
   host.setAttribute('aria-label', `Memory over time; ${known(run.headline.peak) ? `peak ${bytesText(run.headline.peak.value)}` : 'peak unknown'}`);
@@ -53,8 +54,17 @@ function timelineCard(part, id, run, other, otherId) {
   let number = 0;
   const curves = run.curves.map((curve) => ({ ...curve, key: curveKey(curve), style: ROLES[curve.role] || { color: `p${number % 6}`, width: 1.1, visible: number++ < 4 } }));
   if (other) curves.push(...other.curves.filter((curve) => curve.role === 'tree').map((curve) => ({ ...curve, key: `B/${curveKey(curve)}`, name: `B: ${curve.name}`, isOther: true, style: { color: 'other', width: 1.5, dash: [6, 3], visible: true } })));
-  for (const curve of curves) curve.visible = curve.style.visible;
-  const show = { bands: true, dots: run.processes.length <= 1, late: false };
+  // Of two runs that are laid over each other the whole trees are compared first.
+  for (const curve of curves) curve.visible = other ? curve.role === 'tree' || curve.isOther : curve.style.visible;
+  if (other) for (const curve of curves) if (curve.role === 'tree' && !curve.isOther) curve.name = `A: ${curve.name}`;
+  const lateTicks = late ? { time: columnOf(late.seconds), late: columnOf(late.late_seconds) } : { time: [], late: [] };
+  const show = { bands: true, dots: run.processes.length <= 1 && !other, late: true };
+  // What is shown is in the address where it is not the usual.
+  const usual = new Map([...curves.map((curve) => [curve.key, curve.visible]), ...Object.entries(show)]);
+  const kept = new Map((state.shown || '').split(';').filter(Boolean).map((part_) => [decodeURIComponent(part_.replace(/^[+-]/, '')), part_.startsWith('+')]));
+  for (const curve of curves) if (kept.has(curve.key)) curve.visible = kept.get(curve.key);
+  for (const name of Object.keys(show)) if (kept.has(name)) show[name] = kept.get(name);
+  const keepShown = () => keepState({ shown: [...curves.map((curve) => [curve.key, curve.visible]), ...Object.entries(show)].filter(([key, value]) => usual.get(key) !== value).map(([key, value]) => `${value ? '+' : '-'}${encodeURIComponent(key)}`).join(';') });
   let plot = null, fetched = null, fetchTicket = 0;
 
   const rowsWanted = () => Math.max(host.clientWidth, 300);
@@ -108,7 +118,7 @@ function timelineCard(part, id, run, other, otherId) {
         pen.globalAlpha = 1;
         if (last - begin < 14) {
           pen.fillStyle = colorOf('soft'); pen.textAlign = 'center'; pen.textBaseline = 'bottom'; pen.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-          for (let row = begin; row < last; row++) for (const each of phaseParts(steps, row)) { const room = x(each.end) - x(each.begin); if (pen.measureText(each.phase).width + 6 < room) pen.fillText(each.phase, (x(each.begin) + x(each.end)) / 2, top + height - 4); }
+          for (let row = begin; row < last; row++) for (const each of phaseParts(steps, row)) { const room = x(each.end) - x(each.begin); if (pen.measureText(each.phase).width + 6 < room) pen.fillText(each.phase, (x(each.begin) + x(each.end)) / 2, top + height - 8 * devicePixelRatio); }
         }
       }
       for (const span of run.spans) { if (span.end_seconds < range[0] || span.begin_seconds > range[1]) continue; pen.globalAlpha = 0.35; pen.fillStyle = colorOf('update'); pen.fillRect(x(span.begin_seconds), top, Math.max(x(span.end_seconds) - x(span.begin_seconds), 1), 10 * devicePixelRatio); pen.globalAlpha = 1; }
@@ -118,6 +128,7 @@ function timelineCard(part, id, run, other, otherId) {
   function drawAbove(self) {
     const pen = self.ctx, scale = devicePixelRatio, { left, width, top } = self.bbox, x = (seconds) => self.valToPos(seconds, 'x', true), y = (value) => self.valToPos(value, 'y', true);
     pen.save();
+    pen.setLineDash([]);
     pen.beginPath(); pen.rect(left, 0, width, self.bbox.height + top); pen.clip();
     if (show.dots) {
       const [begin, last] = rowsBetween(steps, range), radius = (last - begin > 200 ? 1.3 : 2.8) * scale;
@@ -128,16 +139,38 @@ function timelineCard(part, id, run, other, otherId) {
         pen.beginPath(); pen.arc(x(highest ? highest.begin + (highest.end - highest.begin) * 0.03 : steps.end[row]), y(steps.peak_bytes[row]), radius, 0, 7); pen.fill();
       }
     }
+    if (show.late) {
+      pen.fillStyle = colorOf('limit');
+      for (let n = 0; n < lateTicks.time.length; n++) { const from = x(lateTicks.time[n] - lateTicks.late[n]), to = x(lateTicks.time[n]); if (to >= left && from <= left + width) pen.fillRect(from, top + self.bbox.height - 5 * scale, Math.max(to - from, scale), 5 * scale); }
+    }
     const { peak, peak_seconds: at, limit_bytes: limit } = run.headline;
     pen.font = `600 ${12.5 * scale}px system-ui, sans-serif`;
-    if (limit) { const line = y(limit); if (line > top) { pen.strokeStyle = colorOf('limit'); pen.setLineDash([8, 4]); pen.lineWidth = 1.4 * scale; pen.beginPath(); pen.moveTo(left, line); pen.lineTo(left + width, line); pen.stroke(); pen.setLineDash([]); pen.fillStyle = colorOf('limit'); pen.textAlign = 'left'; pen.textBaseline = 'bottom'; pen.fillText(`limit ${bytesText(limit)}`, left + 6, line - 3); } }
-    if (known(peak) && at !== null && at >= range[0] && at <= range[1]) {
-      const text = `peak ${bytesText(peak.value)}`, wide = pen.measureText(text).width + 12 * scale, px = x(at), py = y(peak.value), from = clamp(px - wide / 2, left + 2, left + width - wide - 2), up = Math.max(py - 26 * scale, 2);
-      pen.strokeStyle = colorOf('ink'); pen.lineWidth = 1.5 * scale; pen.beginPath(); pen.arc(px, py, 5 * scale, 0, 7); pen.stroke();
-      pen.fillStyle = colorOf('card'); pen.globalAlpha = 0.94; pen.fillRect(from, up, wide, 19 * scale); pen.globalAlpha = 1; pen.strokeStyle = colorOf('line'); pen.lineWidth = 1; pen.strokeRect(from, up, wide, 19 * scale);
-      pen.fillStyle = colorOf('ink'); pen.textAlign = 'left'; pen.textBaseline = 'middle'; pen.fillText(text, from + 6 * scale, up + 10 * scale);
-    }
+    // Of two peaks the higher one has its plate above and the lower one below, so that they do not meet.
+    const isLower = Boolean(other) && known(peak) && known(other.headline.peak) && peak.value < other.headline.peak.value, plates = [];
+    if (other) plates.push(pin(self, 'B: peak', other.headline, colorOf('other'), !isLower));
+    plates.push(pin(self, other ? 'A: peak' : 'peak', run.headline, colorOf('ink'), isLower || (known(peak) && limit && Math.abs(y(peak.value) - 18 * scale - y(limit)) < 20 * scale)));
+    if (limit) { const line = y(limit); if (line > top) { pen.strokeStyle = colorOf('limit'); pen.setLineDash([8, 4]); pen.lineWidth = 1.4 * scale; pen.beginPath(); pen.moveTo(left, line); pen.lineTo(left + width, line); pen.stroke(); pen.setLineDash([]); pen.fillStyle = colorOf('limit'); limitWords(self, `limit ${bytesText(limit)}`, line, plates.filter(Boolean)); } }
     pen.restore();
+  }
+  // A ring around a peak and a plate with its size beside it; where the plate is.
+  function pin(self, words, { peak, peak_seconds: at }, color, isBelow) {
+    if (!known(peak) || at === null || at < range[0] || at > range[1]) return null;
+    const pen = self.ctx, scale = devicePixelRatio, { left, width } = self.bbox, px = self.valToPos(at, 'x', true), py = self.valToPos(peak.value, 'y', true);
+    const text = `${words} ${bytesText(peak.value)}`, wide = pen.measureText(text).width + 12 * scale, from = clamp(px - wide / 2, left + 2, left + width - wide - 2), up = isBelow ? py + 9 * scale : Math.max(py - 26 * scale, 2);
+    pen.strokeStyle = color; pen.lineWidth = 1.5 * scale; pen.beginPath(); pen.arc(px, py, 5 * scale, 0, 7); pen.stroke();
+    pen.fillStyle = colorOf('card'); pen.globalAlpha = 0.94; pen.fillRect(from, up, wide, 19 * scale); pen.globalAlpha = 1; pen.strokeStyle = colorOf('line'); pen.lineWidth = 1; pen.strokeRect(from, up, wide, 19 * scale);
+    pen.fillStyle = color; pen.textAlign = 'left'; pen.textBaseline = 'middle'; pen.fillText(text, from + 6 * scale, up + 10 * scale);
+    return { left: from, right: from + wide, top: up, bottom: up + 19 * scale };
+  }
+  // The name of the limit, at whichever end and side of its line no plate lies.
+  function limitWords(self, text, line, plates) {
+    const pen = self.ctx, scale = devicePixelRatio, { left, width } = self.bbox, wide = pen.measureText(text).width, tall = 16 * scale;
+    for (const [x, top] of [[left + 6, line - tall], [left + width - wide - 6, line - tall], [left + 6, line + 3], [left + width - wide - 6, line + 3]]) {
+      if (plates.some((plate) => x < plate.right && x + wide > plate.left && top < plate.bottom && top + tall > plate.top)) continue;
+      pen.fillStyle = colorOf('card'); pen.globalAlpha = 0.8; pen.fillRect(x - 2, top - 1, wide + 4, tall - 1); pen.globalAlpha = 1;
+      pen.fillStyle = colorOf('limit'); pen.textAlign = 'left'; pen.textBaseline = 'top'; pen.fillText(text, x, top);
+      return;
+    }
   }
   function say(seconds) {
     if (seconds === null) { read.textContent = ''; return; }
@@ -174,9 +207,14 @@ function timelineCard(part, id, run, other, otherId) {
   }
   function fillToggles() {
     toggles.replaceChildren();
-    const add = (text, color, checked, change) => { const label = element('label'), box = element('input'), swatch = element('span', 'swatch block'); box.type = 'checkbox'; box.checked = checked; swatch.style.color = `var(--${color})`; box.addEventListener('change', () => { change(box.checked); build(); }); label.append(box, swatch, text); toggles.append(label); };
-    for (const curve of curves) add(curve.name, curve.style.color, curve.visible, (value) => { curve.visible = value; });
-    if (steps.num_steps) { add('phases', 'backward', show.bands, (value) => { show.bands = value; }); add('exact peak of each step', 'exact', show.dots, (value) => { show.dots = value; }); for (const phase of PHASES) { const item = element('span', 'check'), swatch = element('span', 'swatch block'); swatch.style.color = `var(--${phase})`; item.append(swatch, phase); toggles.append(item); } }
+    const add = (text, color, checked, change, look = 'block') => { const label = element('label'), box = element('input'), swatch = element('span', `swatch ${look}`); box.type = 'checkbox'; box.checked = checked; swatch.style.color = `var(--${color})`; box.addEventListener('change', () => { change(box.checked); keepShown(); build(); }); label.append(box, swatch, text); toggles.append(label); };
+    for (const curve of curves) add(curve.name, curve.style.color, curve.visible, (value) => { curve.visible = value; }, curve.style.dash ? 'dashed' : '');
+    if (lateTicks.time.length) add('late samples', 'limit', show.late, (value) => { show.late = value; });
+    if (steps.num_steps) {
+      add('exact peak of each step', 'exact', show.dots, (value) => { show.dots = value; }, 'dot');
+      add('phases:', 'backward', show.bands, (value) => { show.bands = value; });
+      for (const phase of PHASES) { const item = element('span', 'check'), swatch = element('span', 'swatch block'); swatch.style.color = `var(--${phase})`; item.append(swatch, phase); toggles.append(item); }
+    }
   }
   host.addEventListener('keydown', (event) => {
     const span = range[1] - range[0], middle = (range[0] + range[1]) / 2;

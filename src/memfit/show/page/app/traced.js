@@ -51,6 +51,15 @@ function treeNodes(tree) {
   }).sort((a, b) => b.value - a.value);
 }
 
+// What fits into the place of a part: its name, cut at the front, since layers differ at their ends; its size where there is room
+// for a second line. A place without room for a word has none; the mouse tells all of it.
+function placeText(chart, item) {
+  const node = chart.getModel().getSeriesByIndex(0).getData().tree.getNodeByDataIndex(item.dataIndex), place = node && node.getLayout(), size = bytesText(item.value);
+  if (!place || place.width < 34 || place.height < 19) return '';
+  const letters = Math.floor((place.width - 12) / 7), name = item.name.length <= letters ? item.name : item.name.startsWith('(') ? `${item.name.slice(0, letters - 1)}…` : `…${item.name.slice(1 - letters).replace(/^\.+/, '')}`;
+  return place.height >= 34 && size.length <= letters ? `${name}\n${size}` : name;
+}
+
 function tracedCards(host, steps) {
   if (!steps.length) return;
   const part = card(steps[0].source === 'measured' ? 'One step, by what it holds' : 'The predicted steps, by what they hold', 'traced'), tree = card('Alive at this moment', 'alive');
@@ -80,7 +89,7 @@ function tracedCards(host, steps) {
     peakEvent = 0;
     for (let e = 0; e < all.length - 1; e++) if (all[e] > all[peakEvent]) peakEvent = e;
     event = state.at === undefined || state.at === '' ? peakEvent : clamp(Number(state.at) || 0, 0, all.length - 2);
-    hint.textContent = `Move the cursor to see what is alive at that moment; click to keep it.${step.num_left_out ? ` ${step.num_left_out.toLocaleString('en')} small storages with ${bytesText(step.left_out_bytes)} in all are left out.` : ''}`;
+    hint.textContent = `Move the cursor to see what is alive at that moment; click to keep it. In the map, click a layer to see its lines.${step.num_left_out ? ` ${step.num_left_out.toLocaleString('en')} small storages with ${bytesText(step.left_out_bytes)} in all are left out.` : ''}`;
     nodes = treeNodes(aliveAt(step, event));
   }
   const used = () => step.category_labels.map((name, n) => ({ name, n })).filter(({ n }) => totals[n].some((value) => value > 0));
@@ -91,7 +100,7 @@ function tracedCards(host, steps) {
     for (const { n } of order) { const line = moments.map((e, k) => { sums[k] += totals[n][e]; return sums[k]; }); stacked.push(line); }
     const series = [{}, ...order.map(({ name }) => ({ stroke: categoryColor(name), fill: categoryColor(name), width: 0.5, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) })).reverse()];
     plot = new uPlot({
-      width: Math.max(stage.clientWidth, 200), height: 300, legend: { show: false }, padding: [24, 12, 0, 0], cursor: { drag: { x: false, y: false }, points: { show: false } },
+      width: Math.max(stage.clientWidth, 200), height: 300, legend: { show: false }, padding: [24, 24, 0, 0], cursor: { drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false }, y: { range: (_, low, high) => [0, high * 1.05 || 1] } },
       axes: [{ stroke: colorOf('soft'), grid: { show: false }, ticks: { stroke: colorOf('grid') }, font: '12px system-ui', label: 'allocations and frees, in order', labelSize: 20, labelGap: 2, size: 30, labelFont: '12px system-ui', values: (_, ticks) => ticks.map((tick) => tick.toLocaleString('en')) },
         { stroke: colorOf('soft'), grid: { stroke: colorOf('grid'), width: 1 }, ticks: { stroke: colorOf('grid') }, size: 78, font: '12px system-ui', values: (_, ticks) => ticks.map(tickText), incrs: BYTE_STEPS }],
@@ -117,7 +126,8 @@ function tracedCards(host, steps) {
     for (const mark of step.phases) {
       const x = self.valToPos(mark.start, 'x', true);
       pen.strokeStyle = colorOf('soft'); pen.globalAlpha = 0.55; pen.setLineDash([2, 3]); pen.beginPath(); pen.moveTo(x, top); pen.lineTo(x, top + height); pen.stroke(); pen.setLineDash([]); pen.globalAlpha = 1;
-      if (x > free) { pen.fillStyle = colorOf('soft'); pen.fillText(mark.phase, x + 3, 6); free = x + pen.measureText(mark.phase).width + 12 * scale; }
+      const wide = pen.measureText(mark.phase).width;
+      if (x > free && x + wide <= left + width + 22 * scale) { pen.fillStyle = colorOf('soft'); pen.fillText(mark.phase, x + 3, 6); free = x + wide + 12 * scale; }
     }
     const px = self.valToPos(peakEvent, 'x', true), py = self.valToPos(all[peakEvent], 'y', true), text = `peak ${bytesText(all[peakEvent])}`;
     pen.strokeStyle = colorOf('ink'); pen.lineWidth = 1.5 * scale; pen.beginPath(); pen.arc(px, py, 5 * scale, 0, 7); pen.stroke();
@@ -138,10 +148,10 @@ function tracedCards(host, steps) {
   }
   load();
   build();
-  drawn = drawnChart(map, () => ({
+  drawn = drawnChart(map, (chart) => ({
     tooltip: { formatter: (item) => `${item.treePathInfo.slice(1).map((each) => each.name).join(' › ')}\n${bytesText(item.value)}, ${((100 * item.value) / (all[event] || 1)).toFixed(1)} %` },
-    series: [{ type: 'treemap', name: 'all', data: nodes, roam: false, nodeClick: 'zoomToNode', left: 0, right: 0, top: 4, bottom: 26, leafDepth: 2, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
-      drillDownIcon: '', label: { show: true, position: 'insideTopLeft', lineHeight: 14, padding: [3, 3], formatter: (item) => `${item.name}\n${bytesText(item.value)}`, color: colorOf('tree-ink'), fontSize: 11.5, overflow: 'truncate', ellipsis: '…' }, upperLabel: { show: true, height: 19, color: colorOf('tree-ink'), formatter: (item) => `${item.name}  ${bytesText(item.value)}`, fontSize: 11.5 },
+    series: [{ type: 'treemap', name: 'all', data: nodes, roam: false, nodeClick: false, left: 0, right: 0, top: 4, bottom: 26, leafDepth: 2, visibleMin: 200, breadcrumb: { bottom: 0, height: 20, itemStyle: { color: colorOf('grid'), textStyle: { color: colorOf('ink') } } },
+      drillDownIcon: '', label: { show: true, position: 'insideTopLeft', lineHeight: 14, padding: [3, 3], formatter: (item) => placeText(chart, item), color: colorOf('tree-ink'), fontSize: 11.5, overflow: 'truncate', ellipsis: '…' }, upperLabel: { show: true, height: 19, color: colorOf('tree-ink'), formatter: (item) => `${item.name}  ${bytesText(item.value)}`, fontSize: 11.5 },
       itemStyle: { borderColor: colorOf('card'), borderWidth: 1, gapWidth: 1 },
       levels: [{ itemStyle: { borderWidth: 0, gapWidth: 3 }, upperLabel: { show: false } }, { itemStyle: { borderWidth: 2, gapWidth: 2, borderColorSaturation: 0.5 } }, { colorAlpha: [0.75, 1], itemStyle: { borderWidth: 1, gapWidth: 1, borderColorSaturation: 0.6 } }, { colorAlpha: [0.6, 0.95] }] }],
   }), 330);

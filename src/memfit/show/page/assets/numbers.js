@@ -60,7 +60,7 @@ function clockDigits(seconds, digits) {
 
 // Labels of an axis of time: as many digits as its steps need, and one form for all of them.
 function clockTicks(ticks) {
-  const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1, digits = step >= 0.999 ? 0 : Math.ceil(-Math.log10(step) - 1e-9);
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : 1, digits = [0, 1, 2, 3, 4].find((each) => Math.abs(Math.round(step * 10 ** each) - step * 10 ** each) < 1e-6) ?? Math.max(Math.ceil(-Math.log10(step) - 1e-9), 4);
   const isLong = ticks.some((tick) => tick >= 120), minutes = (tick) => `${Math.floor(tick / 60)}:${(tick % 60).toFixed(digits).padStart(digits ? digits + 3 : 2, '0')}`;
   return ticks.map((tick) => (!isLong || tick >= 3600 ? clockDigits(tick, digits) : minutes(tick)));
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memfit.records.grid import Grid, GridCell
+from memfit.records.grid import CellFigures, Grid, GridCell
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document
 from memfit.show.terminal.grid import budget_lines, cell_text, grid_title, reason_lines, technique_lines
@@ -27,13 +27,24 @@ def grid_document(grid: Grid) -> Document:
 def _cell(cell: GridCell | None) -> Body | None:
     if cell is None:
         return None
-    figures = cell.figures
+    shown = cell.predicted or cell.measured  # what `cell_text` shows
     return {
         "text": cell_text(cell),
         "value": cell.value,
         "why": cell.why or cell.reason,
+        "code": list(cell.code),
         "saved_bytes": cell.saved_bytes,
-        "peak": None if figures is None else plain(figures.peak),
-        "at_peak": [] if figures is None else plain(figures.at_peak),
-        "curve": [] if figures is None else plain(figures.curve),
+        "peak_bytes": None if shown is None else shown.peak.value,
+        "at_peak": [] if shown is None else plain(shown.at_peak),
+        "predicted_bytes": None if cell.predicted is None else cell.predicted.tensors.value,
+        "measured": None if cell.measured is None else _measured(cell.measured),
+        "not_measured": cell.not_measured,
+    }
+
+
+def _measured(figures: CellFigures) -> Body:
+    return {
+        "tensor_bytes": figures.tensors.value,
+        "needed_bytes": figures.needed.value,
+        "step_seconds": figures.step_time.value,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from memfit.records.prediction import Prediction
+from memfit.records.prediction import Prediction, RankPredictions, named_ranks
 from memfit.records.timeline import Timeline
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, traced_step
@@ -34,6 +34,40 @@ def prediction_document(prediction: Prediction) -> Document:
     body["changes"] = [plain(change) for change in cheapest_changes(prediction.savings, fit_words(prediction))]
     name = shlex.join([prediction.target, *(prediction.arguments or ())])
     return Document(kind="prediction", title=f"{name} on {prediction.device}", body=body)
+
+
+def ranks_document(found: RankPredictions) -> Document:
+    """Every class of alike ranks with its own prediction; the page shows the fullest first."""
+    body: Body = {
+        "sentence": ranks_sentence(found),
+        "fits": found.fits,
+        "level": found.level,
+        "fullest": found.classes.index(found.fullest),
+        "asked_at": list(found.asked_at),
+        "classes": [
+            {
+                "ranks": named_ranks(each.ranks),
+                "num_ranks": len(each.ranks),
+                "why": each.why,
+                "num_bytes": found.bytes_of(each),
+                "prediction": prediction_document(each.prediction).body,
+            }
+            for each in found.classes
+        ],
+    }
+    return Document(
+        kind="prediction", title=f"{found.target} on {found.num_ranks} x {found.device}, every rank", body=body
+    )
+
+
+def ranks_sentence(found: RankPredictions) -> str:
+    """How the ranks differ, which one is the fullest, and whether all fit."""
+    alike = "all alike" if len(found.classes) == 1 else f"of {len(found.classes)} kinds"
+    full = found.fullest
+    peak = f"rank {named_ranks(full.ranks)} is the fullest" if len(found.classes) > 1 else "each"
+    fits = {None: "no limit was given", True: "every rank fits", False: "not every rank fits"}[found.fits]
+    size = format_bytes(found.bytes_of(full))
+    return f"{found.num_ranks} ranks, {alike}; {peak} with a predicted {found.level} peak of {size}; {fits}."
 
 
 def device_of(timeline: Timeline) -> str:

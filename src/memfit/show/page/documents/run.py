@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from memfit.records.plan import Plan
 from memfit.records.prediction import Prediction, Saving
 from memfit.records.run import RunRecord
@@ -19,6 +21,8 @@ from memfit.show.wording import bounds_text, steps_text
 from memfit.units import format_bytes, format_ratio, format_seconds
 
 MOST_TRACED = 4
+MOST_LATE = 500
+"""Late samples that the page marks, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ def run_document(record: RunRecord, view: RunView, details: RunDetails | None = 
     body: Body = {
         "run": view_data(view),
         "sentence": run_sentence(view),
+        "late": late_samples(record),
         "budget": budget_of(record, view, details),
         "traced": [
             traced_step(one.timeline, device=one.device, name=f"step {one.step}", source="measured")
@@ -47,6 +52,16 @@ def run_document(record: RunRecord, view: RunView, details: RunDetails | None = 
         "changes": [plain(change) for change in cheapest_changes(details.savings, record.header.command, details.plan)],
     }
     return Document(kind="run", title=view.headline.title, body=body)
+
+
+def late_samples(record: RunRecord) -> Body:
+    """Samples that came more than one interval late, the latest ones, each with how late it was."""
+    late_seconds = record.samples.late_seconds
+    rows = np.flatnonzero(late_seconds > record.header.settings.interval_seconds)
+    times, firsts = np.unique(record.samples.time_seconds[rows], return_index=True)
+    late_seconds = late_seconds[rows[firsts]]
+    kept = np.sort(np.argsort(late_seconds)[::-1][:MOST_LATE])
+    return {"seconds": numbers(times[kept]), "late_seconds": numbers(late_seconds[kept])}
 
 
 def traced_facts(facts: Sequence[LedgerFacts]) -> list[LedgerFacts]:

@@ -10,7 +10,7 @@ from memfit.records.study import Study, TrialOutcomeKind, TrialRecord
 from memfit.records.study_findings import StudyFindings
 from memfit.show.as_json import plain
 from memfit.show.page.documents.document import Body, Document, codes, numbers
-from memfit.show.views.study_axes import StudyAxis, axes_of, finite_number, option_label, point_of
+from memfit.show.views.study_axes import StudyAxis, axes_of, finite_number, point_of
 
 LOG_SPAN = 50
 """A parameter whose largest value is this many times its smallest gets a logarithmic axis."""
@@ -103,7 +103,7 @@ def _parameter(axis: StudyAxis, values: Sequence[object]) -> Body:
         low, high = min(found), max(found)
         is_log = low > 0 and (axis.is_log or high / low >= LOG_SPAN)
         return {"name": axis.name, "kind": "number", "log": is_log, **numbers(column)}
-    texts = [None if value is None else option_label(value) for value in values]
+    texts = [None if value is None else axis.label(value) for value in values]
     labels = axis.options if known and axis.options else ()
     return {"name": axis.name, "kind": "choice", **codes(texts, labels)}
 
