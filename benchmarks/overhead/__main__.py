@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.overhead import always_on, ledger, own_cost, tree, whole_runs
+from benchmarks.overhead import always_on, ledger, one_core, own_cost, tree, whole_runs
 from benchmarks.overhead.blocks import OthersWereAtWork
 from benchmarks.overhead.options import Options
 from benchmarks.overhead.quiet import Quiet
@@ -19,6 +19,7 @@ from memfit.measure.counters.machine import describe_environment
 
 PARTS: dict[str, Callable[[Options], Part]] = {
     "always_on": always_on.measure,
+    "one_core": one_core.measure,
     "own_cost": own_cost.measure,
     "ledger": ledger.measure,
     "whole_runs": whole_runs.measure,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from benchmarks.overhead.blocks import CONTROL, Pairs, Subject, run_pairs
 from benchmarks.overhead.options import Options
@@ -44,17 +46,39 @@ METHOD = (
 
 def measure(options: Options) -> Part:
     """Run the blocks of every step length and judge them."""
-    found: dict[str, dict[str, Pairs]] = {length: {name: Pairs() for name in KINDS} for length in LENGTHS}
-    step_seconds: dict[str, list[float]] = {length: [] for length in LENGTHS}
+    turns = take_turns(options, KINDS, is_enough=lambda pairs: _is_precise(pairs, options.seed))
+    return judge(turns, options.seed, name="always_on", title="Always on", what="wall time, always on", method=METHOD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """What was found, by length of a step."""
+
+    found: dict[str, dict[str, Pairs]]
+    step_seconds: dict[str, list[float]]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Heads of a table with one column for each length."""
+        medians = [statistics.median(seconds) for seconds in self.step_seconds.values()]
+        return ("wall, on / off", *(f"steps of {1e3 * seconds:.2g} ms" for seconds in medians))
+
+
+def take_turns(options: Options, kinds: dict[str, Sampler], is_enough: Callable[[dict[str, Pairs]], bool]) -> Turns:
+    """Pass over the lengths of steps, once or for as long as was asked for, but for those of which there is enough."""
+    turns = Turns(
+        found={length: {name: Pairs() for name in kinds} for length in LENGTHS},
+        step_seconds={length: [] for length in LENGTHS},
+    )
     deadline = time.monotonic() + 60 * options.minutes
     for number in itertools.count():
-        waiting = [length for length in LENGTHS if number == 0 or not _is_precise(found[length], options.seed)]
+        waiting = [length for length in LENGTHS if number == 0 or not is_enough(turns.found[length])]
         if not waiting or (number > 0 and time.monotonic() > deadline):
             break
         for length in waiting:
-            step_seconds[length].append(_measure_length(length, options, found[length], options.seed + number))
-    columns = [f"steps of {1e3 * statistics.median(step_seconds[length]):.2g} ms" for length in LENGTHS]
-    return _judge(found, ("wall, on / off", *columns), options.seed)
+            seconds = _measure_length(length, options, turns.found[length], options.seed + number, kinds)
+            turns.step_seconds[length].append(seconds)
+    return turns
 
 
 def _is_precise(pairs: dict[str, Pairs], seed: int) -> bool:
@@ -63,9 +87,11 @@ def _is_precise(pairs: dict[str, Pairs], seed: int) -> bool:
     return all(each.high - each.low <= PRECISE for each in found)
 
 
-def _measure_length(length: str, options: Options, found: dict[str, Pairs], seed: int) -> float:
+def _measure_length(
+    length: str, options: Options, found: dict[str, Pairs], seed: int, kinds: dict[str, Sampler]
+) -> float:
     """One pass of pairs of one length, added to those that were found; seconds of a step."""
-    with Trainer(f"mlp, {length}") as trainer, paused_samplers(KINDS, trainer.pid) as samplers:
+    with Trainer(f"mlp, {length}") as trainer, paused_samplers(kinds, trainer.pid) as samplers:
         num_warm, num_steps = (max(2, round(s / trainer.step_seconds)) for s in (WARM_SECONDS, BLOCK_SECONDS))
         subjects = {
             name: Subject(
@@ -75,7 +101,7 @@ def _measure_length(length: str, options: Options, found: dict[str, Pairs], seed
                 num_warm=num_warm,
                 num_steps=num_steps,
             )
-            for name in KINDS
+            for name in kinds
         }
         seconds = options.seconds(quick=15, full=75)
         for name, pairs in run_pairs(
@@ -85,30 +111,33 @@ def _measure_length(length: str, options: Options, found: dict[str, Pairs], seed
         return trainer.step_seconds
 
 
-def _judge(found: dict[str, dict[str, Pairs]], columns: tuple[str, ...], seed: int) -> Part:
+def judge(turns: Turns, seed: int, *, name: str, title: str, what: str, method: str) -> Part:
+    """The table of all lengths, and whether memfit lies within its target and below its peers."""
+    found = turns.found
     wall = {length: {name: p.wall_ratio(seed) for name, p in pairs.items()} for length, pairs in found.items()}
     cpu = {length: {name: p.cpu_ratio(seed) for name, p in pairs.items()} for length, pairs in found.items()}
-    rows = [(name, *(_cell(wall[length][name]) for length in found)) for name in KINDS]
+    tools = list(next(iter(found.values())))
+    rows = [(tool, *(_cell(wall[length][tool]) for length in found)) for tool in tools]
     rows.append((f"memfit <= {TARGET}", *(_verdict(wall[length]) for length in found)))
     for peer in (PSUTIL, MPROF):
         rows.append((f"memfit below {peer.split(',')[0]}", *(_order(wall[length], peer) for length in found)))
     dropped = sum(p.num_disturbed for pairs in found.values() for p in pairs.values())
     kept = sum(len(p.on) for pairs in found.values() for p in pairs.values())
     return Part(
-        name="always_on",
-        title="Always on",
-        method=METHOD.format(others=Pairs.MOST_OTHERS_CORES, dropped=f"{dropped} of {dropped + kept}"),
-        columns=columns,
+        name=name,
+        title=title,
+        method=method.format(others=Pairs.MOST_OTHERS_CORES, dropped=f"{dropped} of {dropped + kept}"),
+        columns=turns.columns,
         rows=rows,
-        findings=[_finding(length, wall[length]) for length in found],
+        findings=[_finding(f"{what}, steps of {length}", wall[length]) for length in found],
         raw={"cpu": cpu, "wall": wall, "num_disturbed": dropped},
     )
 
 
-def _finding(length: str, wall: dict[str, Estimate]) -> Finding:
+def _finding(what: str, wall: dict[str, Estimate]) -> Finding:
     peers = ", ".join(f"{name.split(',')[0]} {wall[name].value:.3f}" for name in wall if name not in (CONTROL, MEMFIT))
     return Finding(
-        what=f"wall time, always on, steps of {length}",
+        what=what,
         peers=peers,
         memfit=ratio_text(wall[MEMFIT]),
         target=f"<= {TARGET}, below psutil and mprof",

@@ -24,9 +24,10 @@ MARKS_SHARE = 0.001
 """What the marks may take of the job's time."""
 METHOD = (
     "Each sampler watches the same training for {total:.0f} s in windows of {window:.0f} s, taking turns, the "
-    "others paused. CPU time of the sampler's process by the scheduler's clock; its start-up is listed apart. Beside "
-    "marked steps memfit's sampler looks less often, since the marks read the exact peak inside of the job; they are "
-    "held to a thousandth of the job's time (0.1 %) by their own clock, which comes on top."
+    "others paused; a first turn of each is left out. CPU time of the sampler's process by the scheduler's clock; "
+    "its start-up is listed apart. Beside marked steps memfit's sampler looks less often, since the marks read the "
+    "exact peak inside of the job; they are held to a thousandth of the job's time (0.1 %) by their own clock, which "
+    "comes on top."
 )
 
 
@@ -36,10 +37,11 @@ def measure(options: Options) -> Part:
     shares: dict[str, list[float]] = {name: [] for name in KINDS}
     with Trainer("mlp") as trainer, paused_samplers(KINDS, trainer.pid) as samplers:
         start_up = {name: sampler.start_up_seconds for name, sampler in samplers.items()}
-        for _ in range(num_windows):
+        for index in range(1 + num_windows):
             options.quiet.wait()
             for name, sampler in samplers.items():
-                shares[name].append(_share(trainer, sampler, INSIDE.get(name, "off"), window_seconds))
+                share = _share(trainer, sampler, INSIDE.get(name, "off"), window_seconds)
+                shares[name] += [share] if index else []  # in the first turn a sampler is still getting warm
         sizes = {name: resident_bytes(sampler.pid or 0) for name, sampler in samplers.items()}
     method = METHOD.format(total=window_seconds * num_windows, window=window_seconds)
     return _judge(shares, start_up, sizes, method, options.seed)

@@ -71,7 +71,7 @@ def test_the_sampler_keeps_to_its_share_of_a_core_where_a_look_costs_much(cost_u
 
 def test_an_interval_that_is_asked_for_is_kept_and_only_the_usual_one_is_eased():
     assert settings_for(0.01) == Settings(interval_seconds=0.01)
-    assert settings_for(None).eased_interval_seconds == 0.1
+    assert settings_for(None).eased_interval_seconds == 0.2
 
 
 STEPS = """

@@ -38,6 +38,7 @@ LAUNCHES = st.builds(
     grace_seconds=NUMBERS,
     terminal_fd=st.none() | INTEGERS,
     ignored_signals=st.lists(INTEGERS).map(tuple),
+    ends_with_pid=st.none() | INTEGERS,
 )
 ATTACHMENTS = st.builds(AttachOrder, pid=INTEGERS, control_fd=INTEGERS)
 COMMON = {

@@ -85,7 +85,7 @@ def run_command(
 ) -> JobEnd:
     """Run a command under the sampler and wait for its end; the run folder is written while it runs.
 
-    With `output_file` the job prints into that file, reads nothing and has no terminal.
+    With `output_file` the job prints into that file, reads nothing, has no terminal, and ends when memfit is killed.
     """
     check_command(command)
     clock_start_ns = time.monotonic_ns()
@@ -95,6 +95,7 @@ def run_command(
         environment=job_environment(folder, settings),
         limit_bytes=settings.limit_bytes,
         grace_seconds=grace_seconds,
+        ends_with_pid=os.getpid() if output_file is not None else None,
     )
     return _Supervisor(orders_for(folder, settings, clock_start_ns), launch, on_live, output_file).run()
 

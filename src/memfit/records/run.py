@@ -38,7 +38,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 USUAL_INTERVAL_SECONDS = 0.01
-EASED_INTERVAL_SECONDS = 0.1
+EASED_INTERVAL_SECONDS = 0.2
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -43,14 +43,15 @@ class Guard:
             return [("kill", {"signal": int(signal.SIGKILL)})]
         return []
 
-    def send(self, number: int, group: int, pids: Iterable[int]) -> None:
-        """Signal the whole group, and descendants that have left it."""
+
+def send_to_all(number: int, group: int, pids: Iterable[int]) -> None:
+    """Signal the whole group, and descendants that have left it."""
+    with contextlib.suppress(OSError):
+        os.killpg(group, number)
+    for pid in list(pids):
         with contextlib.suppress(OSError):
-            os.killpg(group, number)
-        for pid in list(pids):
-            with contextlib.suppress(OSError):
-                if os.getpgid(pid) != group:
-                    os.kill(pid, number)
-        if number != signal.SIGKILL:
-            with contextlib.suppress(OSError):
-                os.killpg(group, signal.SIGCONT)
+            if os.getpgid(pid) != group:
+                os.kill(pid, number)
+    if number != signal.SIGKILL:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGCONT)

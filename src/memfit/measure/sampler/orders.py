@@ -35,6 +35,8 @@ class LaunchOrder(NamedTuple):
     """Between SIGTERM and SIGKILL when the limit is passed."""
     terminal_fd: int | None = None
     ignored_signals: tuple[int, ...] = ()
+    ends_with_pid: int | None = None
+    """The memfit command, for a job that it runs for itself and that must not outlive it; a user's job goes on."""
 
 
 class AttachOrder(NamedTuple):

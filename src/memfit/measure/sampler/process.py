@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from memfit.measure.counters import proc
 from memfit.measure.sampler.energy_and_gpu import EnergyAndGpu
 from memfit.measure.sampler.launch import start_job
-from memfit.measure.sampler.memory_limit import Guard
+from memfit.measure.sampler.memory_limit import Guard, send_to_all
 from memfit.measure.sampler.orders import (
     JobFinished,
     JobNotStarted,
@@ -50,6 +50,8 @@ from memfit.runfolder.writer import RunWriter
 
 HOUSEKEEPING_US = 100_000
 """What does not belong to every tick is looked after this often, the understanding of what was read included."""
+EASED_HOUSEKEEPING_US = 300_000
+"""The same while the sampler is eased: the marks bring the peaks, and what is found late is no peak of a step."""
 STATUS_READ_SECONDS = 0.25
 MACHINE_READ_SECONDS = 1.0
 FLUSH_SECONDS = 0.2
@@ -90,6 +92,7 @@ class Sampler:
         self.start_ns = orders.clock_start_ns
         self.writer = RunWriter(orders.folder)
         self.launched = launch is not None
+        self.ends_with_pid = launch.ends_with_pid if launch else None
         self.marks = MarksWatcher(orders.folder)
         self.counters: EnergyAndGpu | None = None
         self.walks = TreeWalks(self.writer, full=orders.ledger)
@@ -162,7 +165,7 @@ class Sampler:
         self._watch(0)
         self.counters = EnergyAndGpu(self.orders.assume_watts)
         while self.end is None:
-            self._watch(0 if self.guard is not None else HOUSEKEEPING_US)
+            self._watch(self._pause_us())
             self._reap()
             self._housekeep(self.now_us())
 
@@ -173,6 +176,12 @@ class Sampler:
                 counters = proc.read_status(process.pid)
                 process.earlier_bytes = counters.high_water_bytes if counters else 0
 
+    def _pause_us(self) -> int:
+        """For how long nothing is done but reading; a guard's job is looked at after every tick."""
+        if self.guard is not None:
+            return 0
+        return EASED_HOUSEKEEPING_US if self.pace.is_eased else HOUSEKEEPING_US
+
     def _watch(self, pause_us: int) -> None:
         files = [(process.pid, process.statm.descriptor) for process in self.tree.processes.values()]
         self._understand(self.ticks.watch(files, time.monotonic_ns() + pause_us * 1000))
@@ -181,6 +190,12 @@ class Sampler:
         """What is not done at every tick; the guard's job is looked at after every one."""
         if self.guard is not None:
             self._guard(now_us)
+        if self.ends_with_pid not in (None, os.getppid()):
+            self.ends_with_pid = None
+            self.writer.event(
+                "note", now_us, message="memfit was killed, and the job it had started for itself with it"
+            )
+            send_to_all(signal.SIGKILL, self.pid, self.tree.processes.keys())
         if self._due_now("housekeeping", now_us, HOUSEKEEPING_US / 1e6 / 2):
             self._look(now_us)
             self.walks.consider(self.tree, now_us, self.tree_bytes)
@@ -308,7 +323,7 @@ class Sampler:
             if kind == "limit":
                 step, phase = self.marks.where(now_us)
                 self.writer.event("limit", now_us, tree_bytes=self.tree_bytes, step=step, phase=phase, **facts)
-            self.guard.send(facts["signal"], self.pid, self.tree.processes.keys())
+            send_to_all(facts["signal"], self.pid, self.tree.processes.keys())
 
     # ---- the job's end --------------------------------------------------------------------------------------------
 
