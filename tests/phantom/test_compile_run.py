@@ -12,7 +12,7 @@ import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
+from memfit.predict.phantom.in_child.compiler_processes import CompilingFiles
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.predict.sandbox.scratch_files import ProcessRefused
 from memfit.records.prediction import Prediction

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.predict.child.bytecode import spool_bytecode
-from memfit.predict.phantom.in_child.compiling_files import use_folder_for_compilers
+from memfit.predict.phantom.in_child.compiler_processes import use_folder_for_compilers
 from memfit.predict.phantom.library.load import PhantomLibrary
 from memfit.predict.phantom.messages import PhantomRequest
 

@@ -17,7 +17,7 @@ from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, ScriptLe
 from memfit.predict.observe.batches_by_length import BatchChooser
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.phase_and_module import tensors_anywhere
-from memfit.predict.phantom.in_child.compiling_files import CompilingFiles
+from memfit.predict.phantom.in_child.compiler_processes import CompilingFiles
 from memfit.predict.phantom.in_child.save_and_load import PhantomCheckpoints
 from memfit.predict.phantom.in_child.steps import PhantomSteps
 from memfit.predict.phantom.in_child.storage_watch import RunWatch
