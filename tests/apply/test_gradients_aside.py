@@ -151,3 +151,40 @@ def test_a_loop_that_has_gradients_when_a_pass_begins_is_fitted_with_them(every:
     assert found == plain
     assert record.within_budget
     assert lent == [24]
+
+
+def test_a_graph_that_has_saved_a_gradient_can_still_use_it():
+    job = job_with_gradients()
+    weight = next(p for p in job.model.parameters() if p.dim() == 2)
+    assert weight.grad is not None
+    penalty = (weight * weight.grad).sum()
+    with lending_gradients(job), leaving_no_trace(job):
+        assert id(weight) in job.lent
+        job.run()
+    penalty.backward()  # autograd compares versions
+
+
+class Conjugated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight.mH @ x.to(torch.complex64)).abs()
+
+
+def test_a_gradient_with_the_bit_of_a_conjugate_stays_where_it_is():
+    model, x = Conjugated(), torch.randn(4, 4)
+
+    def run() -> None:
+        model(x).sum().backward()
+
+    run()
+    model.weight.grad = torch.conj(torch.ones(4, 4, dtype=torch.complex64) * 1j)
+    job = Job(model=model, run=run, accumulates=True, limit_bytes=1)
+    before = digest_of(model.weight.grad)
+    with lending_gradients(job), leaving_no_trace(job):
+        job.run()
+    assert model.weight.grad is not None
+    assert model.weight.grad.is_conj()
+    assert digest_of(model.weight.grad) == before == digest_of(model.weight.grad.resolve_conj())

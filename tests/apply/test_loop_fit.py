@@ -598,3 +598,104 @@ def test_a_pass_of_which_only_bounds_are_known_is_not_called_within_the_budget()
     found = fitter.stop()
     assert found.within_budget
     assert "may have taken more" in loop_fit_text(found, width=100, color=False)
+
+
+def test_a_pass_over_the_budget_stays_the_highest_beside_lower_ones_that_are_exact():
+    fitter = fitting_loop(1000)
+    fitter.start()
+    fitter._count(1, WindowPeak(1200, 1300), is_first=False)
+    fitter._count(2, WindowPeak(600, 600), is_first=False)
+    found = fitter.stop()
+    assert (found.measured_peak_bytes, found.highest_pass, found.num_over_budget) == (1300, 1, 1)
+
+
+def trained_then_evaluated(evaluate: Callable[[nn.Module], object], num_blocks: int = 3) -> LoopFit:
+    """A loop of eight passes in 4 MiB, with what is done to the model after the sixth."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(num_blocks)), nn.Linear(8, 2000))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    fitter = fitting_loop(2**22 + left_over_bytes(), measure_every=1000)
+    fitter.start()
+    try:
+        for number in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+            if number == 5:
+                evaluate(model.eval())
+                model.train()
+    finally:
+        found = fitter.stop()
+    return found
+
+
+@pytest.mark.slow
+def test_the_last_block_of_an_evaluation_counts_as_its_first():
+    def evaluate(model: nn.Module) -> None:
+        with torch.no_grad():
+            model(torch.randn(4000, 8)).sum()
+
+    found = trained_then_evaluated(evaluate, num_blocks=20)
+    assert (found.between_peak_bytes or 0) > 4000 * 2000 * 4
+    assert found.within_budget is False
+
+
+@pytest.mark.slow
+def test_calls_of_an_evaluation_that_grow_are_looked_at_to_its_end():
+    def evaluate(model: nn.Module) -> None:
+        with torch.no_grad():
+            for length in range(1, 101):
+                model(torch.randn(10 * length, 8)).sum()
+
+    found = trained_then_evaluated(evaluate)
+    assert (found.between_peak_bytes or 0) > 0.8 * 1000 * 2000 * 4
+    assert found.num_between == 1
+    assert found.within_budget is False
+
+
+@pytest.mark.slow
+def test_a_view_whose_graph_torch_refuses_to_tell_ends_no_program():
+    """A part of the weights kept for a log: since the update has written into its base, its `grad_fn` is an error."""
+    kept: list[torch.Tensor] = []
+
+    def evaluate(model: nn.Module) -> None:
+        with torch.no_grad():
+            kept.append(next(model.parameters())[:3])
+        for each in model.parameters():  # in place, with gradients: what torch refuses to tell of
+            each.detach_().mul_(1.0).requires_grad_()
+
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(4, 4)).clone()
+    with torch.no_grad():
+        kept.append(weight[:3])
+    weight.mul_(2)
+    with pytest.raises(RuntimeError, match="no_grad mode"):
+        _ = kept[0].grad_fn
+    assert alive_bytes(torch.device("cpu")) > 0
+    assert trained_then_evaluated(evaluate).within_budget
+    bindings: Any = torch._C
+    assert not bindings._autograd._profiler_enabled()
+
+
+def test_a_profiler_of_ours_ends_when_the_tensors_cannot_be_counted(monkeypatch: pytest.MonkeyPatch):
+    fitter = fitting_loop(2**30)
+    fitter.start()
+    fitter._start_meter(torch.device("cpu"))
+    fitter._begin_window(torch.device("cpu"), 1)
+
+    def fail(device: torch.device) -> int:
+        raise RuntimeError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training_loop, "alive_bytes", fail)
+        with pytest.raises(RuntimeError, match="no answer"):
+            fitter._end_measuring()
+    bindings: Any = torch._C
+    assert not bindings._autograd._profiler_enabled()
+    fitter.stop()
+
+
+def test_lazy_parameters_are_no_obstacle_to_counting():
+    lazy = nn.LazyLinear(3)
+    assert alive_bytes(torch.device("cpu")) >= 0
+    assert lazy.has_uninitialized_params()

@@ -71,8 +71,10 @@ class _Measured:
     num_measured: int = 0
     highest_bytes: int | None = None
     highest_at: int | None = None
+    least_bytes: int = 0
+    """What the highest took at least."""
     is_exact: bool = False
-    """Whether the highest is what a pass took, and no bound: one that is exact takes the place of all bounds."""
+    """Whether the highest is what a pass took, and no bound: one that is exact takes the place of bounds around it."""
     num_over: int = 0
     num_unsure: int = 0
     """Whose bounds lie on both sides of the budget; the first of several aside, of which the others tell more."""
@@ -121,6 +123,10 @@ class LoopFitter:
     of a model between two passes."""
     _is_between: bool = False
     _is_due_between: bool = False
+    _evaluates: bool = False
+    """Whether a model that is not trained is being called between two passes."""
+    _num_calls_between: int = 0
+    _next_call_between: int = 0
     _num_to_measure: int = 0
     """Passes after an evaluation: what it keeps counts in them."""
     _plain_call: Any = None
@@ -188,8 +194,19 @@ class LoopFitter:
 
     def _called(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         is_trained = _trains(module)
-        if not (is_trained or self._depth or self._within_pass) and threading.get_ident() == self._thread:
-            self._measure_between(module)
+        is_busy = self._depth or self._within_pass or self._evaluates
+        if is_trained or is_busy or threading.get_ident() != self._thread:
+            return self._run(module, is_trained, args, kwargs)
+        self._measure_between(module)
+        self._evaluates = True  # calls within this one are a part of it; a trained model may begin a pass there
+        try:
+            return self._run(module, is_trained, args, kwargs)
+        finally:
+            self._evaluates = False
+
+    def _run(
+        self, module: torch.nn.Module, is_trained: bool, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         if self._depth or threading.get_ident() != self._thread or not (is_trained or self._records(module)):
             return self._plain_call(module, *args, **kwargs)
         self._depth += 1
@@ -376,12 +393,22 @@ class LoopFitter:
             self._is_between = True
             self.num_between += 1
             self._is_due_between = self._is_due(self.num_between)
-        if self._meter is not None and len(self._windows) >= MOST_WINDOWS:
+            self._num_calls_between, self._next_call_between = 0, MOST_WINDOWS
+        is_due = self._is_due_between and self._is_due_call()
+        is_over = self._windows[-1:] == [BETWEEN] and not is_due
+        if self._meter is not None and (is_over or len(self._windows) >= MOST_WINDOWS):
             self._end_measuring()
-            self._is_due_between = False
-        if self._meter is None and self._is_due_between:
+        if self._meter is None and is_due:
             self._start_meter(device)
         self._begin_window(device, BETWEEN)
+
+    def _is_due_call(self) -> bool:
+        """Whether a call of an evaluation is measured: the first ones, then fewer and fewer, as a cache may grow."""
+        self._num_calls_between += 1
+        if self._num_calls_between < self._next_call_between:
+            return self._num_calls_between < MOST_WINDOWS
+        self._next_call_between = self._num_calls_between * 5 // 4 + 1
+        return True
 
     def _start_meter(self, device: torch.device) -> None:
         meter = Meter(device)
@@ -401,9 +428,13 @@ class LoopFitter:
         windows, self._windows = self._windows, []
         if meter is None:
             return
-        after_bytes = alive_bytes(meter.device) if windows else 0
+        after_bytes, peaks = 0, []
+        try:
+            after_bytes = alive_bytes(meter.device) if windows else 0
+        finally:
+            peaks = meter.stop(after_bytes)
         has_later_pass = any(windows[1:])
-        for position, (number, peak) in enumerate(zip(windows, meter.stop(after_bytes), strict=True)):
+        for position, (number, peak) in enumerate(zip(windows, peaks, strict=True)):
             if peak is None:
                 continue
             if number is None:
@@ -423,8 +454,10 @@ class LoopFitter:
         found.num_over += peak.least_bytes > budget_bytes
         before_bytes = found.highest_bytes
         is_higher = before_bytes is None or peak.least_bytes > before_bytes
-        if is_higher or (peak.is_exact, peak.most_bytes) > (found.is_exact, before_bytes):
+        is_better = (peak.is_exact, peak.most_bytes) > (found.is_exact, before_bytes or 0)
+        if is_higher or (is_better and peak.most_bytes >= found.least_bytes):
             found.highest_bytes, found.highest_at, found.is_exact = peak.most_bytes, number, peak.is_exact
+            found.least_bytes = peak.least_bytes
 
 
 def _backward_of_torch(*args: object, **kwargs: object) -> object:
@@ -513,13 +546,20 @@ def _tensors_alive() -> list[torch.Tensor]:
     kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
     found: list[torch.Tensor] = [each for each in gc.get_objects() if type(each) in kinds]
     read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
-    gradients = [read.__get__(each) for each in found if each.requires_grad and each.is_leaf]
+    gradients = [read.__get__(each) for each in found if each.requires_grad and _graph_of(each) is None]
     return [*found, *(gradient for gradient in gradients if gradient is not None), *_kept_by_graphs(found)]
+
+
+def _graph_of(tensor: torch.Tensor) -> Any:
+    """Its `grad_fn`. Torch may refuse to tell it of a view whose base was written into, which has none of its own."""
+    with contextlib.suppress(RuntimeError):
+        return tensor.grad_fn
+    return None
 
 
 def _kept_by_graphs(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """What autograd has saved for a backward of these tensors, and not released; nothing is unpacked for it."""
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    waiting: list[Any] = [graph for tensor in tensors if (graph := _graph_of(tensor)) is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import IO
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # read in torch 2.13
 
 from memfit.model.step import Job, bits_of, storage_bytes
 
@@ -33,6 +34,8 @@ def lending_gradients(job: Job) -> Iterator[None]:
             yield
             return
         job.lent.update(id(parameter) for parameter, _ in lent)
+        # Their values come back, so a graph that has saved one of them may still use it: versions come back as well.
+        stack.enter_context(_unsafe_preserve_version_counter(tuple(gradient for _, gradient in lent)))
         try:
             yield
         finally:
@@ -49,7 +52,7 @@ def _can_be_lent(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> bool:
         and type(gradient) is torch.Tensor
         and gradient.layout == torch.strided
         and gradient.device.type == "cpu"
-        and not gradient.requires_grad
+        and not (gradient.requires_grad or gradient.is_conj() or gradient.is_neg())
         and gradient.numel() > 0
         and torch.ops.aten.is_non_overlapping_and_dense(gradient)
     )

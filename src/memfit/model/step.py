@@ -281,7 +281,7 @@ def tensors_of(value: object) -> list[torch.Tensor]:
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
-    whole = tensor.contiguous()  # of one element or none, with any stride
+    whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
@@ -308,9 +308,11 @@ def storages_of(tensors: Iterable[torch.Tensor], device: torch.device | None = N
     for tensor in tensors:
         is_there = tensor.layout == torch.strided and not tensor.is_meta and not isinstance(tensor, FakeTensor)
         if is_there and (device is None or tensor.device.type == device.type):
-            with contextlib.suppress(RuntimeError, NotImplementedError):  # as those that torch.func makes
+            # ValueError: lazy parameters; the others: those that torch.func makes.
+            with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):
                 storage = tensor.untyped_storage()
-                found[storage.data_ptr()] = storage.nbytes()
+                if address := storage.data_ptr():
+                    found[address] = storage.nbytes()
     return found
 
 
