@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch")
 import memfit  # noqa: E402
 from memfit.job.training import Training  # noqa: E402
 from memfit.predict.fake.choose_route import can_fake_cuda  # noqa: E402
+from memfit.predict.fake.probe import signatures as signatures_of_calls  # noqa: E402
 from memfit.predict.fake.probe.client import result_of  # noqa: E402
 from memfit.predict.fake.probe.process import probe  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_tensor_peak  # noqa: E402
 from memfit.predict.fake.probe.signatures import Signatures  # noqa: E402
 from memfit.predict.fake.recording import Recording, Trace, trace_training  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe import known_values  # noqa: E402
 from memfit.predict.observe.storage_log import timeline_of  # noqa: E402
 
 F = torch.nn.functional
@@ -215,3 +217,92 @@ def test_the_best_boxes_are_at_most_all_of_them():
     trace = traced(body)
     assert sizes[0] == 50
     assert {item.kind for item in trace.assumptions} == {"upper bound", "not seen"}
+
+
+def test_a_mask_and_not_what_it_selects_from_bounds_a_selection():
+    """A diagonal matrix has few elements that differ from zero; a mask may choose all of them."""
+
+    def select(layer: Any) -> None:
+        table = layer(torch.ones(300, 40)) @ torch.ones(30, 300)
+        chosen = torch.masked_select(torch.diag(table.diagonal()), table > -1e9)
+        ((chosen * 2 + 1).square().sum() + table.mean()).backward()
+
+    predicted, real = predicted_and_real(select)
+    assert predicted == pytest.approx(real, abs=64)
+
+
+@pytest.mark.parametrize("expanded", [True, False])
+def test_the_gradient_of_what_a_mask_selects_takes_the_places_of_its_elements(expanded: bool):
+    """It is written in place; on a subclass of tensors torch makes another one."""
+    mask = torch.arange(64 * 16).reshape(64, 16, 1) % 5 > 0
+
+    def pick(layer: Any) -> None:
+        hidden = layer(torch.ones(64, 16, 40))
+        wide = mask.expand_as(hidden)
+        hidden[wide if expanded else wide.contiguous()].square().mean().backward()
+
+    predicted, real = predicted_and_real(pick)
+    assert predicted == real
+
+
+def test_as_many_elements_are_written_as_the_user_says_that_a_mask_selects(tmp_path: Path):
+    script = tmp_path / "masked.py"
+    script.write_text(
+        "import torch\nlayer = torch.nn.Linear(40, 30)\noptimizer = torch.optim.SGD(layer.parameters(), 0.1)\n"
+        "for _ in range(3):\n    hidden = layer(torch.randn(64, 40))\n"
+        "    hidden[hidden.sum(1) > 0].square().mean().backward()\n    optimizer.step()\n"
+    )
+    found = memfit.predict_peak(str(script), answer=(f"{script.name}:6=9",))
+    assert not any("not probed" in each.text for each in found.assumptions)
+
+
+def test_a_mask_that_is_expanded_over_the_features_is_probed():
+    """As where the tokens of a batch that are no padding are picked: `hidden[mask.unsqueeze(-1).expand_as(hidden)]`."""
+    mask = torch.arange(64 * 16).reshape(64, 16) % 5 > 0
+
+    def pick(layer: Any) -> None:
+        hidden = layer(torch.ones(64, 16, 40))
+        hidden[mask.unsqueeze(-1).expand_as(hidden)].view(-1, 30).square().mean().backward()
+
+    signatures = Signatures()
+    traced(pick, sign=signatures.sign)
+    masked = [text for text in signatures.texts if text.startswith('["aten.index.')]
+    assert masked
+    assert all(probe(text)["inside_bytes"] > 0 for text in masked)
+    predicted, real = predicted_and_real(pick)
+    assert predicted == real
+
+
+@pytest.mark.parametrize(("num_sparse", "rows"), [(1, 50), (2, 50)])
+def test_each_element_of_a_diagonal_may_lie_in_a_row_of_its_own(num_sparse: int, rows: int):
+    counts: list[int] = []
+
+    def count(layer: Any) -> None:
+        entries = torch.diag(layer(torch.ones(50, 40))[:, 0]).to_sparse(num_sparse)
+        counts.append(entries._nnz())
+        entries.values().sum().backward()
+
+    traced(count)
+    assert counts
+    assert set(counts) == {rows}
+
+
+def test_one_element_written_under_several_names_fills_no_buffer():
+    asked: list[bool] = []
+
+    def fill(layer: Any) -> None:
+        buffer = torch.empty(4, dtype=torch.long)
+        buffer.as_strided((4,), (0,)).fill_(7)
+        asked.append(known_values.shadow_of(buffer) is None)
+        layer(torch.ones(2, 40)).sum().backward()
+
+    traced(fill)
+    assert asked
+    assert all(asked)
+
+
+def test_different_entries_of_a_sparse_matrix_are_counted_alike_for_small_and_huge_shapes():
+    places = torch.randint(0, 9, (3, 500), generator=torch.Generator().manual_seed(1))
+    expected = len({tuple(column) for column in places.t().tolist()})
+    assert signatures_of_calls._num_different(places, [9, 9, 9, 4]) == expected
+    assert signatures_of_calls._num_different(places, [2**40, 2**40, 9]) == expected

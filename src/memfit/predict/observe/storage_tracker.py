@@ -223,7 +223,8 @@ class Tracker(LeanMode):
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
-        signature = self._sign(func, args, kwargs) if self._sign else None
+        run = self._as_run(func, args)
+        signature = self._sign(run, args, kwargs) if self._sign else None
         multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and tensor_at(args, 0).device.type == "cuda"
         position = len(self.log.entries)
         scalar_uid = self._note_wrapped_numbers(func, args)
@@ -238,7 +239,7 @@ class Tracker(LeanMode):
         made_bytes = sum(self.log.births[uid].num_bytes for uid in uids if uid >= 0)
         self.work.note(func, args, kwargs, result, made_bytes)
         if signature is not None:
-            self._note_call(signature, uids, position)
+            self._note_call(signature, uids if run is func else [], position)
         if scalar_uid is not None:
             self.log.free(scalar_uid)
         return result
@@ -373,6 +374,11 @@ class Tracker(LeanMode):
         else:
             self.log.entries.remove(("alloc", new))
         self._uid_of[key] = old
+
+    def _as_run(self, func: OpOverload, args: Arguments) -> OpOverload:
+        """The operator that the engine would have called: the gradient of an indexing is written in place."""
+        is_written = func is aten.index_put.default and self._accumulated_into(func, args) is not None
+        return aten.index_put_.default if is_written else func
 
     def _accumulated_into(self, func: OpOverload, args: Arguments) -> int | None:
         """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""

@@ -17,6 +17,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import UNSEEN
+from memfit.predict.fake.values.most_nonzero import most_nonzero
 from memfit.predict.observe.arguments import Arguments, Keywords, integer_at, several, tensor_at
 from memfit.predict.observe.known_values import keep_shadow, shadow_of
 
@@ -38,7 +39,7 @@ MOST_MADE_UP = 1 << 25
 INSIDE = "what operators on sparse tensors take inside, to sort and to join entries, is not in the figures"
 BAG_BACKWARD = aten._embedding_bag_backward.default
 BAGS = "what the backward of an EmbeddingBag with sparse gradients takes inside, to number bags, is not in the figures"
-Most = Callable[[torch.Tensor, str], int]
+Most = Callable[[int, str], int]
 
 
 def answers(
@@ -47,7 +48,7 @@ def answers(
     note: Callable[[str, str], None],
     note_inside: Callable[[OpOverload, Arguments], None],
 ) -> dict[OpOverload, Callable[..., object]]:
-    """What to call instead of each operator; `most(tensor, name)` is asked for a size that is not known.
+    """What to call instead of each operator; `most(num_possible, name)` is asked for an unknown size.
 
     `keep` gets the number of elements of a result that can differ from zero,
     `note_inside` every call on sparse tensors that takes something inside.
@@ -98,7 +99,7 @@ def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, num_rows: int) 
 def _num_nonzero(tensor: torch.Tensor, num_sparse: int, most: Most) -> int:
     known = shadow_of(tensor)
     if known is None:
-        return most(tensor, "to_sparse") // max(1, tensor[(0,) * num_sparse].numel())
+        return most(min(math.prod(tensor.shape[:num_sparse]), most_nonzero(tensor)), "to_sparse")
     with _disable_current_modes():
         return known.to_sparse(num_sparse)._nnz()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import sys
 import threading
@@ -97,7 +98,7 @@ def probe(text: str) -> Taken:
         real_args = _with_true_workspace(real_args)
     if num_true:
         for mask, count in zip(masks_in(real_args), num_true[0], strict=True):
-            mask.copy_((torch.arange(mask.numel()) < count).reshape(mask.shape))
+            _choose(mask, count)
     given = _storages((real_args, real_kwargs))
     before = sum(map(_touched, given))
     watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
@@ -116,6 +117,13 @@ def probe(text: str) -> Taken:
         "touched_bytes": [0 if storage is None else _touched(storage) for storage in made],
         "filled_bytes": max(0, sum(map(_touched, given)) - before),
     }
+
+
+def _choose(mask: torch.Tensor, count: int) -> None:
+    """Let a mask hold for so many elements; of one that is expanded, for as many of those that it has."""
+    own = mask[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride())]
+    num_own = math.ceil(count * own.numel() / max(1, mask.numel()))
+    own.copy_((torch.arange(own.numel()) < num_own).reshape(own.shape))
 
 
 def _storages(value: object) -> list[torch.UntypedStorage]:

@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.kernels.sparse import is_stolen
-from memfit.predict.fake.values.most_nonzero import NONZEROS
+from memfit.predict.fake.values.most_nonzero import most_nonzero
 from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 from memfit.predict.observe.known_values import shadow_of
 
@@ -171,7 +171,9 @@ ON_SPARSE = {
     "aten::_coalesce", "aten::neg",
 }  # fmt: skip
 """Operators on sparse tensors (COO) whose results are as large as the number of different entries says."""
-TAKES_A_MASK = {"aten::index", "aten::masked_select"}
+TAKES_A_MASK = {
+    "aten::index", "aten::masked_select", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+}  # fmt: skip
 """A mask of a probe holds for as many elements as that of the job, or could have: for all where nothing is known."""
 
 
@@ -191,7 +193,7 @@ class Signatures:
             return None
         call = [str(func), encode(args), encode(kwargs), torch.is_grad_enabled()]
         if func._schema.name in TAKES_A_MASK:
-            call.append([_most_true(mask) for mask in masks_in(args)])
+            call.append(_numbers_true(args))
         text = json.dumps(call)
         return self.texts.setdefault(text, len(self.texts))
 
@@ -270,14 +272,22 @@ def masks_in(args: Sequence[object]) -> list[torch.Tensor]:
     return [a for a in given if isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8)]
 
 
+def _numbers_true(args: Arguments) -> list[int]:
+    """How many elements each mask of a call selects: as many as there are values to be written, if several are."""
+    masks = masks_in(args)
+    values = args[2] if len(args) > 2 and isinstance(args[2], torch.Tensor) else None
+    if len(masks) == 1 and values is not None and values.dim() == tensor_at(args, 0).dim() - masks[0].dim() + 1:
+        return [values.shape[0] if values.shape[0] > 1 else _most_true(masks[0])]
+    return [_most_true(mask) for mask in masks]
+
+
 def _most_true(mask: torch.Tensor) -> int:
     """How many elements a mask selects, as far as that is known."""
     known = shadow_of(mask)
     if known is not None:
         with _disable_current_modes():
             return int(known.count_nonzero())
-    most = NONZEROS.of(mask)
-    return mask.numel() if most is None else most
+    return most_nonzero(mask)
 
 
 def _has_sparse(args: tuple[object, ...]) -> bool:
@@ -321,8 +331,18 @@ def _entries_of(tensor: torch.Tensor) -> list[object]:
     num_different = min(count, math.prod(shape[:num_sparse]))
     if known is not None and not is_coalesced:
         with _disable_current_modes():
-            num_different = torch.unique(known, dim=1).shape[1]
+            num_different = _num_different(known, shape)
     return [shape, num_sparse, count, num_different, str(tensor.dtype), is_coalesced]
+
+
+def _num_different(places: torch.Tensor, shape: list[int]) -> int:
+    """How many different columns there are; one number for each is sorted much faster than the columns."""
+    if math.prod(shape[: len(places)]) >= 2**63:
+        return torch.unique(places, dim=1).shape[1]
+    keys = torch.zeros(places.shape[1], dtype=torch.int64)
+    for row, size in zip(places, shape, strict=False):
+        keys.mul_(size).add_(row)
+    return keys.unique().numel()
 
 
 def _make_sparse(

@@ -68,3 +68,9 @@ class MostNonzero:
 
 NONZEROS = MostNonzero()
 """Of the job that is traced in this process."""
+
+
+def most_nonzero(tensor: torch.Tensor) -> int:
+    """The most elements that can differ from zero: all of them, unless less is known."""
+    known = NONZEROS.of(tensor)
+    return tensor.numel() if known is None else known

@@ -8,6 +8,7 @@ guess. Where the size of a result depends on values that are not known, the larg
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ from memfit.predict.fake.values.compute import (
     written_by,
 )
 from memfit.predict.fake.values.filled_in_parts import FilledInParts
-from memfit.predict.fake.values.most_nonzero import NONZEROS
+from memfit.predict.fake.values.most_nonzero import NONZEROS, most_nonzero
 from memfit.predict.levels.guesses import AS_SET, BOOLEAN, CHECKED, EQUALITY, INTEGER, Guesses
 from memfit.predict.observe.arguments import (
     Arguments,
@@ -212,7 +213,7 @@ class Shadow(LeanMode):
             if func.name() != KEEPS_THE_BEST_BOXES:
                 raise
             self.note(UNSEEN, "what torchvision's nms takes inside, to sort boxes and compare them")
-            return tensor_at(args, 0).new_empty((self._most(tensor_at(args, 1), "nms"),), dtype=torch.int64)
+            return tensor_at(args, 0).new_empty((self._most(tensor_at(args, 1).numel(), "nms"),), dtype=torch.int64)
         self.note(
             "kernels", f"{func} has no fake kernel; the shapes of its results are those of a run on made-up values"
         )
@@ -334,21 +335,23 @@ class Shadow(LeanMode):
 
     def _nonzero(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
         given = tensor_at(args, 0)
-        rows = real.shape[0] if real is not None else self._most(given, "nonzero")
+        rows = real.shape[0] if real is not None else self._most(most_nonzero(given), "nonzero")
         return given.new_empty((rows, given.dim()), dtype=torch.int64)
 
     def _masked_select(self, func: object, args: Arguments, kwargs: object, real: torch.Tensor | None) -> torch.Tensor:
-        given, mask = tensor_at(args, 0), shadow_of(args[1])
+        given, chosen, mask = tensor_at(args, 0), tensor_at(args, 1), shadow_of(args[1])
+        shape = torch.broadcast_shapes(chosen.shape, given.shape)
         if mask is not None:
             with _disable_current_modes():
-                return given.new_empty((int(mask.expand(torch.broadcast_shapes(mask.shape, given.shape)).sum()),))
-        return given.new_empty((self._most(given, "masked_select"),))
+                return given.new_empty((int(mask.expand(shape).sum()),))
+        num_of_each = math.prod(shape) // max(1, chosen.numel())
+        return given.new_empty((self._most(num_of_each * most_nonzero(chosen), "masked_select"),))
 
     def _unique(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[torch.Tensor, ...]:
         given = tensor_at(args, 0)
         if real is not None:
             return tuple(given.new_empty(part.shape, dtype=part.dtype) for part in several(real))
-        rows = self._most(given, "unique")
+        rows = self._most(min(given.numel(), most_nonzero(given) + 1), "unique")
         index = given.new_empty(given.shape, dtype=torch.int64)
         return given.new_empty((rows,)), index, given.new_empty((rows,), dtype=torch.int64)
 
@@ -357,7 +360,7 @@ class Shadow(LeanMode):
             return tuple(tensor_at(args, 0).new_empty(part.shape, dtype=part.dtype) for part in several(real))
         tensor, dim = tensor_at(args, 0), integer_at(args, 1)
         num_rows = tensor.shape[dim]
-        rows = self._most(tensor.new_empty((num_rows,)), "unique")
+        rows = self._most(num_rows, "unique")
         shape = [*tensor.shape]
         shape[dim] = rows
         index, counts = (tensor.new_empty((count,), dtype=torch.int64) for count in (num_rows, rows))
@@ -413,7 +416,7 @@ class Shadow(LeanMode):
                 with _disable_current_modes():
                     rows = int(mask.sum())
             else:
-                rows = self._most(index, "indexing by a boolean mask")
+                rows = self._most(most_nonzero(index), "indexing by a boolean mask")
             expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
         return func(source, expanded)
 
@@ -443,17 +446,17 @@ class Shadow(LeanMode):
                 self._packed.setdefault(tuple(tensor_at(args, 0).shape), set()).add(int(lengths.sum()))
         return packed.pack(tensor_at(args, 0), tensor_at(args, 1), bool(args[2]))
 
-    def _most(self, tensor: torch.Tensor, name: str) -> int:
+    def _most(self, num_possible: int, name: str) -> int:
+        """The size of a result that depends on data: as it was given for this line, else the largest possible."""
         line = self._line()
         given = self.guesses.answer(line)
         if given is not None:
             self.answered["upper bound", f"the size of the result of {name} was taken as {given:g}{AS_SET}", line] += 1
-            return min(int(given), tensor.numel())
+            return min(int(given), num_possible)
         text = f"the size of the result of {name} depends on data; the largest possible was taken"
         self.answered["upper bound", text, line] += 1
         self.guesses.add(line, text)
-        known = NONZEROS.of(tensor)
-        return tensor.numel() if known is None else known
+        return num_possible
 
 
 _WRITERS = (
