@@ -27,7 +27,7 @@ import torch
 MOST_OBJECTS = 4000
 """Objects that hang on modules or arguments are followed up to this many."""
 DEEPEST = 8
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
           types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size)  # fmt: skip
 _CACHED = type(functools.lru_cache(lambda: None))
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
@@ -155,7 +155,7 @@ def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]]
             waiting.extend((value, 1) for name, value in shelf.items() if name not in _OWN)
     while waiting:
         value, depth = waiting.pop()
-        if isinstance(value, _PLAIN) or id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
+        if isinstance(value, PLAIN) or id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
             continue
         seen.add(id(value))
         waiting.extend((below, depth + 1) for below in _open(value, noted))
@@ -335,7 +335,7 @@ class State:
     @classmethod
     def now(cls, watch: Watch, given: Sequence[object] = ()) -> State:
         """Note the state of modules, and of objects among the arguments of a call."""
-        objects = [value for value in given if not isinstance(value, (torch.Tensor, *_PLAIN))]
+        objects = [value for value in given if not isinstance(value, (torch.Tensor, *PLAIN))]
         attributes = watch.attributes()
         return cls(
             attributes,

@@ -226,7 +226,7 @@ def _numpy_random() -> ModuleType:
 
 
 @contextlib.contextmanager
-def leaving_no_trace(job: Job) -> Iterator[None]:
+def leaving_no_trace(job: Job) -> Iterator[State]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
     That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, and modules
@@ -239,7 +239,7 @@ def leaving_no_trace(job: Job) -> Iterator[None]:
         for parameter, gradient in gradients:
             parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
         torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
-        yield
+        yield before
     finally:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:

@@ -7,6 +7,7 @@ with every block checkpointed (what a block holds in passing while nothing is ke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -17,7 +18,6 @@ from memfit.model.module_calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
     Job,
-    RandomState,
     gradient_bytes_in_passing,
     gradient_bytes_there,
     leaving_no_trace,
@@ -45,6 +45,8 @@ TIMED_RUNS = 1
 VARYING_SHARE = 50
 """Where sizes depend on values, one part in so many of the step is left free for the next ones."""
 """Beside the run whose events are recorded, which tells seconds as well."""
+Start = Callable[[], AbstractContextManager[None]]
+"""Where a step begins: random numbers, or what an earlier step left."""
 _SIZES = ("output_bytes", "saved_bytes", "forward_transient_bytes", "backward_transient_bytes", "gradient_bytes")
 NOTES_BYTES = 1024
 """For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
@@ -75,11 +77,11 @@ def profile_plain(
     job: Job,
     timed_runs: int = TIMED_RUNS,
     calls: CallTree | None = None,
-    other_states: Sequence[RandomState] = (),
+    other_starts: Sequence[Start] = (),
 ) -> Profile:
     """Measure the chain of a job by plain steps and one with every block checkpointed.
 
-    `calls` are those of a step that was watched already. `other_states` are where steps begin that take other amounts:
+    `calls` are those of a step that was watched already. `other_starts` are entered for steps that take other amounts:
     every stage gets the most that it took in any of them.
     """
     layout = find_stages(calls or watch_calls(job), needs_blocks=False)
@@ -92,8 +94,8 @@ def profile_plain(
     seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
     stages = _stages(draft, plain, swept, seen, seconds)
-    if other_states:
-        stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, state) for state in other_states])
+    if other_starts:
+        stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, start) for start in other_starts])
     stages = with_checkpoint_seconds(stages, num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
     varying_bytes = plain.peak_bytes // VARYING_SHARE if layout.is_sized_by_values else 0
@@ -106,11 +108,11 @@ def _other_stages(
     live: list[LiveStage],
     draft: Sequence[Stage],
     seconds: list[tuple[float, float]],
-    state: RandomState,
+    start: Start,
 ) -> tuple[Stage, ...]:
-    """The stages of a step that begins with other random numbers."""
+    """The stages of a step that begins with other random numbers, or after another step."""
     seen = _Seen()
-    with state.in_place():
+    with start():
         return _stages(draft, _record(job, live, seen), None, seen, seconds)
 
 
