@@ -185,7 +185,7 @@ def _slots_of(kind: type) -> set[str]:
 
 
 def _is_bare(value: tuple[object, ...]) -> bool:
-    """Whether a tuple is its items and nothing else: a plain or named one, or a result of torch such as that of topk."""
+    """Whether a tuple is its items and nothing else: a plain or named one, or a result such as that of topk."""
     if type(value) in (tuple, torch.Size):
         return True
     is_named = type(value).__bases__ == (tuple,) and hasattr(value, "_fields")

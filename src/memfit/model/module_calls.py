@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
 from memfit.model.step import Job, leaving_no_trace, tensors_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced
+from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
 _READS_A_VALUE = "aten::_local_scalar_dense"
@@ -218,12 +218,12 @@ def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts:
                 return proceed(*args, **kwargs)
             counts[id(module)] = counts.get(id(module), 0) + 1
             tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            versions = [tensor._version for tensor in tensors]
+            versions = [version_of(tensor) for tensor in tensors]
             call = _begun(watch, names[id(module)], module, (args, kwargs))
             output = proceed(*args, **kwargs)
             if watch.is_open:
                 call.returned, call.end = [watch.numbers.seen(tensor) for tensor in tensors_of(output)], watch.number
-                call.mutates_input = [tensor._version for tensor in tensors] != versions
+                call.mutates_input = [version_of(tensor) for tensor in tensors] != versions
                 watch.current = call.parent
             return output
 

@@ -6,6 +6,7 @@ with every block checkpointed (what a block holds in passing while nothing is ke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,7 @@ def profile_plain(
     every stage gets the most that it took in any of them.
     """
     layout = find_stages(calls or watch_calls(job), needs_blocks=False)
-    draft, heads, plain, seen = _fused(job, tuple(_draft(stage) for stage in layout.stages))
+    draft, heads, plain, seen = _fused(job, tuple(_draft(stage, job.reorders) for stage in layout.stages))
     live = live_stages(job.model, draft)
     if len(draft) < len(layout.stages):  # other stages than those that were recorded
         seen = _Seen()
@@ -94,11 +95,13 @@ def profile_plain(
     seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
     stages = _stages(draft, plain, swept, seen, seconds)
-    if other_starts:
+    if other_starts or job.reorders:  # windows of stages in another order cannot be told apart
         stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, start) for start in other_starts])
     stages = with_checkpoint_seconds(stages, num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
     varying_bytes = plain.peak_bytes // VARYING_SHARE if layout.is_sized_by_values else 0
+    if job.reorders:  # a block that is kept may come first, and be there while any other is recomputed
+        varying_bytes += max(stage.saved_bytes for stage in stages)
     chain = with_reserve(job, chain_of(job, stages, update), layout.uncalled, varying_bytes)
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
@@ -119,9 +122,15 @@ def _other_stages(
 def _largest(
     live: Sequence[LiveStage], stages: tuple[Stage, ...], others: Sequence[tuple[Stage, ...]]
 ) -> tuple[Stage, ...]:
-    """Every stage with the most that it, or a stage of the same modules, took in any step."""
+    """Every stage with the most that it, or a stage of the same kind of modules, took in any step.
+
+    A module that is called several times is measured as a whole, in the largest of the steps.
+    """
     alike: dict[object, list[int]] = {}
+    counts = Counter(id(module) for stage in live for module in stage.modules)
     for index, stage in enumerate(live):
+        if any(counts[id(module)] > 1 for module in stage.modules):
+            continue
         kinds = tuple((type(m), tuple(p.shape for p in m.parameters())) for m in stage.modules)
         alike.setdefault(kinds or index, []).append(index)
     found = list(stages)
@@ -133,10 +142,10 @@ def _largest(
     return tuple(found)
 
 
-def _draft(stage: StageLayout) -> Stage:
+def _draft(stage: StageLayout, reorders: bool) -> Stage:
     return Stage(
         name=stage.name, forward_seconds=0.0, backward_seconds=0.0, output_bytes=0, saved_bytes=0,
-        kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next,
+        kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next and not reorders,
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
             reference, calls = watched
             varied = variation_of(job, reference, calls)
     if varied is not None:
-        job.varies = True
+        job.varies, job.reorders = True, varied.reorders
         watched = unless_memory_runs_out(lambda: _watched_reference(job, varied.largest))
         reference, calls = watched if watched is not None else (None, None)
     if reference is None:
@@ -40,7 +40,9 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
     later = later_steps_of(job, reference.outcome, calls)
     job.left_bytes, job.varies = later.left_bytes, job.varies or later.differ
     notes = [*later.notes, *_without_gradient_note(job, reference, calls)]
-    starts: list[Start] = [state.in_place for state in (varied.others if varied is not None else ())]
+    starts: list[Start] = (
+        [state.in_place for state in varied.others] if varied is not None and not varied.reorders else []
+    )
     starts += [lambda: after_a_step(job)] if later.differ else []
     with reference.state.in_place():  # all runs begin where the reference did
         profile = unless_memory_runs_out(lambda: profile_plain(job, timed_runs, calls, starts))

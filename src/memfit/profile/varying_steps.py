@@ -11,13 +11,11 @@ Variation that random numbers do not cause (other data, other weights) is not fo
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from memfit.model.module_calls import CallTree, watch_calls, watching_calls
+from memfit.model.random_and_autocast import seed_all
 from memfit.model.stages import find_stages
 from memfit.model.step import Job, RandomState, hanging_bytes, leaving_no_trace
 from memfit.profile.reference_step import Reference, StepOutcome
@@ -47,6 +45,8 @@ class Variation:
     least_bytes: int
     most_bytes: int
     """Made in the forward by the smallest and by the largest step."""
+    reorders: bool = False
+    """Whether blocks come in another order."""
 
     def note(self) -> str:
         """For the user."""
@@ -69,12 +69,15 @@ def variation_of(job: Job, reference: Reference, calls: CallTree) -> Variation |
     largest = max(range(len(seen)), key=lambda index: seen[index][1].root.made_bytes)
     made = [tree.root.made_bytes for _, tree in seen]
     others = tuple(state for index, (state, _) in enumerate(seen) if index != largest)
-    return Variation(seen[largest][0], others, min(made), max(made))
+    reorders = _reordered([_made_by_calls(tree) for _, tree in seen])
+    return Variation(seen[largest][0], others, min(made), max(made), reorders)
 
 
 def _differ_by_whole_blocks(trees: list[CallTree]) -> bool:
     """Whether steps are the same but for blocks of a list that are not called, for which every plan leaves room."""
     made = [_made_by_calls(tree) for tree in trees]
+    if _reordered(made):
+        return False
     for name in set().union(*made):
         if len({each[name] for each in made if name in each}) > 1:
             return False
@@ -86,13 +89,22 @@ def _differ_by_whole_blocks(trees: list[CallTree]) -> bool:
     return True
 
 
+def _reordered(made: list[dict[str, tuple[int, ...]]]) -> bool:
+    """Whether calls that are made in two steps come in another order."""
+    first = made[0]
+    for other in made[1:]:
+        if [name for name in first if name in other] != [name for name in other if name in first]:
+            return True
+    return False
+
+
 def _made_by_calls(tree: CallTree) -> dict[str, tuple[int, ...]]:
-    """By the name of a module, what each of its calls made itself, calls below it left out.
+    """By the name of a module, in the order of first calls, what each made itself, calls below it left out.
 
     What runs outside of the model is left out: in one of the steps, memfit's own copies of buffers are among it.
     """
     found: dict[str, tuple[int, ...]] = {}
-    waiting = list(tree.root.children)
+    waiting = list(reversed(tree.root.children))
     while waiting:
         call = waiting.pop()
         own_bytes = call.made_bytes - sum(below.made_bytes for below in call.children)
@@ -111,15 +123,6 @@ def _other_step(job: Job, seed: int) -> tuple[RandomState, CallTree]:
         seed_all(seed)
         state = RandomState.now()
         return state, watch_calls(job)
-
-
-def seed_all(seed: int) -> None:
-    """Let all generators begin somewhere else."""
-    from numpy import random as numpy_random
-
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy_random.seed(seed)
 
 
 # ---- what a model holds ------------------------------------------------------------------------------------------
