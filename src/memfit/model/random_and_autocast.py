@@ -48,7 +48,7 @@ class Drawing:
         self.num_calls += 1
         state, memory = before
         drew = memory != _memory_of_generators() if state is None else not _same(state, _other_generators())
-        if drew and _others_may_draw():  # nobody can say who drew, and what another thread drew must not come again
+        if drew and _others_may_draw():  # who drew is unknown, and what another thread drew must not come again
             return None, True
         self.draws = self.draws or drew
         return (state if drew else None), drew and state is None

@@ -14,7 +14,7 @@ import torch
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into, as torch counts; -1 for those of inference mode, which nobody counts."""
+    """How often a tensor was written into, as torch counts; -1 for those of inference mode, of which it is unknown."""
     return -1 if tensor.is_inference() else tensor._version
 
 

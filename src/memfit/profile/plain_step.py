@@ -36,6 +36,7 @@ from memfit.profile.meter.stage_sizes import (
     measure_stage,
     staying_bytes,
     windows_of,
+    with_stages_joined,
 )
 from memfit.profile.meter.stage_times import ClockRecord, clock_into, stage_hooks
 from memfit.profile.optimizer_update import Update, measure_update
@@ -88,14 +89,11 @@ def profile_plain(
     layout = find_stages(calls or watch_calls(job), needs_blocks=False)
     draft, heads, plain, seen = _fused(job, tuple(_draft(stage, job.reorders) for stage in layout.stages))
     live = live_stages(job.model, draft)
-    if len(draft) < len(layout.stages):  # other stages than those that were recorded
-        seen = _Seen()
-        plain = _record(job, live, seen)
     swept, draft, kept, num_saved = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
     stages = _stages(draft, plain, swept, seen, seconds)
-    if other_starts or job.reorders:  # windows of stages in another order cannot be told apart
+    if other_starts or job.reorders:  # windows of stages in another order are unknown
         stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, start) for start in other_starts])
     stages = with_checkpoint_seconds(stages, num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
@@ -164,14 +162,17 @@ def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads
 
     A chain counts every output among the bytes that are kept. A linear layer before a ReLU would be counted with an
     output that is gone as soon as the ReLU has run. Also says of which stages the last part may be left alone, and
-    returns the record of the stages that it was given.
+    returns the record of the plain step.
     """
     live, seen = live_stages(job.model, draft), _Seen()
     record = _record(job, live, seen)
     windows = windows_of(record, len(draft))
     groups = fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
     parts = [part_of(live[i], seen.outputs.get(i, []), record, windows[i]) for i in range(len(draft))]
-    return tuple(stage for stage, _ in groups), heads_of(groups, parts), record, seen
+    ranges = [numbers for _, numbers in groups]
+    outputs = {g: seen.outputs[each[-1]] for g, each in enumerate(ranges) if each[-1] in seen.outputs}
+    joined = with_stages_joined(record, ranges)
+    return tuple(stage for stage, _ in groups), heads_of(groups, parts), joined, _Seen(outputs)
 
 
 def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> list[tuple[Stage, range]]:
