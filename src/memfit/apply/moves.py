@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.disk_store import DiskStore
-from memfit.apply.recompute import KeptTensor
+from memfit.apply.kept_tensors import KeptTensor
 from memfit.errors import MemfitError, UsageError
 from memfit.model.call_sites import add_layer, watcher
 from memfit.model.stages import GLUE

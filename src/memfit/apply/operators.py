@@ -26,7 +26,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
-from memfit.apply.recompute import KeptTensor, SecondRunDiffers, can_be_sampled, values_of
+from memfit.apply.kept_tensors import KeptTensor
+from memfit.apply.recompute import SecondRunDiffers, can_be_sampled, values_of
 from memfit.errors import PlanBroken
 from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state

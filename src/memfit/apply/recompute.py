@@ -23,13 +23,14 @@ from typing import Any
 
 import torch
 
+from memfit.apply.kept_tensors import HoldTensors, check_version
 from memfit.errors import PlanBroken
 from memfit.model.cut_off import cut_off
-from memfit.model.module_state import State, Watch, laid_back
+from memfit.model.module_state import Noted, State, Watch, laid_back
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.random_and_autocast import Circumstances, Drawing
 from memfit.model.step import bits_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in
+from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in, version_of
 
 Tell = Callable[[str], None]
 Place = tuple[int, int]
@@ -109,21 +110,6 @@ class _Held:
     number: int
 
 
-class _Hold(torch.autograd.Function):
-    """Saves tensors as autograd would, so that hooks around the model may move them, and writing is noticed."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: torch.autograd.function.FunctionCtx, _dummy: torch.Tensor, *tensors: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.save_for_backward(*tensors)
-        return torch.empty(0)
-
-    @staticmethod
-    def backward(ctx: object, *gradients: object) -> object:  # pragma: no cover
-        raise AssertionError("nothing flows back through a hold")
-
-
 @dataclass(slots=True)
 class Saved:
     """One tensor that a call saved, as far as it is compared with the second run."""
@@ -179,6 +165,12 @@ class RepeatedCall:
                 hint="write into a copy, or undo the plan",
             ) from None
 
+    def forget(self) -> None:
+        """It is never made again: hold nothing of what it was described with, which may lead back to its own graph."""
+        self.template, self.hold = ((), {}), None
+        self.state = State(Noted(), [], self.state.hooks)
+        self.watch.forget()
+
     def links(self) -> list[Place]:
         """What it reads of earlier calls."""
         return [leaf.place for leaf in leaves_of(self.template) if isinstance(leaf, _Link)]
@@ -202,41 +194,14 @@ class Holder:
     def __init__(self, frame: Frame, call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:
         self.frame, self.call, self.number = frame, call, number
         self.tensor: torch.Tensor | None = tensor.detach()
-        self.version = tensor._version
+        self.version = version_of(tensor)
 
     def find(self) -> torch.Tensor:
         """The tensor, from a second run if it was dropped."""
         if self.tensor is None:
             return self.frame.take(self.call, self.number)
-        _check_version(self.tensor, self.version)
+        check_version(self.tensor, self.version)
         return self.tensor
-
-
-class KeptTensor:
-    """What autograd keeps in place of a tensor that is not dropped.
-
-    Around hooks, torch hands a function's own output to them as it is, and compares no versions (read in 2.13). Kept as
-    it is, such an output would hold its graph and the graph it: what no backward reaches would never be released.
-    """
-
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
-        self.version = tensor._version
-
-    def find(self) -> torch.Tensor:
-        """The tensor, if it was not written into since."""
-        _check_version(self.tensor, self.version)
-        return self.tensor
-
-
-def _check_version(tensor: torch.Tensor, version: int) -> None:
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"a tensor of shape {tuple(tensor.shape)} is at version {tensor._version}; expected version {version}"
-        )
 
 
 # ---- the first run -------------------------------------------------------------------------------------------------
@@ -275,7 +240,7 @@ class Frame:
             not isinstance(value, torch.Tensor)
             or known is None
             or known[0]() is not value
-            or known[1] != value._version
+            or known[1] != version_of(value)
         ):
             return None
         return known[2]
@@ -289,7 +254,7 @@ class Frame:
     ) -> object:
         """Carry out a call for the user's code, and drop what it saves if it can be made again."""
         call, given = make.call_of(self, forward, args, kwargs)
-        versions = [tensor._version for tensor in given]
+        versions = [version_of(tensor) for tensor in given]
         holders: list[Holder] = []
         drawn = make.drawing.before()
 
@@ -304,21 +269,23 @@ class Frame:
             output = call.forward(*args, **kwargs)
         call.circumstances.others, drew_late = make.drawing.after(drawn)
         make.num_saved = len(call.saved)
-        if [tensor._version for tensor in given] != versions and self._wrote_outside(call, given, versions):
+        if [version_of(tensor) for tensor in given] != versions and self._wrote_outside(call, given, versions):
             make.say_kept("it wrote into its arguments")
         elif call.state.wrote_into_a_tensor():
             make.say_kept("it wrote into a tensor that is neither parameter nor buffer")
         elif drew_late:
-            make.say_kept("it began to draw from the generator of Python or NumPy")
+            make.say_kept("it began to draw from the generator of Python or NumPy, or another thread does")
         else:
             self._accept(call, holders, output)
+            return output
+        call.forget()
         return output
 
     def _wrote_outside(self, call: RepeatedCall, given: list[torch.Tensor], versions: list[int]) -> bool:
         """Whether it wrote into a tensor that no call of this frame had returned."""
         leaves = leaves_of(call.template)
         held = [leaf for leaf in leaves if isinstance(leaf, (_Held, _Link))]
-        written = [t._version != v for t, v in zip(given, versions, strict=True)]
+        written = [version_of(t) != v for t, v in zip(given, versions, strict=True)]
         return any(isinstance(leaf, _Held) and was for leaf, was in zip(held, written, strict=True))
 
     def _accept(self, call: RepeatedCall, holders: list[Holder], output: object) -> None:
@@ -332,7 +299,7 @@ class Frame:
         self.calls.append(call)
         self.trail.position, self.trail.num_saved = call.position, self.trail.num_saved + len(call.saved)
         for number, tensor in enumerate(tensors_in(output)):
-            self._returned[id(tensor)] = (weakref.ref(tensor), tensor._version, (call.number, number))
+            self._returned[id(tensor)] = (weakref.ref(tensor), version_of(tensor), (call.number, number))
         self.is_open = True
 
     # ---- the second run --------------------------------------------------------------------------------------------
@@ -377,7 +344,7 @@ class _Again:
         found = self.saved.pop((call.number, number), None)
         if found is None:
             return None
-        _check_version(*found)
+        check_version(*found)
         return found[0]
 
     def _run(self, values: dict[Place, torch.Tensor]) -> None:
@@ -454,7 +421,7 @@ class _Again:
             _compare(call, number, tensor)
             if keeps:
                 assert slot.tensor is not None
-                self.saved[call.number, number] = (slot.tensor, tensor._version)
+                self.saved[call.number, number] = (slot.tensor, version_of(tensor))
                 if stops and len(slots) == len(call.saved):
                     raise _AllThere
             return slot
@@ -597,4 +564,4 @@ class CallMaker:
 def _hold(tensors: list[torch.Tensor]) -> object:
     if not tensors:
         return None
-    return _Hold.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn  # type: ignore[union-attr]
+    return HoldTensors.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn  # type: ignore[union-attr]

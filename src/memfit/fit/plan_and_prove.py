@@ -225,7 +225,7 @@ def _refused(bench: _Bench, error: DoesNotFit, needed_bytes: int | None) -> Does
         f"no plan fits into {format_bytes(bench.budget_bytes)}",
         limit_bytes=bench.budget_bytes,
         needed_bytes=named_bytes,
-        found=_found(error, named_bytes),
+        found=_found(error, named_bytes, bench.job.varies),
         hint=f"{enough}a link to a larger memory, a smaller batch, or one of the levers",
     )
     refusal.levers = error.levers
@@ -242,10 +242,11 @@ def _operator_by_operator(bench: _Bench, found: tuple[Plan, Proof] | None, refus
     raise _refused(bench, refusal, min(measured, default=None))
 
 
-def _found(error: DoesNotFit, named_bytes: int | None) -> str:
+def _found(error: DoesNotFit, named_bytes: int | None, varies: bool) -> str:
     if named_bytes is None:
         return error.found or "no plan at all"
-    measured = f"the smallest plan there is was measured with {format_bytes(named_bytes)}"
+    how = "promises" if varies else "was measured with"
+    measured = f"the smallest plan there is {how} {format_bytes(named_bytes)}"
     return f"{measured}; {error.found}" if error.found.startswith("the optimizer's step") else measured
 
 

@@ -10,22 +10,21 @@ lead to them by copies that hold what was there before the call. A second run ne
 from __future__ import annotations
 
 import copy
+import functools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 
-from memfit.model.module_state import Noted, State, lay, note, unchanged
+from memfit.model.module_state import PLAIN, Noted, State, lay, note, unchanged
 from memfit.model.tensors_in_arguments import replaced
 
 T = TypeVar("T")
+_MADE_IN_PYTHON = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE; classes written in C that set it have a `__new__` of their own or slots."""
 _COPIED = (list, dict, set, deque, OrderedDict, defaultdict)
 """Containers of just these kinds are copied; others stay the very objects."""
-
-
-class _Plain:
-    """Instances of classes that are laid out as this one hold nothing beside their attributes."""
 
 
 def cut_off(template: object, state: State, shelves: Iterable[object]) -> tuple[object, State]:
@@ -90,7 +89,7 @@ class _Cutter:
         if _has_graph(value):
             return self._keep(value, value.detach().requires_grad_(value.requires_grad))
         if isinstance(value, tuple):
-            return tuple.__new__(type(value), [self.value(each) for each in value]) if self._leads(value) else value
+            return self._copy_tuple(value)
         if id(value) in self._leading and type(value) in _COPIED:
             return self._copy(value)
         inner = getattr(value, "__dict__", None)
@@ -98,9 +97,14 @@ class _Cutter:
             return self._copy_object(value, inner)
         return value
 
-    def _leads(self, value: tuple[object, ...]) -> bool:
-        """Whether something in a tuple is to be replaced."""
-        return any(self.value(each) is not each for each in value)
+    def _copy_tuple(self, value: tuple[object, ...]) -> tuple[object, ...]:
+        """A tuple of the same kind, if something in it is to be replaced and it holds nothing else."""
+        if not _is_bare(value):
+            return value
+        parts = [self.value(each) for each in value]
+        if all(part is each for part, each in zip(parts, value, strict=True)):
+            return self._keep(value, value)
+        return self._keep(value, _rebuilt(value, parts))
 
     def _copy(self, container: object) -> object:
         made = self._keep(container, copy.copy(container))
@@ -134,9 +138,13 @@ class _Cutter:
     def _below(self, container: Iterable[object], content: Iterable[object]) -> set[int | None]:
         """Ids of the containers in one; None stands for a tensor with a graph."""
         found: set[int | None] = set()
+        seen: set[int] = set()
         waiting = _values([content] if unchanged(container, content) else [content, container])
         while waiting:
             value = waiting.pop()
+            if isinstance(value, PLAIN) or id(value) in seen:
+                continue
+            seen.add(id(value))
             if isinstance(value, tuple):
                 waiting.extend(value)
             elif _has_graph(value):
@@ -155,5 +163,40 @@ class _Cutter:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a copy of an object's attributes is a copy of the object: it has no slots, and no base written in C."""
-    return type(value).__basicsize__ == _Plain.__basicsize__ and not isinstance(value, (torch.nn.Module, type))
+    """Whether a copy of an object's attributes is a copy of the object.
+
+    It has no slots, no base written in C that may hold something beside them, no way of its own to be made, and nothing
+    that happens when a copy dies.
+    """
+    return _holds_attributes_only(type(value)) and not isinstance(value, (torch.nn.Module, type))
+
+
+@functools.lru_cache(maxsize=4096)
+def _holds_attributes_only(kind: type) -> bool:
+    if kind.__new__ is not object.__new__ or hasattr(kind, "__del__"):
+        return False
+    own = [each for each in kind.__mro__ if each is not object]
+    return all(each.__flags__ & _MADE_IN_PYTHON and not _slots_of(each) for each in own)
+
+
+def _slots_of(kind: type) -> set[str]:
+    slots = kind.__dict__.get("__slots__", ())
+    return ({slots} if isinstance(slots, str) else set(slots)) - {"__dict__", "__weakref__"}
+
+
+def _is_bare(value: tuple[object, ...]) -> bool:
+    """Whether a tuple is its items and nothing else: a plain or named one, or a result such as that of topk."""
+    if type(value) in (tuple, torch.Size):
+        return True
+    is_named = type(value).__bases__ == (tuple,) and hasattr(value, "_fields")
+    return not getattr(value, "__dict__", None) and (is_named or _is_result_of_torch(value))
+
+
+def _is_result_of_torch(value: object) -> bool:
+    return type(value).__module__ == "torch.return_types"
+
+
+def _rebuilt(value: tuple[object, ...], parts: list[object]) -> tuple[object, ...]:
+    if _is_result_of_torch(value):
+        return type(value)(parts)
+    return tuple.__new__(type(value), parts)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
 from memfit.model.step import Job, leaving_no_trace, tensors_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced
+from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
 _READS_A_VALUE = "aten::_local_scalar_dense"
@@ -115,6 +115,8 @@ class CallTree:
     """The first operator the size of whose result depends on values, with the module that ran it; empty if none."""
     decided_by_values: str = ""
     """Where the forward first read a value into Python, which may decide what it does; empty if it never did."""
+    graph: list[tuple[str, int]] = field(default_factory=list)
+    """Name and bytes made of every operator that a gradient goes through."""
 
     def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
@@ -136,6 +138,7 @@ class _Watch(TorchDispatchMode):
         self.numbers = Numbers()
         self.is_open = True
         self.sized_by_values = self.decided_by_values = ""
+        self.graph: list[tuple[str, int]] = []
 
     def __torch_dispatch__(
         self,
@@ -150,21 +153,24 @@ class _Watch(TorchDispatchMode):
         if self.is_open and not self.decided_by_values and func.name() == _READS_A_VALUE:
             self.decided_by_values = self._here(func)
         if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
-            self._note(tree_leaves((args, kwargs)), tensors_of(result))
+            self._note(func, tree_leaves((args, kwargs)), tensors_of(result))
         return result
 
     def _here(self, func: torch._ops.OpOverload) -> str:
         where = self.current.name if self.current is not None else ""
         return f"{func.name().partition('.')[0]} in {where or 'the model'}"
 
-    def _note(self, given: list[object], made: list[torch.Tensor]) -> None:
+    def _note(self, func: torch._ops.OpOverload, given: list[object], made: list[torch.Tensor]) -> None:
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
         for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
             self.readers.setdefault(key, []).append(self.number)
-        for tensor in made:
-            if ("storage", self.numbers.storage(tensor)) not in read and self.current is not None:
-                self.current.made_bytes += tensor.untyped_storage().nbytes()
+        fresh = [tensor for tensor in made if ("storage", self.numbers.storage(tensor)) not in read]
+        made_bytes = sum(tensor.untyped_storage().nbytes() for tensor in fresh)
+        if self.current is not None:
+            self.current.made_bytes += made_bytes
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            self.graph.append((func.name(), made_bytes))
         self.number += 1
 
 
@@ -200,7 +206,8 @@ def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[No
     with _hooks(model, watch, names, counts), watch, closing_at_backward(watch):
         yield
     _add_up(root)
-    found.append(CallTree(root, watch.number, watch.readers, counts, watch.sized_by_values, watch.decided_by_values))
+    decided = watch.sized_by_values, watch.decided_by_values
+    found.append(CallTree(root, watch.number, watch.readers, counts, *decided, watch.graph))
 
 
 @contextlib.contextmanager
@@ -211,12 +218,12 @@ def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts:
                 return proceed(*args, **kwargs)
             counts[id(module)] = counts.get(id(module), 0) + 1
             tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            versions = [tensor._version for tensor in tensors]
+            versions = [version_of(tensor) for tensor in tensors]
             call = _begun(watch, names[id(module)], module, (args, kwargs))
             output = proceed(*args, **kwargs)
             if watch.is_open:
                 call.returned, call.end = [watch.numbers.seen(tensor) for tensor in tensors_of(output)], watch.number
-                call.mutates_input = [tensor._version for tensor in tensors] != versions
+                call.mutates_input = [version_of(tensor) for tensor in tensors] != versions
                 watch.current = call.parent
             return output
 

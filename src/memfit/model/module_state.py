@@ -24,10 +24,14 @@ from typing import Any, TypeGuard
 
 import torch
 
+from memfit.model.tensors_in_arguments import version_of
+
 MOST_OBJECTS = 4000
-"""Objects that hang on modules or arguments are followed up to this many."""
+"""Objects that hang on modules or arguments are followed up to this many around a call that is made twice."""
+ALL_OBJECTS = 10_000_000
+"""And up to this many where a step is put back, or what hangs on a model is counted."""
 DEEPEST = 8
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.FunctionType, types.BuiltinFunctionType,
           types.ModuleType, types.MethodType, torch.dtype, torch.device, torch.Size)  # fmt: skip
 _CACHED = type(functools.lru_cache(lambda: None))
 _OWN = frozenset(torch.nn.Module().__dict__) | {"_compiled_call_impl"}
@@ -129,7 +133,7 @@ class Noted:
 
     def written(self) -> bool:
         """Whether a tensor was written into."""
-        return any(tensor._version != version for tensor, version in self.tensors)
+        return any(version_of(tensor) != version for tensor, version in self.tensors)
 
     def lay(self) -> None:
         """Let every container hold again what it held."""
@@ -140,11 +144,13 @@ class Noted:
 
     def now(self) -> Noted:
         """The same containers, with tensors and generators as they are now."""
-        tensors = [(tensor, tensor._version) for tensor, _ in self.tensors]
+        tensors = [(tensor, version_of(tensor)) for tensor, _ in self.tensors]
         return Noted(self.places, tensors, [(each, _get_state(each)) for each, _ in self.generators])
 
 
-def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]] = ()) -> Noted:
+def note(
+    roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]] = (), most_objects: int = MOST_OBJECTS
+) -> Noted:
     """Note the containers and objects that can be reached from some values, and these dictionaries."""
     noted, seen = Noted(), set[int]()
     waiting: list[tuple[Any, int]] = [(value, 0) for value in roots]
@@ -155,7 +161,7 @@ def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]]
             waiting.extend((value, 1) for name, value in shelf.items() if name not in _OWN)
     while waiting:
         value, depth = waiting.pop()
-        if isinstance(value, _PLAIN) or id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
+        if isinstance(value, PLAIN) or id(value) in seen or depth > DEEPEST or len(seen) > most_objects:
             continue
         seen.add(id(value))
         waiting.extend((below, depth + 1) for below in _open(value, noted))
@@ -165,7 +171,7 @@ def note(roots: Iterable[object], shelves: Iterable[MutableMapping[str, object]]
 def _open(value: object, noted: Noted) -> Iterable[object]:
     """Note a value, and say what lies in it."""
     if isinstance(value, torch.Tensor):
-        noted.tensors.append((value, value._version))
+        noted.tensors.append((value, version_of(value)))
         return ()
     if _draws(value):
         noted.generators.append((value, _get_state(value)))
@@ -175,7 +181,7 @@ def _open(value: object, noted: Noted) -> Iterable[object]:
     if isinstance(value, (tuple, frozenset)):
         return value
     if isinstance(value, _CACHED):  # what it has kept; its own table is not to be touched
-        return [each for each in gc.get_referents(value) if isinstance(each, (torch.Tensor, tuple))]
+        return _kept_by(value)
     below: list[Any] = []
     if _is_container(value):
         noted.places.append((value, _content(value)))
@@ -185,6 +191,17 @@ def _open(value: object, noted: Noted) -> Iterable[object]:
         noted.places.append((inner, dict(inner)))
         below.extend(inner.values())
     return below
+
+
+def _kept_by(cache: object) -> list[object]:
+    """What a `functools.lru_cache` has kept: in a list where it has a bound, else in its table."""
+    found: list[object] = []
+    for each in gc.get_referents(cache):
+        if isinstance(each, dict):
+            found += each.values() if each is not getattr(cache, "__dict__", None) else ()
+        else:
+            found.append(each)
+    return found
 
 
 def closed_over(function: object) -> list[object]:
@@ -199,12 +216,19 @@ def closed_over(function: object) -> list[object]:
 
 @functools.lru_cache(maxsize=1024)
 def _caches_of(kind: type[torch.nn.Module]) -> tuple[object, ...]:
-    """The caches of the methods of a class: each `functools.lru_cache` that is one, or that one has closed over."""
+    """The caches of a class: each `functools.lru_cache` that a method is, has closed over, or calls by name."""
     classes = [each for each in kind.__mro__ if issubclass(each, torch.nn.Module) and each is not torch.nn.Module]
     methods = [getattr(method, "__func__", method) for each in classes for method in vars(each).values()]
     functions = [method for method in methods if isinstance(method, (types.FunctionType, _CACHED))]
-    found = [value for function in functions for value in (function, *closed_over(function))]
+    found = [value for function in functions for value in (function, *closed_over(function), *_named_by(function))]
     return tuple(value for value in found if isinstance(value, _CACHED))
+
+
+def _named_by(function: object) -> list[object]:
+    """What a function calls by names of its file."""
+    if not isinstance(function, types.FunctionType):
+        return []
+    return [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
 
 
 # ---- hooks -------------------------------------------------------------------------------------------------------
@@ -248,19 +272,20 @@ def _is_torchs_own(module: torch.nn.Module) -> bool:
 class Watch:
     """The state of a module and all below it; what is expensive to find is kept until it changes."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: torch.nn.Module, most_objects: int = MOST_OBJECTS) -> None:
+        self.module, self.most_objects = module, most_objects
         self._find()
 
     def _find(self) -> None:
         self.modules = list(self.module.modules())
         shelves: list[MutableMapping[str, Any]] = []
         self._trees = [(m._modules, dict(m._modules)) for m in self.modules if m._modules]
-        self._buffers = [m._buffers for m in self.modules if m._buffers]
         for each in self.modules:
-            shelves += [shelf for shelf in (each._parameters, each._buffers) if shelf]
-            if not _is_torchs_own(each):
-                shelves.append(each.__dict__)
+            if _is_torchs_own(each):
+                shelves += [shelf for shelf in (each._parameters, each._buffers) if shelf]
+            else:  # what is empty now may be filled by a forward that registers a buffer
+                shelves += [each._parameters, each._buffers, each.__dict__]
+        self._buffers = [m._buffers for m in self.modules if m._buffers or not _is_torchs_own(m)]
         below = [m for m in self.modules if m is not self.module]
         self._hooks = [(d, tuple(d)) for m in below for d in (m._forward_hooks, m._forward_pre_hooks)]
         self._hook_tables = HookTables([m.__dict__[name] for m in self.modules for name in _HOOKS])
@@ -301,7 +326,7 @@ class Watch:
     def attributes(self) -> Noted:
         """What the modules hold; found again only when it changes."""
         if self._noted is None or not self._noted.still_there():
-            self._noted = note(self._roots, self._shelves)
+            self._noted = note(self._roots, self._shelves, self.most_objects)
         return self._noted.now()
 
     def buffers(self) -> list[torch.Tensor]:
@@ -335,7 +360,7 @@ class State:
     @classmethod
     def now(cls, watch: Watch, given: Sequence[object] = ()) -> State:
         """Note the state of modules, and of objects among the arguments of a call."""
-        objects = [value for value in given if not isinstance(value, (torch.Tensor, *_PLAIN))]
+        objects = [value for value in given if not isinstance(value, (torch.Tensor, *PLAIN))]
         attributes = watch.attributes()
         return cls(
             attributes,
@@ -362,7 +387,7 @@ class State:
         """Whether a tensor that is neither parameter nor buffer was written into since."""
         fixed = {id(buffer) for buffer, _ in self.buffers}
         noted = [*self.attributes.tensors, *(self.given.tensors if self.given is not None else ())]
-        return any(t._version != v for t, v in noted if id(t) not in fixed and not isinstance(t, torch.nn.Parameter))
+        return any(version_of(t) != v for t, v in noted if id(t) not in fixed and not isinstance(t, torch.nn.Parameter))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import random
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +21,10 @@ OtherGenerators = tuple[tuple[object, ...], tuple[str, "ndarray", int, int, floa
 """States of the generators of Python and of NumPy."""
 _LEARNING_CALLS = 2
 """Of so many calls, the states of Python's and NumPy's generators, slow to read, are kept whether it draws or not."""
+
+
+_NEVER_DRAW = frozenset({"_DummyThread", "TMonitor", "_EventLoggerThread"})
+"""Threads that torch has made, those of tqdm and of TensorBoard."""
 
 
 class Drawing:
@@ -43,8 +48,30 @@ class Drawing:
         self.num_calls += 1
         state, memory = before
         drew = memory != _memory_of_generators() if state is None else not _same(state, _other_generators())
+        if drew and _others_may_draw():  # who drew is unknown, and what another thread drew must not come again
+            return None, True
         self.draws = self.draws or drew
         return (state if drew else None), drew and state is None
+
+
+def _others_may_draw() -> bool:
+    """Whether another thread of the program could draw from the generators that all threads share."""
+    if threading.active_count() == 1:
+        return False
+    here = threading.current_thread()
+    others = [each for each in threading.enumerate() if each is not here and type(each).__name__ not in _NEVER_DRAW]
+    return bool(others)
+
+
+def seed_all(seed: int) -> None:
+    """Let all generators begin somewhere else; those of a device that is not in use yet are left alone."""
+    from numpy import random as numpy_random
+
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` notes a seed for devices that come later
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    random.seed(seed)
+    numpy_random.seed(seed)
 
 
 def _memory_of_generators() -> bytes | None:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
-from memfit.model.module_state import State, Watch, lay
+from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay
 from memfit.model.refused_models import refuse_model
 
 Run = Callable[[], object]
@@ -70,6 +70,8 @@ class Job:
     """
     varies: bool = False
     """Whether steps take different amounts: plans are then held to what they promise, not to one measured step."""
+    reorders: bool = False
+    """Whether blocks come in another order in another step, so that none is recomputed together with the next."""
     without_gradient: frozenset[int] = frozenset()
     """Ids of parameters that a step gives no gradient, so that the optimizer keeps no state for them."""
     is_exact: bool = True
@@ -111,7 +113,7 @@ def job_of(
         return value.detach()
 
     job.run = run
-    job.around_bytes = hanging_bytes(model, batch)
+    job.around_bytes = hanging_bytes(model, batch, given)
     return job
 
 
@@ -144,7 +146,7 @@ def job_of_step(training: LiveTraining, name: str = "") -> Job:
     def note(value: torch.Tensor) -> None:
         job.seen["loss"] = value.detach()
 
-    job.around_bytes = hanging_bytes(training.model, training.batch)
+    job.around_bytes = hanging_bytes(training.model, training.batch, training.optimizer)
 
     def run() -> object:
         assert training.step is not None
@@ -226,20 +228,20 @@ def _numpy_random() -> ModuleType:
 
 
 @contextlib.contextmanager
-def leaving_no_trace(job: Job) -> Iterator[None]:
+def leaving_no_trace(job: Job) -> Iterator[State]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
     That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, and modules
     that a forward replaces or adds.
     """
-    random_state, before = RandomState.now(), State.now(Watch(job.model))
+    random_state, before = RandomState.now(), State.now(Watch(job.model, ALL_OBJECTS))
     gradients = [(p, p.grad) for p in job.model.parameters()]
     trees = [(module._modules, dict(module._modules)) for module in job.model.modules()]
     try:
         for parameter, gradient in gradients:
             parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
         torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
-        yield
+        yield before
     finally:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:
@@ -291,13 +293,14 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(found.values())
 
 
-def hanging_bytes(model: torch.nn.Module, batch: object = None) -> int:
+def hanging_bytes(model: torch.nn.Module, batch: object = None, optimizer: torch.optim.Optimizer | None = None) -> int:
     """Bytes of tensors that hang on a model, in lists, objects and caches as well, beside what is counted elsewhere.
 
-    That is its parameters, its buffers and the batch.
+    That is its parameters, its buffers, the batch, and the state of its optimizer, which may hang on the model as well.
     """
-    watch = Watch(model)
-    counted = storages_of([*watch.parameters(), *watch.buffers(), *tensors_of(batch)])
+    watch = Watch(model, ALL_OBJECTS)
+    state = [] if optimizer is None else tensors_of([dict(each) for each in optimizer.state.values()])
+    counted = storages_of([*watch.parameters(), *watch.buffers(), *tensors_of(batch), *state])
     hanging = storages_of([tensor for tensor, _ in watch.attributes().tensors])
     return sum(num_bytes for key, num_bytes in hanging.items() if key not in counted)
 

@@ -13,6 +13,11 @@ from typing import Any, TypeGuard
 import torch
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into, as torch counts; -1 for those of inference mode, of which it is unknown."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def replaced(value: object, replace: Callable[[object], object]) -> Any:
     """The same nest of tuples, lists and dictionaries with every other value replaced."""
     if type(value) is tuple:

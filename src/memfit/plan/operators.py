@@ -35,6 +35,8 @@ ENOUGH = 3
 """Of so many sets that are better, the best is taken."""
 MOST_KNOWN = 4
 """Recipes that are remembered for each tensor."""
+MOST_REMEMBERED_BYTES = 1 << 24
+"""For replays that are remembered."""
 NUM_STARTS = 3
 REPLAY_SECONDS = 6e-5
 """What running an operator again costs in Python, beside its own time."""
@@ -101,6 +103,7 @@ class Replayer:
         self.peaks = np.array(trace.peaks, dtype=np.int64)
         self.starts = np.array(trace.starts, dtype=np.int64)
         self.num_replays = 0
+        self._replays: dict[tuple[frozenset[int], frozenset[int]], ReplayedOperators] = {}
         self._known: list[list[_Recipe]] = [[] for _ in trace.tensors]
         self.reads = [self._reads(number) for number in range(len(trace.tensors))]
         self.by_use = sorted(
@@ -112,8 +115,16 @@ class Replayer:
         return sorted({each for writer in tensor.writers for each in operators[writer].reads} - {number})
 
     def replay(self, dropped: frozenset[int], passing: frozenset[int] = frozenset()) -> ReplayedOperators:
-        """Bytes at every moment and seconds paid."""
+        """Bytes at every moment and seconds paid; descents that begin at one set meet the same ones again."""
         self.num_replays += 1
+        known = self._replays.get((dropped, passing))
+        if known is None:
+            known = self._replays[dropped, passing] = self._replay(dropped, passing)
+            if len(self._replays) * self.peaks.nbytes > MOST_REMEMBERED_BYTES:
+                del self._replays[next(iter(self._replays))]
+        return known
+
+    def _replay(self, dropped: frozenset[int], passing: frozenset[int]) -> ReplayedOperators:
         tensors, count = self.trace.tensors, len(self.peaks)
         changes = [0] * (count + 1)
         bursts: list[tuple[int, int]] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memfit.apply.kept_tensors import KeptTensor
 from memfit.apply.operators import (
     SHAPES_ONLY,
     SMALL_BYTES,
@@ -31,9 +31,9 @@ from memfit.apply.operators import (
     name_of,
     written_by,
 )
-from memfit.apply.recompute import KeptTensor
 from memfit.model.call_sites import After, Before, add_layer, is_compiled, watching
 from memfit.model.module_calls import at_backward
+from memfit.model.random_and_autocast import seed_all
 from memfit.model.step import Job, leaving_no_trace, tensors_of
 from memfit.model.tensors_in_arguments import leaves_of
 from memfit.profile.meter.events import AllocatedBlock, Record
@@ -224,8 +224,7 @@ def _run(job: Job, *, keeps: bool) -> tuple[_Watch, Record]:
 
     with leaving_no_trace(job):
         if not keeps:  # other random numbers: a forward that goes another way with them cannot be planned here
-            torch.manual_seed(OTHER_SEED)
-            random.seed(OTHER_SEED)
+            seed_all(OTHER_SEED)
         return watch, record_events(run, job.device)
 
 

@@ -6,7 +6,9 @@ with every block checkpointed (what a block holds in passing while nothing is ke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -17,7 +19,6 @@ from memfit.model.module_calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
     Job,
-    RandomState,
     gradient_bytes_in_passing,
     gradient_bytes_there,
     leaving_no_trace,
@@ -35,6 +36,7 @@ from memfit.profile.meter.stage_sizes import (
     measure_stage,
     staying_bytes,
     windows_of,
+    with_stages_joined,
 )
 from memfit.profile.meter.stage_times import ClockRecord, clock_into, stage_hooks
 from memfit.profile.optimizer_update import Update, measure_update
@@ -45,6 +47,8 @@ TIMED_RUNS = 1
 VARYING_SHARE = 50
 """Where sizes depend on values, one part in so many of the step is left free for the next ones."""
 """Beside the run whose events are recorded, which tells seconds as well."""
+Start = Callable[[], AbstractContextManager[None]]
+"""Where a step begins: random numbers, or what an earlier step left."""
 _SIZES = ("output_bytes", "saved_bytes", "forward_transient_bytes", "backward_transient_bytes", "gradient_bytes")
 NOTES_BYTES = 1024
 """For each checkpoint, small tensors of its own, rounded up by the allocator; buffers are noted twice besides."""
@@ -75,28 +79,27 @@ def profile_plain(
     job: Job,
     timed_runs: int = TIMED_RUNS,
     calls: CallTree | None = None,
-    other_states: Sequence[RandomState] = (),
+    other_starts: Sequence[Start] = (),
 ) -> Profile:
     """Measure the chain of a job by plain steps and one with every block checkpointed.
 
-    `calls` are those of a step that was watched already. `other_states` are where steps begin that take other amounts:
+    `calls` are those of a step that was watched already. `other_starts` are entered for steps that take other amounts:
     every stage gets the most that it took in any of them.
     """
     layout = find_stages(calls or watch_calls(job), needs_blocks=False)
-    draft, heads, plain, seen = _fused(job, tuple(_draft(stage) for stage in layout.stages))
+    draft, heads, plain, seen = _fused(job, tuple(_draft(stage, job.reorders) for stage in layout.stages))
     live = live_stages(job.model, draft)
-    if len(draft) < len(layout.stages):  # other stages than those that were recorded
-        seen = _Seen()
-        plain = _record(job, live, seen)
     swept, draft, kept, num_saved = _record_swept(job, draft, live)
     seconds = _seconds(job, live, timed_runs, plain)
     update = measure_update(job)
     stages = _stages(draft, plain, swept, seen, seconds)
-    if other_states:
-        stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, state) for state in other_states])
+    if other_starts or job.reorders:  # windows of stages in another order are unknown
+        stages = _largest(live, stages, [_other_stages(job, live, draft, seconds, start) for start in other_starts])
     stages = with_checkpoint_seconds(stages, num_saved)
     stages = with_endings(job, stages, heads, timed_runs)
     varying_bytes = plain.peak_bytes // VARYING_SHARE if layout.is_sized_by_values else 0
+    if job.reorders:  # a block that is kept may come first, and be there while any other is recomputed
+        varying_bytes += max(stage.saved_bytes for stage in stages)
     chain = with_reserve(job, chain_of(job, stages, update), layout.uncalled, varying_bytes)
     return Profile(chain, tuple(layout.notes), plain.peak_bytes, tuple(kept))
 
@@ -106,20 +109,26 @@ def _other_stages(
     live: list[LiveStage],
     draft: Sequence[Stage],
     seconds: list[tuple[float, float]],
-    state: RandomState,
+    start: Start,
 ) -> tuple[Stage, ...]:
-    """The stages of a step that begins with other random numbers."""
+    """The stages of a step that begins with other random numbers, or after another step."""
     seen = _Seen()
-    with state.in_place():
+    with start():
         return _stages(draft, _record(job, live, seen), None, seen, seconds)
 
 
 def _largest(
     live: Sequence[LiveStage], stages: tuple[Stage, ...], others: Sequence[tuple[Stage, ...]]
 ) -> tuple[Stage, ...]:
-    """Every stage with the most that it, or a stage of the same modules, took in any step."""
+    """Every stage with the most that it, or a stage of the same kind of modules, took in any step.
+
+    A module that is called several times is measured as a whole, in the largest of the steps.
+    """
     alike: dict[object, list[int]] = {}
+    counts = Counter(id(module) for stage in live for module in stage.modules)
     for index, stage in enumerate(live):
+        if any(counts[id(module)] > 1 for module in stage.modules):
+            continue
         kinds = tuple((type(m), tuple(p.shape for p in m.parameters())) for m in stage.modules)
         alike.setdefault(kinds or index, []).append(index)
     found = list(stages)
@@ -131,10 +140,10 @@ def _largest(
     return tuple(found)
 
 
-def _draft(stage: StageLayout) -> Stage:
+def _draft(stage: StageLayout, reorders: bool) -> Stage:
     return Stage(
         name=stage.name, forward_seconds=0.0, backward_seconds=0.0, output_bytes=0, saved_bytes=0,
-        kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next,
+        kind=stage.kind, recomputable=stage.recomputable, joins_next=stage.joins_next and not reorders,
     )  # fmt: skip
 
 
@@ -153,14 +162,17 @@ def _fused(job: Job, draft: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], Heads
 
     A chain counts every output among the bytes that are kept. A linear layer before a ReLU would be counted with an
     output that is gone as soon as the ReLU has run. Also says of which stages the last part may be left alone, and
-    returns the record of the stages that it was given.
+    returns the record of the plain step.
     """
     live, seen = live_stages(job.model, draft), _Seen()
     record = _record(job, live, seen)
     windows = windows_of(record, len(draft))
     groups = fuse(draft, lambda index: _passes_away(record, windows[index], seen.outputs.get(index, [])))
     parts = [part_of(live[i], seen.outputs.get(i, []), record, windows[i]) for i in range(len(draft))]
-    return tuple(stage for stage, _ in groups), heads_of(groups, parts), record, seen
+    ranges = [numbers for _, numbers in groups]
+    outputs = {g: seen.outputs[each[-1]] for g, each in enumerate(ranges) if each[-1] in seen.outputs}
+    joined = with_stages_joined(record, ranges)
+    return tuple(stage for stage, _ in groups), heads_of(groups, parts), joined, _Seen(outputs)
 
 
 def fuse(draft: Sequence[Stage], passes_away: Callable[[int], bool]) -> list[tuple[Stage, range]]:

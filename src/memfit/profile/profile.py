@@ -9,13 +9,10 @@ from memfit.model.out_of_memory import refusing_sparse_tensors, unless_memory_ru
 from memfit.model.stages import find_stages
 from memfit.model.step import Job, RandomState, storage_bytes
 from memfit.profile.block_by_block import profile_blocks, too_large
-from memfit.profile.plain_step import TIMED_RUNS, Profile, profile_plain
+from memfit.profile.plain_step import TIMED_RUNS, Profile, Start, profile_plain
 from memfit.profile.reference_step import Reference, reference_of
-from memfit.profile.varying_steps import Variation, growth_of, variation_of
+from memfit.profile.varying_steps import Variation, after_a_step, later_steps_of, variation_of
 from memfit.units import format_bytes
-
-NEGLIGIBLE_BYTES = 64
-"""Left on a model by a step: a loss that is kept for a log."""
 
 
 @refusing_sparse_tensors()
@@ -35,16 +32,20 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
             reference, calls = watched
             varied = variation_of(job, reference, calls)
     if varied is not None:
-        job.varies = True
+        job.varies, job.reorders = True, varied.reorders
         watched = unless_memory_runs_out(lambda: _watched_reference(job, varied.largest))
         reference, calls = watched if watched is not None else (None, None)
     if reference is None:
         return profile_blocks(job, timed_runs, "the plain step ran out of memory")
-    notes = _with_what_is_left(job, reference, calls)
+    later = later_steps_of(job, reference.outcome, calls)
+    job.left_bytes, job.varies = later.left_bytes, job.varies or later.differ
+    notes = [*later.notes, *_without_gradient_note(job, reference, calls)]
+    starts: list[Start] = (
+        [state.in_place for state in varied.others] if varied is not None and not varied.reorders else []
+    )
+    starts += [lambda: after_a_step(job)] if later.differ else []
     with reference.state.in_place():  # all runs begin where the reference did
-        profile = unless_memory_runs_out(
-            lambda: profile_plain(job, timed_runs, calls, varied.others if varied is not None else ())
-        )
+        profile = unless_memory_runs_out(lambda: profile_plain(job, timed_runs, calls, starts))
     if profile is None:
         return profile_blocks(job, timed_runs, "the plain step ran out of memory")
     profile.reference = reference
@@ -52,20 +53,16 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
     return profile
 
 
-def _with_what_is_left(job: Job, reference: Reference, calls: CallTree | None) -> list[str]:
-    """Let the job know what a step leaves on the model, and which parameters it gives no gradient; with notes."""
-    notes: list[str] = []
-    if reference.outcome.left_bytes > NEGLIGIBLE_BYTES:
-        job.left_bytes, note = growth_of(job, reference.outcome.left_bytes)
-        notes.append(note)
+def _without_gradient_note(job: Job, reference: Reference, calls: CallTree | None) -> list[str]:
+    """Let the job know which parameters its step gives no gradient, and say so."""
     never = [] if job.varies or calls is None else _without_gradient(job, reference, calls)
-    if never:
-        job.without_gradient = frozenset(map(id, never))
-        notes.append(
-            f"{len(never)} parameters ({format_bytes(storage_bytes(never))}) get no gradient in this step: if another "
-            "step gives them one, the optimizer keeps a state for them that is not counted"
-        )
-    return notes
+    if not never:
+        return []
+    job.without_gradient = frozenset(map(id, never))
+    return [
+        f"{len(never)} parameters ({format_bytes(storage_bytes(never))}) get no gradient in this step: if another "
+        "step gives them one, the optimizer keeps a state for them that is not counted"
+    ]
 
 
 def _without_gradient(job: Job, reference: Reference, calls: CallTree) -> list[torch.nn.Parameter]:

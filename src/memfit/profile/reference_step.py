@@ -55,6 +55,8 @@ class StepOutcome:
     gradient_bytes: int = 0
     left_bytes: int = 0
     """Of tensors that the run left hanging on the model, beside parameters and buffers; 0 where it was recorded."""
+    carries_on: bool = False
+    """Whether the run changed attributes of modules or what hangs on them, so that the next may be another one."""
     peak_bytes: int | None = None
     """Above what was alive before the run; None when it was not measured."""
 
@@ -81,7 +83,7 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
     def kept_aside(name: str, tensor: torch.Tensor) -> Compared:
         return _copied_aside(tensor) if name in whole else kept(name, tensor)
 
-    with leaving_no_trace(job):
+    with leaving_no_trace(job) as before:
         state.put_back()
         job.seen.pop("loss", None)
         stepped: dict[str, Compared] = {}
@@ -101,6 +103,7 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
             random=RandomState.now(),
             gradient_bytes=storage_bytes([p.grad for p in job.model.parameters() if p.grad is not None]),
             left_bytes=0 if watched else hanging_bytes(job.model) - hanging,
+            carries_on=not before.attributes.still_there(),
             peak_bytes=record.peak_bytes if watched and record is not None else None,
         )
 

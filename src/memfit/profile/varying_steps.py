@@ -4,21 +4,21 @@ A step can differ from the one that is measured only if its forward asks: if Pyt
 values, or if it draws from Python's or NumPy's generator. Only then is it run with other random numbers; where its
 operators differ, the step that makes the most is the one that is profiled and proven, and what every stage took in
 any of the steps is what plans are made for. Blocks that a step leaves out as a whole have room in every plan. A model
-that holds more after a step is run some steps in a row.
+that is not the same after a step is run some steps in a row: it may hold more then, and run other operators.
 Variation that random numbers do not cause (other data, other weights) is not found here.
 """
 
 from __future__ import annotations
 
-import random
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
-from memfit.model.module_calls import CallTree, watch_calls
+from memfit.model.module_calls import CallTree, watch_calls, watching_calls
+from memfit.model.random_and_autocast import seed_all
 from memfit.model.stages import find_stages
 from memfit.model.step import Job, RandomState, hanging_bytes, leaving_no_trace
-from memfit.profile.reference_step import Reference
+from memfit.profile.reference_step import Reference, StepOutcome
 from memfit.units import format_bytes
 
 FIRST_SEEDS = (31, 32)
@@ -27,6 +27,12 @@ MORE_SEEDS = (33, 34)
 STEPS_IN_A_ROW = 3
 ROOM_FOR_STEPS = 100
 """Where every step leaves more, room for so many is left free."""
+NEGLIGIBLE_BYTES = 64
+"""Left on a model by a step: a loss that is kept for a log."""
+OTHER_OPERATORS = (
+    "later steps run other operators than the first, for it leaves something on the model: plans are held to what they "
+    "promise, with every block as large as in either"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class Variation:
     least_bytes: int
     most_bytes: int
     """Made in the forward by the smallest and by the largest step."""
+    reorders: bool = False
+    """Whether blocks come in another order."""
 
     def note(self) -> str:
         """For the user."""
@@ -61,12 +69,15 @@ def variation_of(job: Job, reference: Reference, calls: CallTree) -> Variation |
     largest = max(range(len(seen)), key=lambda index: seen[index][1].root.made_bytes)
     made = [tree.root.made_bytes for _, tree in seen]
     others = tuple(state for index, (state, _) in enumerate(seen) if index != largest)
-    return Variation(seen[largest][0], others, min(made), max(made))
+    reorders = _reordered([_made_by_calls(tree) for _, tree in seen])
+    return Variation(seen[largest][0], others, min(made), max(made), reorders)
 
 
 def _differ_by_whole_blocks(trees: list[CallTree]) -> bool:
     """Whether steps are the same but for blocks of a list that are not called, for which every plan leaves room."""
     made = [_made_by_calls(tree) for tree in trees]
+    if _reordered(made):
+        return False
     for name in set().union(*made):
         if len({each[name] for each in made if name in each}) > 1:
             return False
@@ -78,13 +89,22 @@ def _differ_by_whole_blocks(trees: list[CallTree]) -> bool:
     return True
 
 
+def _reordered(made: list[dict[str, tuple[int, ...]]]) -> bool:
+    """Whether calls that are made in two steps come in another order."""
+    first = made[0]
+    for other in made[1:]:
+        if [name for name in first if name in other] != [name for name in other if name in first]:
+            return True
+    return False
+
+
 def _made_by_calls(tree: CallTree) -> dict[str, tuple[int, ...]]:
-    """By the name of a module, what each of its calls made itself, calls below it left out.
+    """By the name of a module, in the order of first calls, what each made itself, calls below it left out.
 
     What runs outside of the model is left out: in one of the steps, memfit's own copies of buffers are among it.
     """
     found: dict[str, tuple[int, ...]] = {}
-    waiting = list(tree.root.children)
+    waiting = list(reversed(tree.root.children))
     while waiting:
         call = waiting.pop()
         own_bytes = call.made_bytes - sum(below.made_bytes for below in call.children)
@@ -105,30 +125,48 @@ def _other_step(job: Job, seed: int) -> tuple[RandomState, CallTree]:
         return state, watch_calls(job)
 
 
-def seed_all(seed: int) -> None:
-    """Let all generators begin somewhere else."""
-    from numpy import random as numpy_random
-
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy_random.seed(seed)
-
-
 # ---- what a model holds ------------------------------------------------------------------------------------------
 
 
-def growth_of(job: Job, first_bytes: int) -> tuple[int, str]:
+@dataclass(frozen=True, slots=True)
+class LaterSteps:
+    """Steps after the first, which find what it left on the model."""
+
+    left_bytes: int = 0
+    """Of tensors that they find there and the first step did not."""
+    differ: bool = False
+    """Whether they run other operators than the first one."""
+    notes: tuple[str, ...] = ()
+
+
+def later_steps_of(job: Job, first: StepOutcome, calls: CallTree | None) -> LaterSteps:
+    """Run steps in a row where the first one left something on the model. `calls` are those of the first one."""
+    grows = first.left_bytes > NEGLIGIBLE_BYTES
+    if not grows and not first.carries_on:
+        return LaterSteps()
+    left: list[int] = []
+    trees: list[CallTree] = []
+    before_bytes = hanging_bytes(job.model)
+    with leaving_no_trace(job):
+        for _ in range(STEPS_IN_A_ROW if grows else 2):
+            watches = len(left) == 1  # the second step is the first that finds something
+            with watching_calls(job.model, trees) if watches else contextlib.nullcontext():
+                job.run()
+            left.append(hanging_bytes(job.model) - before_bytes)
+    differ = calls is not None and trees[0].graph != calls.graph
+    notes = (OTHER_OPERATORS,) if differ else ()
+    if not grows:
+        return LaterSteps(0, differ, notes)
+    left_bytes, note = _growth(first.left_bytes, left)
+    return LaterSteps(left_bytes, differ, (note, *notes))
+
+
+def _growth(first_bytes: int, left: list[int]) -> tuple[int, str]:
     """What later steps find on the model that the first one did not, and a note.
 
     `first_bytes` is what the first run left. Of a cache that belongs to a class, nothing is taken away after a run, so
     that later runs leave nothing more.
     """
-    before_bytes = hanging_bytes(job.model)
-    left: list[int] = []
-    with leaving_no_trace(job):
-        for _ in range(STEPS_IN_A_ROW):
-            job.run()
-            left.append(hanging_bytes(job.model) - before_bytes)
     each_bytes = max(0, left[-1] - left[-2])
     most_bytes = max(first_bytes, *left)
     if not each_bytes:
@@ -138,3 +176,13 @@ def growth_of(job: Job, first_bytes: int) -> tuple[int, str]:
         "later ones take more than the budget if it goes on"
     )
     return most_bytes + ROOM_FOR_STEPS * each_bytes, note
+
+
+@contextlib.contextmanager
+def after_a_step(job: Job) -> Iterator[None]:
+    """Let the model be as the first step leaves it for a while."""
+    with leaving_no_trace(job):
+        job.run()
+        for parameter in job.model.parameters():
+            parameter.grad = None
+        yield

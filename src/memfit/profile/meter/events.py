@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,12 +64,21 @@ class Record:
     """Events and marks of one step."""
 
     def __init__(self, events: Sequence[AllocatorEvent], marks: Sequence[Mark]) -> None:
-        self.events, self.marks = events, marks
+        self.events = events
         self.alive = [0, *accumulate(_changes(events))]
         """Bytes alive after each number of events."""
         self.blocks = _blocks(events)
         self._starts = [block.start for block in self.blocks]
-        self._at = {mark.name: mark.before for mark in marks}
+        self._name(marks)
+
+    def _name(self, marks: Sequence[Mark]) -> None:
+        self.marks, self._at = marks, {mark.name: mark.before for mark in marks}
+
+    def with_marks(self, marks: Sequence[Mark]) -> Record:
+        """The same events, with other names for some moments."""
+        other = copy.copy(self)
+        other._name(marks)
+        return other
 
     def at(self, name: str) -> int | None:
         """How many events came before a mark; None when it was never reached."""

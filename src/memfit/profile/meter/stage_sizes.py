@@ -7,9 +7,9 @@ gradient of what stage 3 returned is there, so its backward begins) and `done`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memfit.profile.meter.events import Moments, Record
+from memfit.profile.meter.events import Mark, Moments, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,21 @@ def _backward_starts(record: Moments, num_stages: int, turn: int, done: int) -> 
 
 def _none_below(record: Moments, index: int) -> bool:
     return all(record.at(f"gradient {below}") is None for below in range(index + 1))
+
+
+def with_stages_joined(record: Record, groups: Sequence[range]) -> Record:
+    """The record of stages some of which are taken as one: it begins with its first part and ends with its last."""
+    names: dict[str, str] = {}
+    for number, parts in enumerate(groups):
+        names[f"start {parts[0]}"] = f"start {number}"
+        names[f"end {parts[-1]}"] = f"end {number}"
+        names[f"gradient {parts[-1]}"] = f"gradient {number}"
+    marks = [replace(mark, name=names.get(mark.name, mark.name)) for mark in record.marks if _stays(mark, names)]
+    return record.with_marks(marks)
+
+
+def _stays(mark: Mark, names: dict[str, str]) -> bool:
+    return mark.name in names or not mark.name.startswith(("start ", "end ", "gradient "))
 
 
 def measure_stage(record: Record, window: Window, outputs: list[tuple[int, int]]) -> Measured:
