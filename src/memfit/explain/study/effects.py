@@ -118,17 +118,30 @@ def _separable(factors: list[Factor], beside: np.ndarray, n: int) -> tuple[list[
         if rest.shape[1] >= n:
             continue
         left = (residuals(rest, factor.columns) ** 2).sum(axis=0) / (factor.columns**2).sum(axis=0)
+        followed = [other.name for other in others if _go_together(factor, other)]
         if np.any(left < 1 - TOGETHER):
-            together[factor.name] = _partners(factor, others)
+            together[factor.name] = _partners(factor.columns[:, np.argmin(left)], others)
+        elif followed:
+            together[factor.name] = tuple(followed)
+        if factor.name in together:
             kept.remove(factor)
     return kept, together
 
 
-def _partners(factor: Factor, others: list[Factor]) -> tuple[str, ...]:
+def _go_together(first: Factor, second: Factor) -> bool:
+    """Whether two numbers of few values never changed without each other, along a line or not: what either does then
+    depends on the scale of the other."""
+    if "choice" in (first.scale, second.scale) or max(first.num_distinct, second.num_distinct) >= len(first.columns):
+        return False
+    both = np.unique(np.hstack([first.columns, second.columns]), axis=0)
+    return len(both) == len(np.unique(first.columns)) == len(np.unique(second.columns))
+
+
+def _partners(column: np.ndarray, others: list[Factor]) -> tuple[str, ...]:
     """The other hyperparameters that it follows most closely; none where it follows the covariates."""
 
     def closeness(other: Factor) -> float:
-        return explained_share(with_intercept(other.columns), factor.columns[:, 0])
+        return explained_share(with_intercept(other.columns), column)
 
     ranked = sorted(others, key=closeness, reverse=True)
     close = [other.name for other in ranked if closeness(other) > 0.5]
