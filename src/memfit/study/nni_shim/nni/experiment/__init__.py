@@ -5,9 +5,9 @@ from .data import TrialHyperParameters, TrialJob, TrialMetricData, TrialResult
 from .experiment import Experiment, RunMode
 
 _ELSEWHERE = (
-    "AdlConfig", "AmlConfig", "AzureBlobConfig", "DlcConfig", "FrameworkControllerConfig", "FrameworkControllerRoleConfig",
-    "FrameworkAttemptCompletionPolicy", "HybridConfig", "K8sAzureStorageConfig", "K8sNfsConfig", "K8sPvcConfig",
-    "KubeflowConfig", "KubeflowRoleConfig", "NfsConfig", "OpenpaiConfig", "RemoteConfig", "RemoteMachineConfig",
+    "AdlConfig", "AmlConfig", "AzureBlobConfig", "DlcConfig", "FrameworkControllerConfig",
+    "FrameworkControllerRoleConfig", "FrameworkAttemptCompletionPolicy", "HybridConfig", "K8sAzureStorageConfig", "K8sNfsConfig",
+    "K8sPvcConfig", "KubeflowConfig", "KubeflowRoleConfig", "NfsConfig", "OpenpaiConfig", "RemoteConfig", "RemoteMachineConfig",
 )  # fmt: skip
 """Classes of NNI for platforms other than the machine it runs on."""
 
@@ -15,7 +15,7 @@ _ELSEWHERE = (
 def __getattr__(name):
     if name in _ELSEWHERE:
         raise ImportError(
-            f"nni.experiment.{name} is for another platform than 'local', which memfit's stand-in for NNI does not run; "
+            f"nni.experiment.{name} is for another platform than 'local', which memfit does not run; "
             "try: memfit study --on slurm (or pbs, lsf, a Dask scheduler), see docs/cluster.md",
             name=f"{__name__}.{name}",
         )
