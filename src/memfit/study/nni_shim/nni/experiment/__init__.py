@@ -7,8 +7,8 @@ from .experiment import Experiment, RunMode
 _ELSEWHERE = (
     "AdlConfig", "AmlConfig", "AzureBlobConfig", "DlcConfig", "FrameworkControllerConfig",
     "FrameworkControllerRoleConfig", "FrameworkAttemptCompletionPolicy", "HybridConfig", "K8sAzureStorageConfig",
-    "K8sNfsConfig", "K8sPvcConfig", "KubeflowConfig", "KubeflowRoleConfig", "NfsConfig", "OpenpaiConfig", "RemoteConfig",
-    "RemoteMachineConfig",
+    "K8sNfsConfig", "K8sPvcConfig", "KubeflowConfig", "KubeflowRoleConfig", "NfsConfig", "OpenpaiConfig",
+    "RemoteConfig", "RemoteMachineConfig",
 )  # fmt: skip
 """Classes of NNI for platforms other than the machine it runs on."""
 
