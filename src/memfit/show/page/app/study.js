@@ -241,6 +241,7 @@ function studySection(host, id, document_) {
     // A study that went on: the same filters over more trials.
     update(next) { const kept = parallel.brushText(); study = withLogs(readStudy(next.body), logs); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
     isLive,
+    word: () => (study.body.is_running === false ? 'stopped' : 'live'),
   };
   function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
 }
