@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from memfit.explain.study.statistics.design import Design
+from memfit.explain.study.statistics.design import Design, beside_points
 from memfit.explain.study.statistics.factors import Factor, stacked
 from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.statistics.regression import (
@@ -81,11 +81,10 @@ def pair_key(first: Factor, second: Factor) -> Key:
 def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
     """The questions on all hyperparameters beside covariates (columns over trials, without an intercept)."""
     encodings, n = design.point_encodings, design.num_points
-    beside = design.points.means(covariates)
+    fixed = beside_points(design, covariates)
     if not encodings:
         return EffectPlan(together={}, reason="nothing varied")
-    kept, together = _separable([options[0] for options in encodings], beside, n)
-    fixed = np.hstack([np.ones((n, 1)), beside])
+    kept, together = _separable([options[0] for options in encodings], fixed[:, 1:], n)
     if n - fixed.shape[1] - sum(factor.columns.shape[1] for factor in kept) < MIN_DF:
         return EffectPlan(together=together, reason=_too_few(design, len(encodings)))
     if not kept:
@@ -216,7 +215,7 @@ def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.n
     points = design.points.means(y[:, None])[:, 0]
     second = design.second_scales.get(factor.name)
     options = [factor.columns] if second is None else [factor.columns, second.columns]
-    fixed = independent(np.hstack([np.ones((len(points), 1)), design.points.means(covariates)]))
+    fixed = beside_points(design, covariates)
     others = np.hstack([fixed, stacked([other for other in plan.factors if other is not factor], len(points))])
     return EffectShares(
         alone=_most(options, np.ones((len(points), 1)), points),

@@ -17,7 +17,7 @@ from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import counted_trials
-from memfit.explain.study.statistics.design import Design, design_of, repeats_spread, twins_of
+from memfit.explain.study.statistics.design import Design, beside_points, design_of, repeats_spread, twins_of
 from memfit.explain.study.statistics.drift_intervals import with_unseen_steps
 from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.statistics.regression import independent, residuals
@@ -98,7 +98,7 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
     questions = [question for each in circumstances for question in each.questions]
     questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
     answers = answer(questions, y)
-    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y)
+    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y, design)
     report = StudyReport(
         table=table,
         design=design,
@@ -120,13 +120,15 @@ def _allowing_for_steps(
     circumstances: list[Circumstance],
     taken_out: list[Circumstance],
     y: np.ndarray,
+    design: Design,
 ) -> dict[Key, Estimate]:
     """The answers on single hyperparameters, with intervals that hold whichever step in time is there."""
     order_of_recording = next((each for each in circumstances if each.key == ORDER), None)
     mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
     if order_of_recording is None:
         return {}
-    is_in_the_model = order_of_recording in taken_out
+    over_points = beside_points(design, order_of_recording.columns)
+    is_in_the_model = order_of_recording in taken_out and over_points.shape[1] > 1
     return with_unseen_steps(
         answers,
         mains,
