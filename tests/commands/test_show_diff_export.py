@@ -195,3 +195,11 @@ def test_every_help_has_an_example(runs: Path, verb: str):
     done = memfit(verb, "--help", folder=runs)
     assert done.returncode == 0
     assert f"  memfit {verb} " in done.stdout
+
+
+def test_compare_refuses_what_only_a_training_can_obey_when_a_run_is_named(runs: Path):
+    """A run folder may be called like a workload."""
+    refused = memfit("compare", "a", "--optimizer", "adamw", "--measure", folder=runs)
+    assert refused.returncode == 2
+    assert "without --optimizer, --measure" in refused.stderr
+    assert memfit("compare", "a", folder=runs).returncode == 0

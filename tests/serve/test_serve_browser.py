@@ -111,6 +111,7 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     tab = Watched(browser)
     tab.open(address(serving(tmp_path), "study/study"))
     assert tab.count() == 20
+    tab.page.wait_for_function("() => document.querySelector('#live').textContent === 'stopped'", timeout=90_000)
     tab.page.click("[data-top='20']")
     add_trials(path, whole.trials[20:])
     tab.page.wait_for_function("() => document.querySelector('.count').textContent.includes('of 60')", timeout=90_000)

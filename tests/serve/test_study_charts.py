@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -120,4 +121,40 @@ def test_ticks_of_time_say_what_they_are(browser):
         f"() => {{ {script}; return [[0, 2.5, 5], [0, 5, 10], [0, 0.02, 0.04]].map(clockTicks); }}"
     )
     assert ticks == [["0.0 s", "2.5 s", "5.0 s"], ["0 s", "5 s", "10 s"], ["0.00 s", "0.02 s", "0.04 s"]]
+    tab.context.close()
+
+
+def test_the_front_goes_from_the_least_memory_on(browser, served: Served):
+    """So that a step of its line holds what can be had with less memory than the next trial takes."""
+    tab = opened(browser, served, "study/study")
+    front = json.loads(tab.page.get_attribute("#front [data-front]", "data-front") or "")
+    assert len(front) > 2
+    assert [peak for peak, _ in front] == sorted(peak for peak, _ in front)
+    assert [metric for _, metric in front] == sorted((metric for _, metric in front), reverse=True)
+    tab.context.close()
+
+
+def test_what_was_found_comes_first_and_says_what_it_rests_on(browser, served: Served):
+    tab = opened(browser, served, "study/study")
+    tab.page.wait_for_selector(".finding")
+    verdicts = tab.page.locator(".finding .verdict").all_inner_texts()
+    order = ["found", "worth knowing", "does not matter", "cannot tell"]
+    assert verdicts == sorted(verdicts, key=order.index)
+    assert "found" in verdicts
+    assert tab.page.locator(".finding .lines").first.is_hidden()
+    tab.page.locator(".finding summary").first.focus()
+    tab.page.keyboard.press("Enter")
+    assert tab.page.locator(".finding .lines").first.is_visible()
+    assert "Importance for being among the largest quarter" in tab.page.inner_text("#findings")
+    tab.context.close()
+
+
+def test_a_list_of_shares_adds_up_also_where_it_is_cut(browser):
+    tab = Watched(browser)
+    script = files("memfit.show.page").joinpath("app", "prediction.js").read_text(encoding="utf-8")
+    many = "Array.from({ length: 30 }, (_, n) => ({ name: `${n}`, num_bytes: n, num_tensors: 1 }))"
+    rows = tab.page.evaluate(f"() => {{ {script}; return largestShares({many}); }}")
+    assert len(rows) == 21
+    assert rows[-1] == {"name": "10 others", "num_bytes": sum(range(10)), "num_tensors": 10}
+    assert sum(row["num_bytes"] for row in rows) == sum(range(30))
     tab.context.close()

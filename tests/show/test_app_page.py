@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from memfit import api
+from memfit.api.shared import open_records
 from memfit.api.shared.open_records import open_prediction
 from memfit.errors import MemfitError, NotARun, RunExists
 from memfit.records.figure import Figure
@@ -28,6 +29,7 @@ from memfit.show.page.documents.prediction import prediction_document
 from memfit.show.page.documents.run import late_samples
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.cheapest_changes import cheapest_changes, fit_command, half_batch_command
+from memfit.study.control import announce
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
@@ -300,3 +302,19 @@ def test_the_page_of_a_study_that_is_not_explained_says_why(tmp_path: Path, monk
     assert "memfit explain" in str(
         open_records.open_study(folder, tmp_path, whole=True).document.body["findings_reason"]
     )
+
+
+def test_a_study_that_nobody_runs_is_not_called_live(tmp_path: Path):
+    """Nineteen of sixty trials, and no process that goes on."""
+    folder = write_made_study(tmp_path / "study", made_mixed_study(19, num_wanted=60))
+    assert open_records.open_study(folder, tmp_path).document.body["is_running"] is False
+    announce(folder)
+    assert open_records.open_study(folder, tmp_path).document.body["is_running"] is True
+
+
+def test_what_is_not_most_is_not_called_most(tmp_path: Path):
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=2.0, ledger=True))
+    sentence = str(open_records.open_run(run, tmp_path).document.body["sentence"])
+    share = re.search(r"(most of it|its largest part) .*?([\d.]+) %\)", sentence)
+    assert share is not None
+    assert (share[1] == "most of it") == (float(share[2]) > 50)

@@ -115,6 +115,15 @@ def test_a_config_that_cannot_be_run_is_an_error_of_the_program_with_the_reason(
     assert "did you mean GridSearch?" in done.stderr
 
 
+def test_a_program_for_another_platform_is_told_what_to_do(tmp_path: Path):
+    """NNI's own example of a hybrid experiment imports the machines of its remote half."""
+    words = [sys.executable, "-c", "from nni.experiment import Experiment, RemoteMachineConfig"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RemoteMachineConfig is for another platform than 'local'" in done.stderr
+    assert "memfit study --on slurm" in done.stderr
+
+
 CONFIG = """
 experimentName: waiting
 trialCommand: PYTHON trial.py

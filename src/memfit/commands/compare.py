@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from memfit.commands.shared.options import BYTES, complete_files, json_option, output_option, quiet_option, set_option
 from memfit.commands.shared.output import write_record
-from memfit.errors import DoesNotFit
+from memfit.errors import DoesNotFit, UsageError
 
 if TYPE_CHECKING:
     from memfit.records.grid import Grid
@@ -77,6 +78,7 @@ def command(targets: tuple[str, ...], output: str | None, quiet: bool, as_json: 
 
     target, arguments = targets[0], targets[1:]
     if _are_runs(targets):
+        _refuse_options(targets)
         grid = api.compare_records(
             targets, budget_bytes=options["budget_bytes"], epoch_steps=options["epoch_steps"]
         )  # fmt: skip
@@ -91,6 +93,26 @@ def command(targets: tuple[str, ...], output: str | None, quiet: bool, as_json: 
 
 def _are_runs(targets: tuple[str, ...]) -> bool:
     return all(os.path.isfile(Path(target) / "run.json") for target in targets)
+
+
+OF_TRAININGS = ("optimizers", "techniques", "base", "measure", "settings", "device", "engine", "num_steps")
+
+
+def _refuse_options(targets: tuple[str, ...]) -> None:
+    """Runs are compared as they are: an option that only a training can obey is refused."""
+    context = click.get_current_context()
+    given = [
+        option
+        for option in context.command.params
+        if option.name in OF_TRAININGS and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        names = ", ".join(option.opts[0] for option in given)
+        raise UsageError(
+            f"runs are compared as they were measured, without {names}",
+            found=f"{', '.join(targets)}: a folder with a run",
+            hint="leave the options out; where a workload is meant, run memfit in a folder without a run of this name",
+        )
 
 
 def _filled(target: str, arguments: tuple[str, ...], output: str | None, quiet: bool, options: dict[str, Any]) -> Grid:

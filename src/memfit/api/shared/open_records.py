@@ -137,10 +137,11 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
     from memfit.show.as_json import plain
     from memfit.show.page.documents.study import study_document
 
-    study = _read_study(path, root)
+    study, is_running = _read_study(path, root), _is_running(path)
     if whole:
         findings, reason = _findings(study)
-        return Opened(document=study_document(study, findings, findings_reason=reason), study=study)
+        document = study_document(study, findings, findings_reason=reason, is_running=is_running)
+        return Opened(document=document, study=study)
     inline = len(study.trials) <= INLINE_CURVES
 
     @cache
@@ -149,7 +150,15 @@ def open_study(path: Path, root: Path, *, whole: bool = False) -> Opened:
         return {"findings": plain(found), "findings_reason": reason}
 
     later = {"findings": findings_later}
-    return Opened(document=study_document(study, with_curves=inline), study=study, later=later)
+    document = study_document(study, with_curves=inline, is_running=is_running)
+    return Opened(document=document, study=study, later=later)
+
+
+def _is_running(path: Path) -> bool | None:
+    """Whether somebody runs the trials of a study's folder; unknown of a file."""
+    from memfit.study.control import coordinator_of
+
+    return coordinator_of(path) is not None if path.is_dir() else None
 
 
 def _read_study(path: Path, root: Path) -> Study:

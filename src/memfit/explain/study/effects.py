@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from memfit.explain.study.statistics.design import Design
+from memfit.explain.study.statistics.design import Design, beside_points
 from memfit.explain.study.statistics.factors import Factor, stacked
 from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.statistics.regression import (
@@ -81,11 +81,10 @@ def pair_key(first: Factor, second: Factor) -> Key:
 def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
     """The questions on all hyperparameters beside covariates (columns over trials, without an intercept)."""
     encodings, n = design.point_encodings, design.num_points
-    beside = design.points.means(covariates)
+    fixed = beside_points(design, covariates)
     if not encodings:
         return EffectPlan(together={}, reason="nothing varied")
-    kept, together = _separable([options[0] for options in encodings], beside, n)
-    fixed = np.hstack([np.ones((n, 1)), beside])
+    kept, together = _separable([options[0] for options in encodings], fixed[:, 1:], n)
     if n - fixed.shape[1] - sum(factor.columns.shape[1] for factor in kept) < MIN_DF:
         return EffectPlan(together=together, reason=_too_few(design, len(encodings)))
     if not kept:
@@ -118,17 +117,30 @@ def _separable(factors: list[Factor], beside: np.ndarray, n: int) -> tuple[list[
         if rest.shape[1] >= n:
             continue
         left = (residuals(rest, factor.columns) ** 2).sum(axis=0) / (factor.columns**2).sum(axis=0)
+        followed = [other.name for other in others if _go_together(factor, other)]
         if np.any(left < 1 - TOGETHER):
-            together[factor.name] = _partners(factor, others)
+            together[factor.name] = _partners(factor.columns[:, np.argmin(left)], others)
+        elif followed:
+            together[factor.name] = tuple(followed)
+        if factor.name in together:
             kept.remove(factor)
     return kept, together
 
 
-def _partners(factor: Factor, others: list[Factor]) -> tuple[str, ...]:
+def _go_together(first: Factor, second: Factor) -> bool:
+    """Whether two numbers of few values never changed without each other, along a line or not: what either does then
+    depends on the scale of the other."""
+    if "choice" in (first.scale, second.scale) or max(first.num_distinct, second.num_distinct) >= len(first.columns):
+        return False
+    both = np.unique(np.hstack([first.columns, second.columns]), axis=0)
+    return len(both) == len(np.unique(first.columns)) == len(np.unique(second.columns))
+
+
+def _partners(column: np.ndarray, others: list[Factor]) -> tuple[str, ...]:
     """The other hyperparameters that it follows most closely; none where it follows the covariates."""
 
     def closeness(other: Factor) -> float:
-        return explained_share(with_intercept(other.columns), factor.columns[:, 0])
+        return explained_share(with_intercept(other.columns), column)
 
     ranked = sorted(others, key=closeness, reverse=True)
     close = [other.name for other in ranked if closeness(other) > 0.5]
@@ -203,7 +215,7 @@ def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.n
     points = design.points.means(y[:, None])[:, 0]
     second = design.second_scales.get(factor.name)
     options = [factor.columns] if second is None else [factor.columns, second.columns]
-    fixed = independent(np.hstack([np.ones((len(points), 1)), design.points.means(covariates)]))
+    fixed = beside_points(design, covariates)
     others = np.hstack([fixed, stacked([other for other in plan.factors if other is not factor], len(points))])
     return EffectShares(
         alone=_most(options, np.ones((len(points), 1)), points),

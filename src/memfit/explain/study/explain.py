@@ -17,12 +17,18 @@ from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import counted_trials
-from memfit.explain.study.statistics.design import Design, design_of, repeats_spread, twins_of
+from memfit.explain.study.statistics.design import Design, beside_points, design_of, repeats_spread, twins_of
 from memfit.explain.study.statistics.drift_intervals import with_unseen_steps
 from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
 from memfit.explain.study.statistics.regression import independent, residuals
 from memfit.explain.study.table import Table, table_of
-from memfit.explain.study.time_and_background import ORDER, Circumstance, circumstances_of, settled
+from memfit.explain.study.time_and_background import (
+    ORDER,
+    Circumstance,
+    beyond_order,
+    circumstances_of,
+    settled,
+)
 from memfit.records.study import Study
 from memfit.records.study_findings import Importance, StudyFindings
 
@@ -46,7 +52,7 @@ def explain_table(table: Table) -> StudyFindings:
 def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
     """A report in sentences; `unknown` holds what could not be asked, with the reason."""
     table, design = report.table, report.design
-    notes = order.left_out_notes(table)
+    notes = [*order.left_out_notes(table), *order.far_off_notes(table)]
     if design.constant:
         notes.append(f"did not vary: {', '.join(design.constant)}")
     importances, reason = _importances(report)
@@ -82,7 +88,8 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
     design = design_of(table)
     y = table.memory_bytes
     asked, unknown = circumstances_of(table, design) if over_time else ([], {})
-    circumstances, taken_out = _taken_out(asked, table, design)
+    circumstances, taken_out, aliased = _taken_out(asked, table, design)
+    unknown |= aliased
     covariates = np.hstack([np.empty((len(table), 0)), *(each.columns for each in taken_out)])
     if covariates.shape[1]:
         covariates = independent(np.hstack([np.ones((len(table), 1)), covariates]))[:, 1:]
@@ -91,7 +98,7 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
     questions = [question for each in circumstances for question in each.questions]
     questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
     answers = answer(questions, y)
-    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y)
+    answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y, design)
     report = StudyReport(
         table=table,
         design=design,
@@ -113,13 +120,15 @@ def _allowing_for_steps(
     circumstances: list[Circumstance],
     taken_out: list[Circumstance],
     y: np.ndarray,
+    design: Design,
 ) -> dict[Key, Estimate]:
     """The answers on single hyperparameters, with intervals that hold whichever step in time is there."""
     order_of_recording = next((each for each in circumstances if each.key == ORDER), None)
     mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
     if order_of_recording is None:
         return {}
-    is_in_the_model = order_of_recording in taken_out
+    over_points = beside_points(design, order_of_recording.columns)
+    is_in_the_model = order_of_recording in taken_out and over_points.shape[1] > 1
     return with_unseen_steps(
         answers,
         mains,
@@ -132,8 +141,18 @@ def _allowing_for_steps(
 
 def _taken_out(
     asked: list[Circumstance], table: Table, design: Design
-) -> tuple[list[Circumstance], list[Circumstance]]:
-    """All circumstances with what the data say, and those that stand out among themselves."""
+) -> tuple[list[Circumstance], list[Circumstance], dict[str, str]]:
+    """All circumstances with what the data say, those that stand out among themselves, and what cannot be told from a
+    step or drift that does."""
+    known, found = _answered(asked, table, design)
+    recorded = next((each for each in found if each.key == ORDER), None)
+    if recorded is None:
+        return known, found, {}
+    again, unknown = beyond_order(known, recorded)
+    return *_answered(again, table, design), unknown
+
+
+def _answered(asked: list[Circumstance], table: Table, design: Design) -> tuple[list[Circumstance], list[Circumstance]]:
     answers = answer([question for each in asked for question in each.questions], table.memory_bytes)
     known = [settled(each, answers[each.key], table, design) for each in asked]
     return known, [each for each in known if answers[each.key].is_found and not each.fails]
@@ -148,7 +167,7 @@ def differ_bytes(memory_bytes: np.ndarray) -> float:
 def _nothing(table: Table) -> StudyFindings:
     notes = order.left_out_notes(table)
     known = table.memory_bytes
-    too_few = f"{counted_trials(len(known))} with a number"
+    too_few = f"{counted_trials(len(known))} with a number; {MIN_TRIALS} or more are needed"
     why = "every trial took the same memory" if len(known) >= MIN_TRIALS else too_few
     return StudyFindings(
         title=table.title,

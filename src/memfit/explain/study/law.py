@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.explain.study.statistics.design import Design, design_of
+from memfit.explain.study.statistics.design import Design, beside_points, design_of
 from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Interval, Key, answer
 from memfit.explain.study.statistics.regression import orthonormal, rank_of
 from memfit.explain.study.table import Table, table_of
@@ -79,7 +79,7 @@ def fit_law(table: Table, design: Design, covariates: np.ndarray) -> Law | str:
     terms = [term for term in TERMS if np.ptp(points[term]) > 1e-9 * max(abs(points[term]).max(), 1)]
     if not terms:
         return "neither the number of parameters nor batch times activations varied"
-    beside = np.hstack([np.ones((design.num_points, 1)), design.points.means(covariates)])
+    beside = beside_points(design, covariates)
     num_columns = beside.shape[1] + len(terms)
     if design.num_points < max(MIN_TRIALS, num_columns + 4):
         return f"{design.num_points} different points; {max(MIN_TRIALS, num_columns + 4)} or more are needed"

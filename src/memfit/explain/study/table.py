@@ -76,7 +76,7 @@ def table_of(study: Study, quantity: str | None = None) -> Table:
         times_hours=np.array([absolute for _, absolute in clocks], dtype=float),
         num_parameters=_others(rows, "num_parameters"),
         num_activations=_others(rows, "num_activations"),
-        left_out=+left_out,
+        left_out=+left_out + Counter({"running": len(study.trials) - len(finished)}),
     )
 
 

@@ -29,7 +29,8 @@ ROOMY_DF = 8
 """With at least so many degrees of freedom left, hyperparameters are taken out before the order is looked at."""
 FEW_VALUES = 6
 """A number with at most so many values is taken out value by value."""
-MIN_HOURS = 6.0
+MIN_HOURS = 24.0
+"""Within one day, the hour is the order of recording."""
 ORDER: Key = ("order of recording",)
 OTHERS: Key = ("other programs",)
 HOUR: Key = ("time of day",)
@@ -162,10 +163,27 @@ def _hour(table: Table, base: Base, is_roomy: bool) -> Circumstance | str:
     if np.isnan(table.hours).any():
         return "when the trials were recorded is not known"
     if len(table) < MIN_TRIALS or np.ptp(table.times_hours) < MIN_HOURS:
-        return f"the trials span {np.ptp(table.times_hours):.1f} hours; {MIN_HOURS:.0f} or more are needed"
+        needed = f"{MIN_HOURS:.0f} or more are needed to tell it from the order of recording"
+        return f"the trials span {np.ptp(table.times_hours):.1f} hours; {needed}"
     angle = table.hours * (2 * np.pi / 24)
     wave = np.column_stack([np.sin(angle), np.cos(angle)])
     return _covariate(HOUR, "time of day", base, is_roomy, wave - wave.mean(axis=0))
+
+
+def beyond_order(asked: list[Circumstance], recorded: Circumstance) -> tuple[list[Circumstance], dict[str, str]]:
+    """The same questions, the time of day beyond a step or drift that was found; and why, where it cannot be asked."""
+    again, unknown = list[Circumstance](), dict[str, str]()
+    for each in asked:
+        if each.key != HOUR:
+            again.append(each)
+            continue
+        base = each.questions[0].base
+        wider = Base(np.hstack([base.columns, recorded.columns]), base.rows)
+        if _can_be_asked(each.columns, wider):
+            again.append(_asked(HOUR, "time of day", wider, each.is_roomy, (each.columns,), ()))
+        else:
+            unknown["time of day"] = "it cannot be separated from the order of recording"
+    return again, unknown
 
 
 def _covariate(key: Key, kind: Kind, base: Base, is_roomy: bool, columns: np.ndarray) -> Circumstance | str:

@@ -21,7 +21,8 @@ from memfit.show.page.documents.document import Document, Listed
 
 SCRIPTS = (
     "assets/numbers.js", "app/columns.js", "app/address.js", "app/source.js", "app/parts.js", "app/charts.js",
-    "app/bars.js", "app/parallel.js", "app/study.js", "app/trial.js", "app/timeline.js", "app/traced.js", "app/run.js",
+    "app/bars.js", "app/parallel.js", "app/findings.js", "app/study.js", "app/trial.js", "app/timeline.js",
+    "app/traced.js", "app/run.js",
     "app/prediction.js", "app/plan.js", "app/pipeline.js", "app/grid.js", "app/snapshot.js", "app/list.js",
     "app/main.js",
 )  # fmt: skip

@@ -37,8 +37,8 @@ def _title(findings: StudyFindings) -> RenderableType:
     trials = "1 trial" if findings.num_trials == 1 else f"{findings.num_trials} trials"
     text.append(f"\nWhat drives the {findings.quantity}? {trials}", style="not bold")
     if findings.low_bytes is not None and findings.high_bytes is not None:
-        span = f" from {format_bytes(findings.low_bytes)} to {format_bytes(findings.high_bytes)}"
-        text.append(span, style="not bold")
+        span = _range_text(findings)
+        text.append(f" from {span}" if " to " in span else f", {span}", style="not bold")
     if findings.differ_bytes and findings.matters_bytes:
         differ, matters = format_bytes(findings.differ_bytes), format_bytes(findings.matters_bytes)
         line = f"\nNine tenths of them lie within {differ}; an effect below a tenth of that, {matters}, does not matter"
@@ -112,7 +112,11 @@ def study_rows(found: StudiesFindings) -> list[tuple[str, list[str]]]:
 def _range_text(findings: StudyFindings) -> str:
     if findings.low_bytes is None or findings.high_bytes is None:
         return "unknown"
-    return f"{format_bytes(findings.low_bytes)} to {format_bytes(findings.high_bytes)}"
+    low, high = format_bytes(findings.low_bytes), format_bytes(findings.high_bytes)
+    if low != high:
+        return f"{low} to {high}"
+    apart_bytes = findings.high_bytes - findings.low_bytes
+    return f"{low}, {format_bytes(apart_bytes)} apart" if apart_bytes else low
 
 
 def _about(findings: StudyFindings, name: str) -> StudyFinding | None:

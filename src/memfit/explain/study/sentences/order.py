@@ -30,6 +30,9 @@ _TOPICS: dict[str, Topic] = {
     "time of day": "time of day",
 }
 
+FAR_TRIALS, FAR_SPANS = 20, 3.0
+"""Of at least so many trials, one is far off that is so many spans of nine tenths of them away from any other."""
+
 
 def left_out_notes(table: Table) -> list[str]:
     """What was left out, and what that does to the answer."""
@@ -37,6 +40,21 @@ def left_out_notes(table: Table) -> list[str]:
     too_large = ("out of memory", "over the limit", "rejected by prediction")
     if len(table) and any(kind in too_large for kind in table.left_out):
         notes.append("those left out needed the most memory, so that effects look smaller than they are")
+    return notes
+
+
+def far_off_notes(table: Table) -> list[str]:
+    """One trial that lies far from all others: what is said of the rest is judged with it."""
+    ranked = np.argsort(table.memory_bytes)
+    memory = table.memory_bytes[ranked]
+    low, high = np.quantile(memory, [0.05, 0.95])
+    notes = []
+    for place, gap, word in ((0, memory[1] - memory[0], "less"), (-1, memory[-1] - memory[-2], "more")):
+        if len(memory) >= FAR_TRIALS and gap > FAR_SPANS * (high - low):
+            what = f"trial {table.labels[ranked[place]]} took {format_bytes(float(memory[place]))}"
+            notes.append(
+                f"{what}, {format_bytes(float(gap))} {word} than any other: intervals are as wide as it makes them"
+            )
     return notes
 
 

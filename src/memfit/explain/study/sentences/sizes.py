@@ -106,11 +106,19 @@ def _twin_finding(report: StudyReport, pair: TrialTwins, repeats: tuple[float, i
         evidence.append(
             "the step in the order of recording lies between them, so the pair says nothing on " + pair.name
         )
+    evidence += _drift_between(report, pair)
     if is_sizeless(pair.name):
         evidence.append(f"{pair.name} changes the size of no tensor")
     evidence += [_scatter_text(report, repeats), *_others_span(table, pair)]
     subjects = (str(labels[0]), str(labels[1]))
     return StudyFinding(topic="pair", subjects=subjects, verdict="note", sentence=sentence, evidence=tuple(evidence))
+
+
+def _drift_between(report: StudyReport, pair: TrialTwins) -> list[str]:
+    """What a drift that was found makes of the difference of two trials."""
+    share = (pair.second - pair.first) / (len(report.table) - 1)
+    drifts = [report.answers[each.key].change[0] for each in report.found if each.kind == "drift"]
+    return [f"the drift in the order of recording makes {signed_bytes(drift * share)} of it" for drift in drifts]
 
 
 def _scatter_text(report: StudyReport, repeats: tuple[float, int] | None) -> str:

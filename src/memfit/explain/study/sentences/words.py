@@ -22,8 +22,9 @@ Interval = tuple[float, float, float]
 
 
 def signed_bytes(num_bytes: float) -> str:
-    """'+12.0 MiB'."""
-    return f"{'+' if num_bytes >= 0 else '-'}{format_bytes(abs(num_bytes))}"
+    """'+12.0 MiB'; what rounds to nothing has no sign."""
+    text = format_bytes(abs(num_bytes))
+    return text if text == "0 B" else f"{'+' if num_bytes >= 0 else '-'}{text}"
 
 
 def interval_text(change: Interval) -> str:

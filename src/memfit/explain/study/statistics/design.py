@@ -16,6 +16,7 @@ import numpy as np
 
 from memfit.explain.study.statistics.factors import Factor, encode
 from memfit.explain.study.statistics.inference import Rows, rows_of_trials
+from memfit.explain.study.statistics.regression import independent
 from memfit.explain.study.table import Table
 
 Encodings = list[list[Factor]]
@@ -72,6 +73,12 @@ def design_of(table: Table) -> Design:
         constant=whole.constant,
         crowded=whole.crowded,
     )
+
+
+def beside_points(design: Design, covariates: np.ndarray) -> np.ndarray:
+    """An intercept and the covariates over points, without what is the same at all of them: a step between two runs
+    through all points, for example."""
+    return independent(np.hstack([np.ones((design.num_points, 1)), design.points.means(covariates)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,8 @@ class Encoded:
 def encode(values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()) -> Encoded:
     """Encode every hyperparameter. Like nested ones, those in `absent_elsewhere` count as average where they are
     missing."""
-    expanded = [_expand(row) for row in values]
+    of_widths = _lists_of_widths(values)
+    expanded = [_expand(row, of_widths) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
     factors: list[list[Factor]] = []
     constant: list[str] = []
@@ -114,11 +115,20 @@ def widths_in(value: object) -> list[int] | None:
     return None
 
 
-def _expand(row: dict[str, object]) -> dict[str, object]:
+def _lists_of_widths(values: Iterable[dict[str, object]]) -> set[str]:
+    """Hyperparameters all of whose values list widths; one with other options besides is a choice."""
+    listed: dict[str, bool] = {}
+    for row in values:
+        for name, value in row.items():
+            listed[name] = listed.get(name, True) and widths_in(value) is not None
+    return {name for name, is_widths in listed.items() if is_widths}
+
+
+def _expand(row: dict[str, object], of_widths: set[str]) -> dict[str, object]:
     """Lists of widths become two numbers."""
     expanded: dict[str, Any] = {}
     for name, value in row.items():
-        widths = widths_in(value)
+        widths = widths_in(value) if name in of_widths else None
         if widths is None:
             expanded[name] = value
         else:

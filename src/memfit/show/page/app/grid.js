@@ -6,7 +6,7 @@ function gridSection(host, id, document_) {
   why.dataset.idle = 'Choose a cell: why it is so is written here.';
   const tell = (name, cell) => { why.textContent = `${name}: ${cell.why || 'nothing more is known'}`; code.replaceChildren(...(cell.code.length ? [element('code', '', cell.code.join('\n')), copyButton(cell.code.join('\n'))] : [])); };
   const rows = one.optimizers.map((optimizer, r) => [optimizer, ...one.techniques.map((technique, c) => cellNode(one.cells[r][c], `${optimizer}, ${technique}`, tell))]);
-  part.node.append(table(['optimizer', ...one.techniques.map((technique) => `>${technique}`)], rows, 'grid-table'), why, code, element('p', 'hint', 'Minus and green saves, plus and red costs, yellow leaves the peak where it was.'));
+  part.node.append(table(['optimizer', ...one.techniques.map((technique) => `>${technique}`)], rows, 'grid-table'), why, code, element('p', 'hint', 'Minus and green saves, plus and red costs, yellow moves the peak by half a percent at most.'));
   saveTools(part.tools, 'grid', () => gridPicture(document_.title, one), () => [['optimizer', ...one.techniques.map((technique) => `${technique} (bytes)`)], one.optimizers.map((optimizer, r) => [optimizer, ...one.cells[r].map((cell) => (cell ? cell.peak_bytes : ''))])]);
   cellBars(host, one);
   measuredCells(host, one);

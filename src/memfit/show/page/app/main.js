@@ -63,7 +63,7 @@ function keepFresh(live, id, mine) {
       const next = await source.changed(id);
       if (mine !== ticket) return;
       if (next) { live.update(next); document.documentElement.dataset.updates = String(Number(document.documentElement.dataset.updates || 0) + 1); }
-      byId('live').textContent = live.isLive() ? 'live' : '';
+      byId('live').textContent = live.isLive() ? live.word?.() ?? 'live' : '';
     } catch (error) { byId('live').textContent = `not live: ${error.message}`; }
     timer = setTimeout(look, source.pause(id));
   };

@@ -120,6 +120,9 @@ function forget(...actions) { for (const list of [living.redraws, living.stops])
 function leave() { for (const stop of living.stops.splice(0)) stop(); living.redraws.length = 0; }
 function redrawAll() { for (const action of living.redraws) action(); }
 
+// The clock of whoever looks; what is no date stays as it was written.
+function momentText(iso) { const moment = new Date(iso); return Number.isNaN(moment.getTime()) ? iso : moment.toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' }); }
+
 function unitText(value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return '-';
   if (unit) return valueText(value, unit);

@@ -6,7 +6,7 @@ function predictionSection(host, id, document_) {
   const wanted = Number(currentState().ranks ?? one.fullest), shown = one.classes[wanted] ? wanted : one.fullest;
   ranksCard(host, one, shown);
   const each = one.classes[shown].prediction;
-  host.append(element('h2', 'rank-head', `Rank ${one.classes[shown].ranks}`), element('p', `sentence${each.fits === false ? ' bad' : ''}`, each.sentence));
+  host.append(element('h2', 'rank-head', `${one.classes[shown].num_ranks > 1 ? 'Ranks' : 'Rank'} ${one.classes[shown].ranks}`), element('p', `sentence${each.fits === false ? ' bad' : ''}`, each.sentence));
   drawPrediction(host, each);
 }
 
@@ -18,7 +18,7 @@ function ranksCard(host, one, shown) {
   choice.value = shown;
   choice.addEventListener('change', () => { keepState({ ranks: choice.value, device: '', at: '' }); show(); });
   if (one.classes.length > 1) part.tools.append(choice);
-  const rows = one.classes.map((each, n) => ({ name: `rank ${each.ranks}${n === one.fullest && one.classes.length > 1 ? ', the fullest' : ''}`, text: `${bytesText(each.num_bytes)}${each.prediction.fits === false ? ', too much' : ''}`, parts: [...each.prediction.at_peak.by_category].map((share) => ({ name: share.name, value: share.num_bytes, color: CATEGORY_COLORS[share.name] || 'soft' })), title: each.why, meaning: each.why, marks: limit ? [{ value: limit, title: `limit ${bytesText(limit)}` }] : [] }));
+  const rows = one.classes.map((each, n) => ({ name: `${each.num_ranks > 1 ? 'ranks' : 'rank'} ${each.ranks}${n === one.fullest && one.classes.length > 1 ? ', the fullest' : ''}`, text: `${bytesText(each.num_bytes)}${each.prediction.fits === false ? ', too much' : ''}`, parts: [...each.prediction.at_peak.by_category].map((share) => ({ name: share.name, value: share.num_bytes, color: CATEGORY_COLORS[share.name] || 'soft' })), title: each.why, meaning: each.why, marks: limit ? [{ value: limit, title: `limit ${bytesText(limit)}` }] : [] }));
   barRows(part, 'ranks', rows, { scale: barScale(rows, limit, 3), heads: ['ranks', 'category', 'bytes'] });
   part.node.append(element('p', 'hint', `Bars: tensors at the peak by category; numbers: the ${one.level} peak.${limit ? ` limit: ${bytesText(limit)}` : ''}`));
   if (one.asked_at.length) part.node.append(element('p', 'hint', `The job itself asks for its rank (${one.asked_at.join(', ')}): ranks that were not run are taken to go the same way.`));
@@ -58,8 +58,8 @@ function levelsCard(host, one) {
 function sweepCard(host, one) {
   const { sweep } = one;
   if (!sweep || !sweep.points.length) return;
-  const part = card(`Peak over ${sweep.setting}`, 'sweep'), stage = element('div', 'chart'), limit = one.memory_limit_bytes;
-  part.node.append(stage, element('p', 'hint', `${sweep.level}; ${sweep.largest_fitting !== null && sweep.largest_fitting !== undefined ? `the largest that fits is ${sweep.largest_fitting}. ` : ''}${sweep.reason || ''} Filled: traced; hollow: between traced ones.`));
+  const part = card(`Peak over ${sweep.setting}`, 'sweep'), stage = element('div', 'chart'), peak = Math.max(...sweep.points.map((point) => point.peak_bytes)), beyond = one.memory_limit_bytes > 3 * peak, limit = beyond ? null : one.memory_limit_bytes;
+  part.node.append(stage, element('p', 'hint', `The ${sweep.level} peak. ${beyond ? `The limit of ${bytesText(one.memory_limit_bytes)} is beyond this picture: the largest takes ${((100 * peak) / one.memory_limit_bytes).toFixed(1)} % of it. ` : ''}${sweep.largest_fitting !== null && sweep.largest_fitting !== undefined ? `The largest that fits is ${sweep.largest_fitting}. ` : ''}${sweep.reason ? `${sweep.reason}. ` : ''}Filled: traced; hollow: between traced ones.`));
   host.append(part.node);
   const drawn = drawnChart(stage, () => ({
     grid: { left: 84, right: 24, top: 20, bottom: 46 }, tooltip: { formatter: (item) => `${sweep.setting} ${item.data[0]}\n${bytesText(item.data[1])}, ${item.data[2]}` },
@@ -70,12 +70,22 @@ function sweepCard(host, one) {
   saveTools(part.tools, 'sweep', drawn.picture, () => [[sweep.setting, 'peak (bytes)', 'how', 'fits'], sweep.points.map((point) => [point.value, point.peak_bytes, point.how, point.fits])]);
 }
 
+const MOST_SHARES = 20;
+
 function sharesCard(host, one) {
   const at = one.at_peak, part = card('Alive at the peak', 'shares'), box = element('div', 'columns');
   part.node.append(element('p', 'hint', `Tensors at event ${at.event.toLocaleString('en')}: step ${at.step}, ${at.phase}. Each list adds up to the peak.`), box);
   for (const [name, title] of [['by_category', 'category'], ['by_module', 'layer'], ['by_line', 'line'], ['by_operator', 'operator']]) {
-    const shares = [...at[name]].sort((a, b) => b.num_bytes - a.num_bytes).slice(0, 20);
+    const shares = largestShares([...at[name]]);
     if (shares.length) box.append(table([title, '>bytes', '>tensors'], shares.map((share) => [share.name || '(none)', bytesText(share.num_bytes), share.num_tensors.toLocaleString('en')])));
   }
   host.append(part.node);
+}
+
+// The largest, and what all the others come to in one row.
+function largestShares(shares) {
+  shares.sort((a, b) => b.num_bytes - a.num_bytes);
+  if (shares.length <= MOST_SHARES + 1) return shares;
+  const rest = shares.slice(MOST_SHARES), sum = (key) => rest.reduce((total, share) => total + share[key], 0);
+  return [...shares.slice(0, MOST_SHARES), { name: `${rest.length} others`, num_bytes: sum('num_bytes'), num_tensors: sum('num_tensors') }];
 }

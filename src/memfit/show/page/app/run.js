@@ -28,7 +28,7 @@ function drawRun(host, id, document_) {
   const { run, sentence, budget, traced, changes, late } = document_.body, { headline } = run;
   host.append(element('h1', '', headline.title), element('p', `sentence${headline.good ? '' : ' bad'}`, sentence));
   const outcome = element('p', headline.good ? 'soft' : 'soft bad-line');
-  outcome.append(element('strong', headline.good ? 'good' : 'bad', headline.outcome.kind), ` after ${secondsText(headline.duration.value)}${headline.outcome.message ? `: ${headline.outcome.message}` : ''}  ·  ${run.kind} ${run.created_at}`);
+  outcome.append(element('strong', headline.good ? 'good' : 'bad', headline.outcome.kind), ` after ${secondsText(headline.duration.value)}${headline.outcome.message ? `: ${headline.outcome.message}` : ''}  ·  ${run.kind} ${momentText(run.created_at)}`);
   host.append(outcome);
   host.append(budgetCard(budget, run));
   tracedCards(host, traced);
@@ -94,6 +94,7 @@ function ledgerCards(host, run) {
     const remarks = [`${ledger.pid === null ? '' : `process ${ledger.pid}: `}${bytesText(ledger.peak_bytes)}, of which ${valueText(ledger.explained_ratio, 'ratio')} carries a name.`];
     if (ledger.untouched_bytes) remarks.push(`Not in memory, so not counted: ${bytesText(ledger.untouched_bytes)} of reserved heap and tensors.`);
     if (ledger.note) remarks.push(ledger.note);
+    else if (ledger.step && run.headline.peak_step && ledger.step !== run.headline.peak_step) remarks.push(`Step ${ledger.step} was the largest that was traced; the peak was first reached in step ${run.headline.peak_step}.`);
     part.node.append(element('p', 'hint', remarks.join(' ')));
     const lines = element('div', 'ledger');
     for (const bar of ledger.bars) {

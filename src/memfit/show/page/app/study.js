@@ -241,6 +241,7 @@ function studySection(host, id, document_) {
     // A study that went on: the same filters over more trials.
     update(next) { const kept = parallel.brushText(); study = withLogs(readStudy(next.body), logs); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
     isLive,
+    word: () => (study.body.is_running === false ? 'stopped' : 'live'),
   };
   function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
 }
@@ -274,6 +275,7 @@ function studySentence(study) {
 // ---- the front of metric and memory ------------------------------------------------------------------------------------
 const MOST_POINTS = 4000;
 
+// From the least memory on, so that a step to the next one holds what can be had until there.
 function frontRows(study) {
   const metric = study.byKey.get('metric'), peak = study.byKey.get('peak');
   if (!metric || !peak) return [];
@@ -283,7 +285,7 @@ function frontRows(study) {
   const front = [];
   let least = Infinity;
   for (const row of rows) if (peak.values[row] < least) { least = peak.values[row]; front.push(row); }
-  return front;
+  return front.reverse();
 }
 
 function frontCard(part, { study, selected, onHover, onPick }) {
@@ -318,6 +320,7 @@ function frontCard(part, { study, selected, onHover, onPick }) {
       part.node.hidden = !can;
       if (!can) return;
       rows = frontRows(one);
+      host.dataset.front = JSON.stringify(data(rows).map(([bytes, metric]) => [bytes, metric]));
       note.textContent = `Orange: the ${rows.length === 1 ? 'trial' : `${rows.length} trials`} that no other beats in both. Blue: the selection. ${one.size > MOST_POINTS ? 'Of very many points an even part is drawn, the front always whole.' : ''}`;
       if (drawn) { drawn.draw(); return; }
       drawn = drawnChart(host, option, 330);
@@ -458,78 +461,4 @@ function tableCard(part, { study, view, onHover, onPick, togglePin }) {
   let frame = 0;
   box.addEventListener('scroll', () => { cancelAnimationFrame(frame); frame = requestAnimationFrame(draw); });
   return self;
-}
-
-// ---- findings ----------------------------------------------------------------------------------------------------------
-function fillFindings(part, study) {
-  const { findings } = study.body;
-  for (const old of part.node.querySelectorAll('.finding, .hint, .chart')) old.remove();
-  const reason = study.body.findings_reason || (findings && !findings.findings.length && !findings.importances.length ? findings.notes.join('; ') : '');
-  part.node.hidden = !findings && !reason;
-  if (part.node.hidden) return;
-  if (reason) { part.node.append(element('p', 'hint', reason)); return; }
-  const shown = findings.findings.filter((each) => each.verdict !== 'note');
-  part.tools.replaceChildren();
-  saveTools(part.tools, 'findings', () => findingsPicture(part.head.textContent, shown), () => [['verdict', 'sentence', 'effect', 'low', 'high', 'unit'], shown.map((one) => [one.verdict, one.sentence, ...(one.effect ? [one.effect.value, one.effect.low, one.effect.high, one.effect.unit] : ['', '', '', ''])])]);
-  part.node.append(element('p', 'hint', `${findings.quantity}, ${findings.num_trials} trials${findings.low_bytes ? `, from ${bytesText(findings.low_bytes)} to ${bytesText(findings.high_bytes)}` : ''}; of a hundred studies without any effect, ${(findings.error_rate * 100).toFixed(0)} would show a finding.`));
-  const largest = largestEffects(shown);
-  for (const one of shown) {
-    const line = element('div', `finding v-${one.verdict.replace(/ /g, '-')}`);
-    line.append(element('span', 'verdict', one.verdict), element('span', 'words', one.sentence));
-    if (one.effect && known(one.effect)) line.append(effectBar(one.effect, largest(one.effect)));
-    if (one.evidence && one.evidence.length) line.title = one.evidence.join('\n');
-    part.node.append(line);
-  }
-  for (const note of findings.notes) part.node.append(element('p', 'hint', note));
-}
-
-// The largest effect of each unit: bytes and bytes per byte have no common scale.
-function largestEffects(findings) {
-  const found = new Map();
-  for (const { effect } of findings) if (effect) found.set(effect.unit, Math.max(found.get(effect.unit) || 0, ...[effect.value, effect.low, effect.high].map((value) => Math.abs(value || 0))));
-  return (effect) => found.get(effect.unit) || 1;
-}
-
-// The sentences with their effects on a canvas of their own.
-function findingsPicture(title, findings) {
-  const paper = element('canvas'), pen = paper.getContext('2d'), ratio = 2, wide = 1000, words = 640, largest = largestEffects(findings), font = '13px system-ui, "DejaVu Sans", sans-serif';
-  pen.font = font;
-  const rows = findings.map((one) => ({ one, lines: linesOf(pen, one.sentence, words - 30) })), tall = 44 + rows.reduce((sum, row) => sum + row.lines.length * 18 + 12, 0);
-  paper.width = wide * ratio; paper.height = tall * ratio;
-  pen.scale(ratio, ratio);
-  pen.fillStyle = colorOf('card'); pen.fillRect(0, 0, wide, tall);
-  pen.fillStyle = colorOf('ink'); pen.textBaseline = 'middle'; pen.font = `600 ${font.replace('13px', '16px')}`; pen.fillText(title, 16, 22);
-  pen.font = font;
-  let y = 48;
-  for (const { one, lines } of rows) {
-    pen.fillStyle = colorOf('ink');
-    lines.forEach((line, n) => pen.fillText(line, 16, y + 9 + 18 * n));
-    if (one.effect && known(one.effect)) {
-      const at = (value) => words + 190 + (150 * value) / largest(one.effect), middle = y + 9 * lines.length;
-      pen.fillStyle = colorOf('grid'); pen.fillRect(words + 40, middle - 7, 300, 14);
-      pen.fillStyle = colorOf('soft'); pen.fillRect(at(0) - 0.5, middle - 9, 1, 18);
-      pen.fillStyle = colorOf('job'); pen.globalAlpha = 0.6; pen.fillRect(at(one.effect.low ?? one.effect.value), middle - 2, at(one.effect.high ?? one.effect.value) - at(one.effect.low ?? one.effect.value), 4); pen.globalAlpha = 1;
-      pen.beginPath(); pen.arc(at(one.effect.value), middle, 5, 0, 7); pen.fill();
-    }
-    y += lines.length * 18 + 12;
-  }
-  return paper;
-}
-
-function linesOf(pen, text, width) {
-  const lines = [''];
-  for (const word of text.split(' ')) { const longer = `${lines[lines.length - 1]} ${word}`.trim(); if (pen.measureText(longer).width <= width || !lines[lines.length - 1]) lines[lines.length - 1] = longer; else lines.push(word); }
-  return lines;
-}
-
-// The effect with its interval, on one scale for all findings of its unit.
-function effectBar(effect, largest) {
-  const box = element('span', 'effect'), place = (value) => 50 + (50 * value) / largest;
-  const line = element('span', 'interval'), dot = element('span', 'dot');
-  const low = effect.low ?? effect.value, high = effect.high ?? effect.value;
-  line.style.left = `${place(low)}%`; line.style.width = `${Math.max(place(high) - place(low), 0.5)}%`;
-  dot.style.left = `${place(effect.value)}%`;
-  box.title = `${unitText(effect.value, effect.unit)} (95 %: ${unitText(low, effect.unit)} to ${unitText(high, effect.unit)})`;
-  box.append(element('span', 'zero'), line, dot);
-  return box;
 }

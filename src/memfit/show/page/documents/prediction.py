@@ -88,8 +88,12 @@ def prediction_sentence(prediction: Prediction) -> str:
         size = format_bytes(figure.value if figure.value is not None else figure.high or 0.0)
         size = size if figure.value is not None else f"at most {size}"
         place = f"in the {prediction.at_peak.phase} of step {prediction.at_peak.step}"
-        return f"Predicted {name} peak: {size}, {place}; {_fit(prediction)}. {prediction.error_band}".strip()
+        return f"Predicted {name} peak: {size}, {place}; {_fit(prediction)}. {_capital(prediction.error_band)}".strip()
     return "This prediction has no peak."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _fit(prediction: Prediction) -> str:

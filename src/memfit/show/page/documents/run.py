@@ -93,7 +93,8 @@ def _mostly(view: RunView) -> str:
         return ""
     first = named[0]
     name = first.name if first.name != first.kind else first.kind
-    return f", most of it {name} ({format_bytes(first.num_bytes)}, {format_ratio(first.share)})"
+    share = "most of it" if first.share > 0.5 else "its largest part"
+    return f", {share} {name} ({format_bytes(first.num_bytes)}, {format_ratio(first.share)})"
 
 
 def _fits(view: RunView) -> str:

@@ -31,7 +31,12 @@ OUTCOMES: tuple[TrialOutcomeKind, ...] = (
 
 
 def study_document(
-    study: Study, findings: StudyFindings | None = None, *, findings_reason: str = "", with_curves: bool = True
+    study: Study,
+    findings: StudyFindings | None = None,
+    *,
+    findings_reason: str = "",
+    with_curves: bool = True,
+    is_running: bool | None = None,
 ) -> Document:
     """Everything the page draws of a study; `with_curves` puts the intermediate results of all trials in.
 
@@ -43,6 +48,7 @@ def study_document(
         "what": study.settings.command or study.settings.workload,
         "tuner": study.settings.tuner.name or study.settings.tuner.class_name,
         "created_at": study.created_at,
+        "is_running": is_running,
         "num_wanted": study.settings.max_trials,
         "metric": study.settings.goal.metric,
         "direction": study.settings.goal.direction,

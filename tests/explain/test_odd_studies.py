@@ -1,0 +1,126 @@
+"""Does `explain` say nothing wrong of studies that nobody would plan: two trials, options of all kinds, one day?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from made_studies import SETTINGS, made_study, made_trial
+
+from memfit.explain.study.explain import explain_study
+from memfit.explain.study.sentences.words import signed_bytes
+from memfit.records.study import Study
+from memfit.records.study_findings import StudyFinding, StudyFindings
+from memfit.show.terminal.findings import findings_text
+from memfit.testing.oracles.contradictions import contradictions
+
+KINDS: tuple[Any, ...] = (None, "adam", 1, 1.5, True, [64, 64], {"a": 1})
+WIDTHS = ([64], [64, 64], [256, 256, 256])
+
+
+def verdict_of(findings: StudyFindings, name: str) -> str:
+    (finding,) = findings.about("hyperparameter", name)
+    return finding.verdict
+
+
+def about_time(findings: StudyFindings) -> StudyFinding:
+    (finding,) = findings.about("time of day")
+    return finding
+
+
+def mixed_rows(num_rows: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(3)
+    return [
+        {"opt": KINDS[random.integers(len(KINDS))], "hidden": WIDTHS[random.integers(3)], "q": float(random.random())}
+        for _ in range(num_rows)
+    ]
+
+
+def test_layers_and_units_that_never_changed_without_each_other_are_not_told_apart():
+    """Three lists of widths are three points: any curve of the units passes through them, and so does one of layers."""
+    rows = mixed_rows(80)
+    findings = explain_study(made_study(lambda row, place: sum(row["hidden"]) / 20, rows=rows, noise_mib=2.0))
+    verdicts = {verdict_of(findings, f"hidden: {what}") for what in ("layers", "units")}
+    assert verdicts == {"found", "cannot tell"}
+    assert any("moved together" in line for each in findings.findings for line in each.evidence)
+
+
+def test_a_choice_of_lists_and_other_things_is_one_choice():
+    rows = mixed_rows(80)
+    findings = explain_study(made_study(lambda row, place: 30.0 * (row["opt"] == "adam"), rows=rows, noise_mib=2.0))
+    assert verdict_of(findings, "opt") == "found"
+    assert findings.about("hyperparameter", "opt: units") == ()
+    assert contradictions(findings) == []
+
+
+def test_within_one_day_a_drift_is_not_the_time_of_day():
+    study = made_study(lambda row, place: 2.0 * place, num_trials=40, hours_each=0.5)
+    findings = explain_study(study)
+    assert [each.verdict for each in findings.about("order of recording")] == ["found"]
+    assert about_time(findings).verdict == "cannot tell"
+    assert "order of recording" in about_time(findings).sentence
+
+
+def test_over_more_than_a_day_a_step_is_not_the_time_of_day():
+    study = made_study(lambda row, place: 80.0 * (place >= 24), num_trials=60, hours_each=0.5)
+    findings = explain_study(study)
+    assert [each.verdict for each in findings.about("order of recording")] == ["found"]
+    assert about_time(findings).verdict != "found"
+
+
+def test_a_wave_of_several_days_is_the_time_of_day():
+    study = made_study(lambda row, place: 40.0 * np.sin(place * 2 * np.pi / 24), num_trials=96, hours_each=1.0)
+    assert about_time(explain_study(study)).verdict == "found"
+
+
+def test_a_pair_says_what_a_drift_makes_of_it():
+    random = np.random.default_rng(0)
+    rows = [{"lr": float(random.random()), "width": 64} for _ in range(40)]
+    findings = explain_study(made_study(lambda row, place: 5.0 * place, rows=rows))
+    pairs = findings.about("pair")
+    assert pairs
+    assert all(any("the drift in the order of recording makes" in line for line in each.evidence) for each in pairs)
+
+
+def test_trials_that_still_run_are_counted():
+    study = made_study(lambda row, place: 0.0, num_trials=10)
+    more = tuple(made_trial(10 + number, {"lr": 0.1}, None, kind="running") for number in range(2))
+    findings = explain_study(msgspec.structs.replace(study, trials=(*study.trials, *more)))
+    assert any("2 trials" in note and "running" in note for note in findings.notes)
+
+
+def test_too_few_trials_say_how_many_are_needed():
+    two = Study(study_id="s", settings=SETTINGS, trials=tuple(made_trial(n, {"lr": 0.1 * n}, 300 + n) for n in (1, 2)))
+    assert "nothing to explain: 2 trials with a number; 3 or more are needed" in explain_study(two).notes
+
+
+def test_one_trial_far_from_all_others_is_named():
+    findings = explain_study(made_study(lambda row, place: 4000.0 * (place == 17), num_trials=30))
+    assert any(note.startswith("trial 17 took") and "than any other" in note for note in findings.notes)
+    assert not any("than any other" in note for note in explain_study(made_study(num_trials=30)).notes)
+
+
+def test_sizes_that_look_alike_say_how_far_apart_they_are():
+    """192 bytes on 300 MiB."""
+    rows = [{"width": (64, 256)[place % 2], "lr": place / 30} for place in range(30)]
+    findings = explain_study(made_study(lambda row, place: row["width"] / 2**20, rows=rows, noise_mib=0.0))
+    text = findings_text(findings, width=120)
+    assert "192 B apart" in text
+    assert "-0 B" not in text
+    assert "+0 B" not in text
+
+
+def test_what_rounds_to_nothing_has_no_sign():
+    assert [signed_bytes(value) for value in (-0.2, 0.2, -2.0, 3.0)] == ["0 B", "0 B", "-2 B", "+3 B"]
+
+
+def test_a_step_between_two_runs_through_the_same_points_is_no_effect_of_any_point():
+    """Over points it is the same everywhere, and says nothing: seed 1053 of the blocked design failed by it."""
+    random = np.random.default_rng(2)
+    once = [{"lr": float(random.random()), "width": int(random.choice([64, 256]))} for _ in range(15)]
+    study = made_study(lambda row, place: 80.0 * (place >= 15) + row["width"] / 4, rows=[*once, *once], noise_mib=2.0)
+    findings = explain_study(study)
+    assert [each.verdict for each in findings.about("order of recording")] == ["found"]
+    assert verdict_of(findings, "width") == "found"
+    assert contradictions(findings) == []
