@@ -305,7 +305,7 @@ def _hint_of_guesses(line: str, recording: Recording | None) -> str:
 
 def last_user_line(error: BaseException, recording: Recording | None) -> str:
     """'file.py:12' of the deepest frame of the traceback that is the user's own."""
-    from memfit.predict.observe.phase_and_module import kind_of_file
+    from memfit.predict.observe.source_files import kind_of_file
 
     found = "an unknown line"
     for frame in traceback.extract_tb(error.__traceback__):

@@ -50,8 +50,8 @@ class PassedSteps:
         """Identities of parameters that had a gradient at an update, by the optimizer or module that keeps them alive.
 
         An identity is used again once its parameter is gone; a tensor with weak references cannot be moved."""
-        self._followed: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        """Optimizers that made a step."""
+        self._followed: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
+        """How many steps in a row each optimizer made with as many gradients, and with how many."""
         self.is_passing = self._searches = False
         self.is_possible = True
         """False where a script asks for gradients of its own (`autograd.grad`), which need the true graph."""
@@ -65,11 +65,13 @@ class PassedSteps:
     def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call with gradients: run, or made again."""
         key = key_of(module, inputs)
+        if key is not None:
+            key = (*key, tuple(parameter.requires_grad for parameter in module.parameters()))
         if key is None or next(iter(module.parameters()), None) is None:
             return call()
         seen = self._seen.setdefault(module, {})
         known, live_bytes = seen.get(key), self._tracker.log.live_bytes
-        if known is not None and self._may_pass(known, live_bytes):
+        if known is not None and self._may_pass(known, live_bytes) and self._was_trained(module):
             self._note("script", "steps after those that are predicted were passed over, since their shapes repeat")
             return cast("R", self._made_again(module, inputs, known[1]))
         result = call()
@@ -91,6 +93,12 @@ class PassedSteps:
             self._higher_bytes = max(self._higher_bytes, higher_bytes)
             return True
         return False
+
+    def _was_trained(self, module: torch.nn.Module) -> bool:
+        """Whether it is known which parameters get gradients; of a model that nobody trains, none."""
+        trained = self.trained
+        free = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        return not free or any(id(parameter) in trained for parameter in free)
 
     def note_unseen(self) -> None:
         """List by how much calls began higher that were passed over for time."""
@@ -119,10 +127,18 @@ class PassedSteps:
 
     def note_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer made a step; its gradients are still there."""
-        self._followed.add(optimizer)
+        num_steps, before = self._followed.get(optimizer, (0, 0))
+        num_gradients = _num_gradients(optimizer)
+        self._followed[optimizer] = (num_steps + 1 if num_gradients == before else 1), num_gradients
         self.note_trained(optimizer, (parameter for group in optimizer.param_groups for parameter in group["params"]))
         for module in self._seen:  # a model outlives its optimizer where each epoch makes a new one
             self.note_trained(module, module.parameters())
+
+    def note_backward(self) -> None:
+        """A backward is done: models that no optimizer of torch trains have their gradients now."""
+        for module in list(self._seen):
+            if not self._trained.get(module):
+                self.note_trained(module, module.parameters())
 
     @property
     def trained(self) -> set[int]:
@@ -157,13 +173,18 @@ class PassedSteps:
             for kind, step in changed.items():
                 kind.step = step
 
+    def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer made steps with as many gradients as now: its state is there."""
+        num_steps, num_gradients = self._followed.get(optimizer, (0, 0))
+        return num_steps >= ALIKE and num_gradients == _num_gradients(optimizer)
+
     def _stepping(self, original: Callable[..., object]) -> Callable[..., object]:
         passed = self
 
         def step(optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> object:
             if isinstance(optimizer, torch.optim.LBFGS):
                 return passed._search(original, optimizer, args, kwargs)
-            if not (passed.is_passing and passed.is_possible and optimizer in passed._followed):
+            if not (passed.is_passing and passed.is_possible and passed._knows(optimizer)):
                 return original(optimizer, *args, **kwargs)
             passed.on_step(optimizer)
             closure = cast("Callable[[], object] | None", args[0] if args else kwargs.get("closure"))
@@ -194,6 +215,10 @@ class PassedSteps:
             self._searches = False
             for group, kept in zip(groups, before, strict=True):
                 group.update(kept)
+
+
+def _num_gradients(optimizer: torch.optim.Optimizer) -> int:
+    return sum(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 class _Context(Protocol):

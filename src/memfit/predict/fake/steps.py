@@ -24,7 +24,7 @@ from memfit.predict.child.run_script import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
 from memfit.predict.fake.skipped_steps import PassedSteps
-from memfit.predict.observe.later_calls import BEHIND_THE_LOOP, calls_a_model_later
+from memfit.predict.observe.later.what_follows import Later, what_follows
 from memfit.predict.observe.phase_and_module import (
     is_called_by_library,
     is_called_by_study,
@@ -49,6 +49,8 @@ OTHERS_MAY_LAG = 8
 LEAST_AFTER_SECONDS, MOST_AFTER_SECONDS, AFTER_SHARE = 0.5, 20.0, 0.5
 LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE = 5.0, 1.0
 """How long a run goes on where the job's own files say that it evaluates."""
+KNOWN_TO_FOLLOW = 2.0
+"""How many times as long it goes on where the source names what is to come."""
 MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
 LATER_STEPS = 1000
@@ -90,9 +92,11 @@ class StepCounter:
         self._in_library = False
         """Whether the loop stands in a library's file."""
         self._in_study = self._is_shortened = False
-        self._calls_later: str | None = None
-        """Where a model is called behind the loop, empty if nowhere; None until the first update."""
-        self._missed = ""
+        self._later: Later | None = None
+        """What the job would still do when its steps were made."""
+        self._signs = (0, 0)
+        """How many evaluations, and about how many steps, there were when that was asked last."""
+        self._missed: Later | None = None
         """The same when the run was ended."""
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
@@ -132,6 +136,7 @@ class StepCounter:
         recording.places.run_root, recording.places.run_within = run_root, repeated.run_within
         make: Callable[..., None] = torch.optim.Optimizer.__init__
         following = dataloader._BaseDataLoaderIter.__next__
+        noting = recording.places.noting
 
         def made(self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
             make(self, *args, **kwargs)
@@ -149,6 +154,8 @@ class StepCounter:
             patch.object(dataloader._BaseDataLoaderIter, "__next__", next_batch),
             self._passed.standing_in(),
             self._elsewhere.listening(),
+            patch.object(torch.nn.Module, "named_parameters", noting(torch.nn.Module.named_parameters)),
+            patch.object(torch.optim.Optimizer, "add_param_group", noting(torch.optim.Optimizer.add_param_group)),
             patch.object(torch.autograd, "backward", self._counting(torch.autograd.backward)),
             patch.object(torch.autograd, "grad", self._counting(torch.autograd.grad)),
         ):
@@ -160,7 +167,9 @@ class StepCounter:
         def backward(*args: object, **kwargs: object) -> object:
             self._passed.is_possible &= original is not torch_grad and not kwargs.get("create_graph")
             self.goes_backward()
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            self._passed.note_backward()
+            return result
 
         return backward
 
@@ -170,8 +179,6 @@ class StepCounter:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
         self._in_study = self._in_study or is_called_by_study()
-        if self._calls_later is None:
-            self._calls_later = calls_a_model_later()
         counts = self._recording.num_updates
         most = max(counts.values())
         self._recording.places.step = most + 1
@@ -212,15 +219,29 @@ class StepCounter:
     def _goes_on(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step after those that were asked for: is there anything to wait for?"""
         now = _seconds_now()
+        if optimizer is not None and self._is_new(optimizer):
+            return
         self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
+        self._look_again()
         if self._evaluated:
             is_seen = {str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before
-            self._end_if(is_seen and not self._calls_later)
+            self._end_if(is_seen and not self._later)
             self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
-            self._end_if(self._num_after > RARER * self._num_to_evaluation and not self._calls_later)
+            self._end_if(self._num_after > RARER * self._num_to_evaluation and not self._later)
             self._passed.is_passing = True
         self._end_if(self._until is not None and now > self._until)
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
+
+    def _is_new(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimizer has made fewer steps than were asked for: another training has begun."""
+        made = self._recording.num_updates.get(self._recording.number_of(optimizer), 0)
+        return made < self._num_steps and not self._is_late()
+
+    def _look_again(self) -> None:
+        """Ask once more what is still to come, after an evaluation and more and more seldom."""
+        signs = len(self._evaluated), self._num_after.bit_length()
+        if self._later is not None and signs != self._signs:
+            self._later, self._signs = what_follows(self._recording.places.ran), signs
 
     def called(self, inputs: object) -> None:
         """An outermost module is called."""
@@ -303,9 +324,11 @@ class StepCounter:
         self.num_steps_made = max(self._recording.num_updates.values(), default=0)
         self._recording.keep_work()
         now = self._made_at = _seconds_now()
+        self._later = what_follows(self._recording.places.ran)
         least, share = LEAST_AFTER_SECONDS, AFTER_SHARE
         if self._evaluates():
             least, share = LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE
+            least *= 1 if self._later is None else KNOWN_TO_FOLLOW
         share = min(max(share * (now - self._began), least), MOST_AFTER_SECONDS)
         self._until = now + (0.0 if self._is_late() else share)
 
@@ -320,22 +343,26 @@ class StepCounter:
         if was_ended and self._in_study:
             text = "the script is a study of many trials: later ones, which may draw other sizes, were not followed"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
-        if was_ended and self._missed:
-            self._recording.shadow.answered[UNSEEN, BEHIND_THE_LOOP.format(line=self._missed), self._missed] += 1
-        elif was_ended and self._until is not None and not self._evaluated and self._evaluates():
+        if was_ended and self._missed is not None:
+            self._recording.shadow.answered[UNSEEN, self._missed.text, self._missed.line] += 1
+        elif was_ended and self._until is not None and not self._evaluated and self._speaks_of_evaluation():
             text = "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
 
     def _evaluates(self) -> bool:
+        """Whether there is something to wait for."""
+        return self._later is not None or self._speaks_of_evaluation()
+
+    def _speaks_of_evaluation(self) -> bool:
         """Whether the job's own files speak of an evaluation, or its loop is a library's, which may evaluate."""
-        return self._in_library or bool(self._calls_later) or speaks_of_evaluation(self._script, self._modules_before)
+        return self._in_library or speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_late(self) -> bool:
         return time.perf_counter() - self._started > self._patience_seconds
 
     def _end_if(self, enough: bool) -> None:
         if enough:
-            self._missed = calls_a_model_later()
+            self._missed = what_follows(self._recording.places.ran)
             raise EnoughSteps
 
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from memfit.predict.observe.later.lines_that_ran import LinesThatRan
+from memfit.predict.observe.source_files import kind_of_file
 from memfit.records.timeline import Phase
 from memfit.version import PACKAGE_FOLDER
 
@@ -29,9 +30,8 @@ LABEL = "memfit"
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 _DATA_FOLDER = os.path.join(_TORCH_FOLDER, "utils", "data") + os.sep
 _OWN_FOLDER = PACKAGE_FOLDER + os.sep
-_JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
-_LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 NOWHERE = (-1, "")
+R = TypeVar("R")
 _STUDIES = ("optuna", "hyperopt", "skopt")
 _EVALUATES = re.compile(r"\bno_grad\b|\binference_mode\b|\.eval\(\)")
 
@@ -50,6 +50,7 @@ class Places:
         self._kinds: dict[str, int] = {}
         self._main = threading.main_thread().ident
         self.saw_forward = False
+        self.ran = LinesThatRan()
         self.run_root: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
         """Runs an outermost module: given the module, its inputs, and the call itself."""
         self.run_within: Callable[[torch.nn.Module, object, Callable[[], object]], object] | None = None
@@ -187,6 +188,15 @@ class Places:
             return own
         return self._line_of(sys._current_frames().get(self._main))  # a thread of torch's own, in a backward
 
+    def noting(self, original: Callable[..., R]) -> Callable[..., R]:
+        """A function of torch that remembers the lines it is called from."""
+
+        def noted(*args: object, **kwargs: object) -> R:
+            self.ran.note(sys._getframe(1))
+            return original(*args, **kwargs)
+
+        return noted
+
     def _line_of(self, frame: FrameType | None) -> str:
         fallback = ""
         while frame is not None:
@@ -195,6 +205,7 @@ class Places:
             if kind is None:
                 kind = self._kinds[filename] = kind_of_file(filename)
             if kind == 0:
+                self.ran.note(frame)
                 return f"{os.path.basename(filename)}:{frame.f_lineno}"
             if kind == 1 and not fallback:
                 fallback = f"{os.path.basename(filename)}:{frame.f_lineno}"
@@ -213,17 +224,6 @@ def is_for_order() -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-def kind_of_file(filename: str) -> int:
-    """0 the user's own, 1 some other library, 2 torch, memfit or Python itself."""
-    if filename.startswith(_JOB_FOLDER) and os.path.basename(filename) != "load.py":
-        return 0
-    if filename.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")):
-        return 2
-    if "site-packages" in filename or "dist-packages" in filename:
-        return 1
-    return 2 if filename.startswith(_LIBRARY_FOLDERS) else 0
 
 
 def tensors_anywhere(value: object, depth: int = 0) -> Iterator[torch.Tensor]:

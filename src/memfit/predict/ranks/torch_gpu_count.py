@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-from memfit.predict.observe.phase_and_module import kind_of_file
+from memfit.predict.observe.source_files import kind_of_file
 
 Note = Callable[[str, str], None]
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch.distributed as distributed
 from torch.distributed.device_mesh import DeviceMesh
 
-from memfit.predict.observe.phase_and_module import kind_of_file
+from memfit.predict.observe.source_files import kind_of_file
 from memfit.predict.ranks.rank_evidence import Mesh, RankEvidence, ShardedShape, StageFact
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from memfit.predict.child.run_script import hint_for, own_part, script_failure
 from memfit.predict.gpu_rules.cublas import workspace_stays
 from memfit.predict.observe import own_threads
 from memfit.predict.observe.batches_by_length import BatchChooser
-from memfit.predict.observe.phase_and_module import kind_of_file
+from memfit.predict.observe.source_files import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
 from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
 from memfit.predict.phantom.in_child.process_group import one_of_ranks

@@ -21,7 +21,8 @@ from torch.utils.data import dataloader
 
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.run_script import EnoughSteps
-from memfit.predict.observe.later_calls import BEHIND_THE_LOOP, calls_a_model_later
+from memfit.predict.observe.later.lines_that_ran import LinesThatRan
+from memfit.predict.observe.later.what_follows import Later, what_follows
 from memfit.predict.observe.phase_and_module import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 from memfit.predict.observe.repeating_batches import (
     LARGER_MAY_FOLLOW,
@@ -55,9 +56,10 @@ class PhantomSteps:
         self._elsewhere = UpdatesElsewhere(lambda: list(self._living))
         self._in_library = False
         """Whether the loop stands in a library's file."""
-        self._calls_later: str | None = None
-        """Where a model is called behind the loop, empty if nowhere; None until the first update."""
-        self._missed = ""
+        self._ran = LinesThatRan()
+        self._later: Later | None = None
+        """What the job would still do when its steps were made."""
+        self._missed: Later | None = None
         """The same when the run was ended."""
         self._modules_before = set(sys.modules)
         self._started = time.perf_counter()
@@ -114,14 +116,13 @@ class PhantomSteps:
     def stepped(self, optimizer: object) -> None:
         """An optimizer made a step."""
         self._in_library |= is_called_by_library()
-        if self._calls_later is None:
-            self._calls_later = calls_a_model_later()
+        self._ran.note(sys._getframe(1))
         counts = self._watch.num_updates
         most = max(counts.values())
         self._watch.step = most + 1
         if self._until is not None:
             self._num_after += 1
-            self._end_if((bool(self._evaluated) and not self._calls_later) or self._is_over())
+            self._end_if((bool(self._evaluated) and not self._later) or self._is_over())
             return
         all_there = all(counts.get(key, 0) >= self._num_steps for key in self._built | set(counts))
         if all_there or most >= self._num_steps * OTHERS_MAY_LAG:
@@ -129,6 +130,7 @@ class PhantomSteps:
 
     def goes_backward(self) -> None:
         """A backward begins; in a script without an optimizer this is where a step ends."""
+        self._ran.note(sys._getframe(1))
         if self._watch.num_updates:
             return
         self._elsewhere.goes_backward()
@@ -136,7 +138,7 @@ class PhantomSteps:
             return
         if self._until is not None:
             self._num_after += 1
-            self._end_if((bool(self._evaluated) and not self._calls_later) or self._is_over())
+            self._end_if((bool(self._evaluated) and not self._later) or self._is_over())
         elif self._num_backwards >= self._num_steps:
             self._steps_are_made()
         else:
@@ -145,6 +147,7 @@ class PhantomSteps:
 
     def called(self, inputs: object) -> None:
         """An outermost module with parameters is called."""
+        self._ran.note(sys._getframe(1))
         if self._until is None:
             return
         if torch.is_grad_enabled():
@@ -180,6 +183,7 @@ class PhantomSteps:
         self.is_done = True
         self._num_when_done = self.num_made
         now = time.perf_counter()
+        self._later = what_follows(self._ran)
         least = TO_EVALUATION_SECONDS if self._evaluates() else LEAST_AFTER_SECONDS
         self._until = now + min(max(AFTER_SHARE * (now - self._started), least), MOST_AFTER_SECONDS)
 
@@ -191,13 +195,13 @@ class PhantomSteps:
 
     def note_unseen(self) -> None:
         """The run was ended: list an evaluation that the job's files speak of and that was not reached."""
-        if self._missed:
-            self._note(UNSEEN, BEHIND_THE_LOOP.format(line=self._missed))
+        if self._missed is not None:
+            self._note(UNSEEN, self._missed.text)
         elif not self._evaluated and self._evaluates():
             self._note(UNSEEN, NOT_REACHED)
 
     def _evaluates(self) -> bool:
-        return self._in_library or bool(self._calls_later) or speaks_of_evaluation(self._script, self._modules_before)
+        return self._in_library or self._later is not None or speaks_of_evaluation(self._script, self._modules_before)
 
     def _is_over(self) -> bool:
         late = self._until is not None and time.perf_counter() > self._until
@@ -205,5 +209,5 @@ class PhantomSteps:
 
     def _end_if(self, enough: bool) -> None:
         if enough:
-            self._missed = calls_a_model_later()
+            self._missed = what_follows(self._ran)
             raise EnoughSteps

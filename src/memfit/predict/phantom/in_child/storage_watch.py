@@ -20,7 +20,8 @@ from unittest.mock import patch
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from memfit.predict.observe.phase_and_module import kind_of_file, phase_now, tensors_anywhere
+from memfit.predict.observe.phase_and_module import phase_now, tensors_anywhere
+from memfit.predict.observe.source_files import kind_of_file
 from memfit.predict.phantom.snapshot_timeline import Place, StorageClaim
 from memfit.predict.snapshot.recorded import RecordedFrame
 from memfit.records.timeline import Category, Phase

@@ -1,0 +1,210 @@
+"""Is anything silent that a job does later: another training, a branch, a call behind its loop? Never."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from memfit.job.description import describe_job  # noqa: E402
+from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.fake import steps  # noqa: E402
+from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
+from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.later.lines_that_ran import LinesThatRan  # noqa: E402
+from memfit.predict.observe.later.what_follows import Later, what_follows  # noqa: E402
+from memfit.predict.options import PredictOptions  # noqa: E402
+
+RAN = LinesThatRan()
+FOUND: list[Later | None] = []
+"""What the job under test asks for itself, at its `step()`."""
+
+
+def step(model: Any = None) -> None:
+    """Stands for an update: remembers the line, as a tensor that is made there would, and asks what follows."""
+    RAN.note(sys._getframe(1))
+    FOUND.append(what_follows(RAN))
+
+
+def ran() -> None:
+    """Stands for a tensor that is made."""
+    RAN.note(sys._getframe(1))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    """Runs a script of the user's own and gives the line that was named at its last update, 0 for none."""
+
+    def run(text: str) -> int:
+        RAN._seen.clear()
+        FOUND.clear()
+        path = tmp_path / "train.py"
+        start = "import torch\nfrom torch import nn\nnet = nn.Linear(2, 2)\nx = torch.ones(1, 2)\n"
+        path.write_text(start + textwrap.dedent(text))
+        exec(compile(path.read_text(), str(path), "exec"), {"step": step, "ran": ran, "__name__": "train"})
+        last = FOUND[-1]
+        return 0 if last is None else int(last.line.partition(":")[2]) - start.count("\n")
+
+    return run
+
+
+LISTED = {
+    "behind the inner loop": ("for epoch in range(1):\n    for k in range(3):\n        step()\n    y = net(x)\n", 4),
+    "a function with a global model": ("def show():\n    return net(x)\nstep()\nshow()\n", 4),
+    "a function that the loop calls, with other arguments": (
+        "def loss(m, x):\n    ran()\n    return m(x)\nfor k in range(2):\n    loss(net, x)\n    step()\n"
+        "loss(net, x + 1)\n",
+        7,
+    ),
+    "forward by its name": ("step()\nnet.forward(x)\n", 2),
+    "an element of a list": ("nets = [net]\nstep()\nnets[0](x)\n", 3),
+    "eval() and called": ("step()\nnet.eval()(x)\n", 2),
+    "passed on": ("def a(m):\n    return m(x)\ndef b(m):\n    return a(m)\nstep()\nb(net)\n", 6),
+    "made behind the loop": ("class Net(nn.Linear):\n    pass\nstep()\nbest = Net(2, 2)\nbest(x)\n", 5),
+    "held by an object": (
+        "class Run:\n    def __init__(self):\n        self.net = net\n    def show(self):\n        self.net(x)\n"
+        "run = Run()\nstep()\nrun.show()\n",
+        8,
+    ),
+    "finally": ("try:\n    step()\nfinally:\n    net(x)\n", 4),
+    "a branch of the loop": ("for k in range(3):\n    step()\n    if k == 100:\n        net(x)\n", 4),
+    "a branch of a function that a loop calls": (
+        "def once(k):\n    if k == 9:\n        net(x)\n    step()\nfor k in range(2):\n    once(k)\n",
+        3,
+    ),
+    "parameters are freed later": (
+        "for k in range(3):\n    if k == 100:\n        for p in net.parameters():\n            p.requires_grad = True\n"
+        "    step()\n",
+        4,
+    ),
+    "an average is made later": (
+        "from torch.optim.swa_utils import AveragedModel\nfor k in range(3):\n    step()\n    if k > 9:\n"
+        "        a = AveragedModel(net)\n",
+        5,
+    ),
+    "another training": ("def fit(m):\n    torch.optim.SGD(m.parameters())\nstep()\nfit(net)\n", 4),
+    "another optimizer": ("step()\nsecond = torch.optim.SGD(net.parameters())\n", 2),
+    "a loop over other widths": ("for width in (4, 8):\n    if width == 4:\n        step()\n", 1),
+    "a loop over names in a list": ("kinds = ['a', 'b']\nfor kind in kinds:\n    if kind == 'a':\n        step()\n", 2),
+}
+
+
+@pytest.mark.parametrize("case", LISTED)
+def test_what_may_run_a_model_later_is_named_by_its_line(job: Any, case: str):
+    text, line = LISTED[case]
+    assert job(text) == line
+
+
+HARMLESS = {
+    "a function that makes one step": "def once():\n    step()\n    return 1\nfor k in range(3):\n    once()\n",
+    "saving and counting": "step()\ntorch.save(net.state_dict(), '/dev/null')\n"
+    "print(sum(p.numel() for p in net.parameters()))\n",
+    "a function that is never called": "step()\ndef later():\n    return net(x)\n",
+    "behind a return": "def main():\n    step()\n    return\n    net(x)\nmain()\n",
+    "a setting that is off": "class args:\n    test = False\nstep()\nif args.test:\n    net(x)\n",
+    "another mode": "mode = 'fit'\nstep()\nif mode == 'gan':\n    net(x)\n",
+    "a loss without parameters": "loss = nn.MSELoss()\nstep()\nprint(loss(x, x))\n",
+    "the same rounds": "for size in (4, 4):\n    step()\n",
+    "the last of the values": "for width in (4, 8):\n    step()\n",
+    "numbers in a range": "for epoch in range(3):\n    step()\n",
+    "an error": "step()\nif x.sum() > 9:\n    net(x)\n    raise ValueError\n",
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_holds_nothing_new_is_not_named(job: Any, case: str):
+    assert job(HARMLESS[case]) == 0
+
+
+def test_no_property_of_the_job_is_evaluated(job: Any):
+    text = "class Run:\n    @property\n    def show(self):\n        raise SystemExit\nrun = Run()\nstep()\nrun.show()\n"
+    with pytest.raises(SystemExit):
+        job(text)
+    assert FOUND == [None], "the script's own line raises it, not the question"
+
+
+def test_a_dictionary_of_names_that_the_job_holds_stays_as_it_was(job: Any):
+    text = "def main(width=3):\n    kept = locals()\n    big = net(x)\n    step()\n"
+    job(text + "    assert sorted(kept) == ['width'], kept\nmain()\n")
+
+
+# ---- whole scripts ---------------------------------------------------------------------------------------------------
+
+NETS = """
+import torch
+from torch import nn
+def net(width):
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+def train(model, num_steps):
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+"""
+LATER_TRAININGS = {
+    "a larger model": "train(net(256), 60)\ntrain(net(2048), 9)\n",
+    "a loop over widths": "for width in (64, 256, 2048):\n    train(net(width), 40)\n",
+    "updates without an optimizer": """
+train(net(128), 40)
+model = net(1024)
+for step in range(40):
+    model.zero_grad()
+    model(torch.randn(64, 64)).sum().backward()
+    gradients = [p.grad for p in model.parameters()]
+    assert all(gradient is not None for gradient in gradients)
+    with torch.no_grad():
+        for p, gradient in zip(model.parameters(), gradients):
+            p.sub_(gradient, alpha=0.1)
+""",
+    "parameters that are freed": """
+backbone, head = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 128)), nn.Linear(128, 10)
+for p in backbone.parameters():
+    p.requires_grad = False
+optimizer = torch.optim.Adam(head.parameters())
+for epoch in range(6):
+    if epoch == 3:
+        for p in backbone.parameters():
+            p.requires_grad = True
+        optimizer.add_param_group({"params": backbone.parameters()})
+    for step in range(12):
+        optimizer.zero_grad()
+        head(backbone(torch.randn(32, 64))).sum().backward()
+        optimizer.step()
+""",
+}
+
+
+def predicted(folder: Path, text: str) -> TraceReply:
+    (folder / "train.py").write_text(text)
+    (folder / "scratch").mkdir()
+    job = describe_job(str(folder / "train.py"), {}, ())
+    scratch = str(folder / "scratch")
+    request = TraceRequest(job=job, device="cpu", options=PredictOptions(num_steps=3), scratch_folder=scratch)
+    reply = answer(request)
+    assert isinstance(reply, TraceReply), reply
+    return reply
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LATER_TRAININGS)
+def test_a_later_training_is_reached_and_counted(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(steps, "PASS_AFTER_SECONDS", 0.0)
+    reply = predicted(tmp_path, NETS + LATER_TRAININGS[case])
+    real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert abs(peak_of(reply.timeline, "cpu")[0] - real_bytes) <= 64
+    assert [a.text for a in reply.assumptions if a.kind == UNSEEN] == []
+
+
+@pytest.mark.slow
+def test_a_later_training_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.0)
+    monkeypatch.setattr(steps, "TO_EVALUATION_SHARE", 0.0)
+    reply = predicted(tmp_path, NETS + "train(net(256), 100_000)\ntrain(net(2048), 9)\n")
+    assert [a for a in reply.assumptions if a.kind == UNSEEN and "train.py:13" in a.text]
