@@ -35,6 +35,20 @@ def test_a_step_takes_in_passing_what_was_predicted(name: str):
     assert predicted.transient_bytes >= 0.95 * taken_bytes
 
 
+def test_a_step_of_parameters_of_many_sizes_takes_what_was_predicted():
+    """What is left of one parameter while the next is updated is found from parameters of unequal sizes."""
+    sizes = [64, 256, 1024, 4096, 9000, 9000, 100]
+    model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(2):  # the first step makes the state
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        taken_bytes = record_events(optimizer.step, torch.device("cpu")).peak_bytes
+    fresh = torch.optim.AdamW(model.parameters(), foreach=False)
+    predicted = measure_update(job_of(model, None, None, fresh))
+    assert 0.99 * taken_bytes <= predicted.transient_bytes <= 1.02 * taken_bytes
+
+
 ELEMENTWISE_CASES: dict[str, Any] = {
     "SGD": lambda ps: torch.optim.SGD(ps, lr=0.1),
     "SGD, Nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
@@ -116,7 +117,9 @@ def _in_passing(job: Job, optimizer: torch.optim.Optimizer, transients: list[int
                 all_of_them = _of_some(job, optimizer, group, tried).transient_bytes
             if all_of_them > ADDS_UP * sum(each):
                 return sum(transients)
-            left = max(0.0, all_of_them / max(1, *each) - 1.0)
+            # The most of `own + left * before` is what they took together, so that none of them allows a larger share.
+            shares = [(all_of_them - own) / before for before, own in itertools.pairwise(each) if before]
+            left = max(0.0, min(shares, default=0.0))
             return max(own + round(left * before) for own, before in zip(transients, [0, *transients], strict=False))
     return max(transients, default=0)
 
