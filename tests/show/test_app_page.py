@@ -20,7 +20,7 @@ from memfit.records.figure import Figure
 from memfit.records.files import layout
 from memfit.records.prediction import AtPeak, Level, Prediction, RankClass, RankPredictions, Saving
 from memfit.records.run_parts.samples import SAMPLE_DTYPE
-from memfit.records.study import Choice, Proposal, SearchSpace
+from memfit.records.study import Choice, Proposal, SearchSpace, Span
 from memfit.runfolder.reader import read_run
 from memfit.serve.catalogue import find_records
 from memfit.show.page.app import app_html
@@ -318,3 +318,28 @@ def test_what_is_not_most_is_not_called_most(tmp_path: Path):
     share = re.search(r"(most of it|its largest part) .*?([\d.]+) %\)", sentence)
     assert share is not None
     assert (share[1] == "most of it") == (float(share[2]) > 50)
+
+
+def test_an_axis_is_logarithmic_where_its_space_is():
+    """A number drawn evenly from 0 to 1 is not, however close to zero one of its values came."""
+    space = SearchSpace(
+        parameters=(
+            Span(name="even", low=0.0, high=1.0),
+            Span(name="log", low=1e-4, high=1.0, log=True),
+            Choice(name="batch", options=(1, 1000)),
+        )
+    )
+    points = [{"even": 0.001, "log": 0.5, "batch": 1}, {"even": 0.9, "log": 0.9, "batch": 1000}]
+    study = made_mixed_study(2)
+    trials = [
+        msgspec.structs.replace(trial, proposal=Proposal(number=trial.number, parameters=point))
+        for trial, point in zip(study.trials, points, strict=True)
+    ]
+    made = msgspec.structs.replace(
+        study, settings=msgspec.structs.replace(study.settings, space=space), trials=tuple(trials)
+    )
+    assert {column["name"]: column["log"] for column in parameter_columns(made)} == {
+        "even": False,
+        "log": True,
+        "batch": True,
+    }

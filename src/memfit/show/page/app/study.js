@@ -155,7 +155,7 @@ function studySection(host, id, document_) {
       if (box.checked) label.append(button('‹', () => moveAxis(column, -1), `Move ${column.label} to the left`), button('›', () => moveAxis(column, 1), `Move ${column.label} to the right`));
       list.append(label);
     }
-    axisBox.replaceChildren(element('summary', '', 'Axes'), list);
+    axisBox.replaceChildren(element('summary', '', remaining.length ? `Axes: ${shown.length} of ${study.columns.length} are shown` : 'Axes'), list);
     axisBox.open = open;
   }
   function setAxes(axes) { view.axes = axes.map((axis) => axis.key); keepState({ axes: view.axes.map(encodeURIComponent).join(',') }); chooseAxes(); fillAxisBox(); }

@@ -13,7 +13,7 @@ from memfit.show.page.documents.document import Body, Document, codes, numbers
 from memfit.show.views.study_axes import StudyAxis, axes_of, finite_number, point_of
 
 LOG_SPAN = 50
-"""A parameter whose largest value is this many times its smallest gets a logarithmic axis."""
+"""A choice of numbers whose largest is this many times its smallest gets a logarithmic axis; others as in the space."""
 MOST_OPTIONS = 200
 """Different values of a choice that get a tick of their own; beyond that the axis shows none."""
 OBJECTIVES = (
@@ -107,7 +107,7 @@ def _parameter(axis: StudyAxis, values: Sequence[object]) -> Body:
     found = [value for value in column if value is not None]
     if known and len(found) == len(known):
         low, high = min(found), max(found)
-        is_log = low > 0 and (axis.is_log or high / low >= LOG_SPAN)
+        is_log = low > 0 and (high / low >= LOG_SPAN if axis.options else axis.is_log)
         return {"name": axis.name, "kind": "number", "log": is_log, **numbers(column)}
     texts = [None if value is None else axis.label(value) for value in values]
     labels = axis.options if known and axis.options else ()
