@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.predict.fake.skipped_steps import PassedSteps  # noqa: E402
+from memfit.predict.fake.steps import _kept_by_steps  # noqa: E402
 
 
 class NoTracker:
@@ -17,6 +20,9 @@ class NoTracker:
 
     class log:
         live_bytes = highest_bytes = 0
+
+    class outside:
+        made_here = contextlib.nullcontext
 
     def see(self, *args: Any) -> None:
         """Forget it."""
@@ -86,3 +92,51 @@ def test_iterations_of_a_search_that_begin_higher_are_followed_until_it_is_late(
     passed.note_unseen()
     assert len(notes) == is_late
     assert not is_late or "50 B higher" in notes[0]
+
+
+def test_a_model_that_nobody_trained_is_not_passed_over():
+    """Its parameters would have no gradients: `No gradients provided for any variable`."""
+    passed = passed_steps()
+    model, _kept = trained_model(passed)
+    other = torch.nn.Linear(4, 4)
+    passed.is_passing = True
+    for _ in range(4):
+        other.zero_grad()
+        passed.run(other, (torch.ones(1, 4),), lambda: other(torch.ones(1, 4))).sum().backward()
+        passed.note_backward()
+        assert all(parameter.grad is not None for parameter in other.parameters())
+    assert {id(parameter) for parameter in (*other.parameters(), *model.parameters())} <= passed.trained
+
+
+def test_an_optimizer_that_gets_more_gradients_than_before_makes_its_step():
+    passed = passed_steps()
+    with passed.standing_in():
+        first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+        passed.is_passing = True
+        for model in (first, first, first, second):
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            passed.note_update(optimizer)
+    assert len(optimizer.state) == 4
+
+
+@pytest.mark.parametrize("change", ["hook", "setting"])
+def test_calls_that_a_hook_sees_or_whose_settings_changed_are_run(change: str):
+    passed = passed_steps()
+    model, _kept = trained_model(passed)
+    passed.is_passing, ran = True, []
+    if change == "hook":
+        model.register_forward_hook(lambda module, given, result: None)
+    for depth in range(6):
+        model.depth = depth
+        passed.run(model, (torch.ones(1, 4),), lambda: (ran.append(1), model(torch.ones(1, 4)))[1])
+    assert len(ran) == 6
+
+
+def test_batches_of_random_lengths_are_hardly_ever_taken_for_growth():
+    drawn = random.Random(0)
+    rows = [[100, *(1000 + drawn.randrange(1000) for _ in range(40))] for _ in range(400)]
+    assert sum(_kept_by_steps(live) > 0 for live in rows) <= 4
+    leak = [100, *(1000 + 50 * k + drawn.randrange(100) for k in range(60))]
+    assert 40 <= _kept_by_steps(leak) <= 60

@@ -71,7 +71,7 @@ class RepeatedCalls:
 
     def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call, run or made again."""
-        key = None if torch.is_grad_enabled() else key_of(module, inputs)
+        key = None if torch.is_grad_enabled() or has_own_hooks(module) else key_of(module, inputs)
         if key is None:
             return call()
         seen = self._seen.setdefault(module, {})
@@ -109,7 +109,33 @@ def key_of(module: torch.nn.Module, inputs: object) -> Key | None:
     first = next(iter(module.parameters()), None)
     kind = (None, None) if first is None else (first.dtype, str(first.device))
     autocast = tuple((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in ("cpu", "cuda"))
-    return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled()
+    settings = plain_settings(module)
+    return leaves, str(nest), module.training, kind, autocast, torch.is_inference_mode_enabled(), settings
+
+
+def plain_settings(module: torch.nn.Module) -> tuple[object, ...]:
+    """Numbers and names that a module and those within it hold: a position in a cache, a depth that grows."""
+    return tuple(
+        value
+        for part in module.modules()
+        for name, value in part.__dict__.items()
+        if type(value) in (bool, int, float, str) and name != "training"
+    )
+
+
+def has_own_hooks(module: torch.nn.Module) -> bool:
+    """Whether a hook that is not torch's own would see a call, of a module or within it: it may keep the results."""
+    return any(
+        not _is_of_torch(hook)
+        for part in module.modules()
+        for hooks in (part._forward_hooks, part._forward_pre_hooks)
+        for hook in hooks.values()
+    )
+
+
+def _is_of_torch(hook: object) -> bool:
+    owner = getattr(hook, "__module__", None) or type(hook).__module__
+    return owner.partition(".")[0] == "torch"
 
 
 def geometry_of(value: object) -> tuple[tuple[Leaf, ...], _pytree.TreeSpec] | None:

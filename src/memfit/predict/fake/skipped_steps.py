@@ -22,7 +22,7 @@ import torch
 from torch.utils import _pytree
 
 from memfit.predict.child.messages import UNSEEN
-from memfit.predict.fake.repeated_calls import Key, Leaf, geometry_of, key_of
+from memfit.predict.fake.repeated_calls import Key, Leaf, geometry_of, has_own_hooks, key_of
 from memfit.predict.observe.storage_tracker import Tracker
 from memfit.units import format_bytes
 
@@ -64,7 +64,7 @@ class PassedSteps:
 
     def run(self, module: torch.nn.Module, inputs: object, call: Callable[[], R]) -> R:
         """The result of a call with gradients: run, or made again."""
-        key = key_of(module, inputs)
+        key = None if has_own_hooks(module) else key_of(module, inputs)
         if key is not None:
             key = (*key, tuple(parameter.requires_grad for parameter in module.parameters()))
         if key is None or next(iter(module.parameters()), None) is None:

@@ -13,6 +13,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -57,6 +58,8 @@ LATER_STEPS = 1000
 """What every step leaves behind counts as much as this many steps leave (a list of losses, in a small job)."""
 SAME_GROWTH = 0.1
 """By how much the growth of two steps may differ and still be the same."""
+MOST_GROUPS = 6
+"""Groups of steps that are compared with each other for what the steps keep."""
 PASS_AFTER_SECONDS = 1.0
 """How long steps are followed after those that were asked for, before their repetitions are passed over."""
 RARER = 3
@@ -374,16 +377,20 @@ def _seconds_now() -> float:
 def _kept_by_steps(live: list[int]) -> int:
     """By how much live bytes grow from step to step; 0 where the last three do not show the same growth.
 
-    Batches of different sizes lie over that growth: of many steps the lowest of each third are compared.
+    Batches of different sizes lie over that growth: of many steps the lowest of each of a few groups are compared. All
+    have to rise: of six that are drawn at random, this is so once in 720.
     """
     if len(live) < 3:
         return 0
     earlier, later = live[-2] - live[-3], live[-1] - live[-2]
     if later > 0 and abs(earlier - later) <= SAME_GROWTH * later:
         return later
-    size = (len(live) - 1) // 6 * 2  # an even number: a last, smaller batch stands in each
+    num_groups = min(MOST_GROUPS, max(3, (len(live) - 1) // 2))
+    size = (len(live) - 1) // (2 * num_groups) * 2  # an even number: a last, smaller batch stands in each
     if not size:
         return 0
-    first, second, third = (min(live[-size * k : len(live) - size * (k - 1)]) for k in (3, 2, 1))
-    grows_on = first < second < third and third - second <= 2 * (second - first) <= 4 * (third - second)
-    return (third - second) // size if grows_on else 0
+    lowest = [min(live[len(live) - size * k : len(live) - size * (k - 1)]) for k in range(num_groups, 0, -1)]
+    growths = [later - earlier for earlier, later in pairwise(lowest)]
+    mean = (lowest[-1] - lowest[0]) / len(growths)
+    grows_on = all(0 < growth <= 2 * mean for growth in growths)
+    return int(mean) // size if grows_on else 0
