@@ -95,7 +95,7 @@ class PassedSteps:
         return False
 
     def _was_trained(self, module: torch.nn.Module) -> bool:
-        """Whether it is known which parameters get gradients; of a model that nobody trains, none."""
+        """Whether it is known which parameters get gradients; of a model that is not trained, none."""
         trained = self.trained
         free = [parameter for parameter in module.parameters() if parameter.requires_grad]
         return not free or any(id(parameter) in trained for parameter in free)

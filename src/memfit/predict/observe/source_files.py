@@ -1,4 +1,4 @@
-"""Whose file a line of source stands in: the user's own, a library's, or torch's."""
+"""Kinds of source files: the user's own, those of libraries, and those of torch and Python."""
 
 from __future__ import annotations
 
