@@ -142,8 +142,8 @@ def _allowing_for_steps(
 def _taken_out(
     asked: list[Circumstance], table: Table, design: Design
 ) -> tuple[list[Circumstance], list[Circumstance], dict[str, str]]:
-    """All circumstances with what the data say, those that stand out among themselves, and what cannot be told from a
-    step or drift that does."""
+    """All circumstances with what the data say, those that stand out among themselves, and what cannot be separated
+    from a step or drift that does."""
     known, found = _answered(asked, table, design)
     recorded = next((each for each in found if each.key == ORDER), None)
     if recorded is None:
