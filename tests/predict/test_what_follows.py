@@ -72,6 +72,15 @@ LISTED = {
         "run = Run()\nstep()\nrun.show()\n",
         8,
     ),
+    "a model for every round": (
+        "for k in range(3):\n    ran()\n    kept = nn.Linear(2, 2)\n    for s in range(2):\n        step()\n",
+        3,
+    ),
+    "a model for every call of a comprehension": (
+        "def fold(k):\n    ran()\n    kept = nn.Linear(2, 2)\n    for s in range(2):\n        step()\n"
+        "[fold(k) for k in range(3)]\n",
+        3,
+    ),
     "finally": ("try:\n    step()\nfinally:\n    net(x)\n", 4),
     "a branch of the loop": ("for k in range(3):\n    step()\n    if k == 100:\n        net(x)\n", 4),
     "a branch of a function that a loop calls": (
@@ -151,6 +160,12 @@ def train(model, num_steps):
 LATER_TRAININGS = {
     "a larger model": "train(net(256), 60)\ntrain(net(2048), 9)\n",
     "a loop over widths": "for width in (64, 256, 2048):\n    train(net(width), 40)\n",
+    "models that are kept": "kept = []\nfor k in range(4):\n    kept.append(net(512))\n    train(kept[-1], 40)\n",
+    "a model for every round": """
+for k in range(4):
+    model = net(512)
+    train(model, 40)
+""",
     "updates without an optimizer": """
 train(net(128), 40)
 model = net(1024)
@@ -208,3 +223,22 @@ def test_a_later_training_that_is_not_reached_is_listed(tmp_path: Path, monkeypa
     monkeypatch.setattr(steps, "TO_EVALUATION_SHARE", 0.0)
     reply = predicted(tmp_path, NETS + "train(net(256), 100_000)\ntrain(net(2048), 9)\n")
     assert [a for a in reply.assumptions if a.kind == UNSEEN and "train.py:13" in a.text]
+
+
+IN_CYCLES = """
+for k in range(3):
+    model = net(512)
+    model.itself = [model]
+    train(model, 9)
+    {frees}
+    junk = [[] for _ in range(200_000)]  # the collector comes by
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_what_the_collector_frees_at_a_moment_of_its_own_is_listed(tmp_path: Path, is_asked_for: bool):
+    frees = "del model; import gc; gc.collect()" if is_asked_for else "del model"
+    reply = predicted(tmp_path, NETS + IN_CYCLES.format(frees=frees))
+    listed = [a.text for a in reply.assumptions if a.kind == UNSEEN and "reference cycles" in a.text]
+    assert bool(listed) is not is_asked_for

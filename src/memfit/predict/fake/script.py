@@ -76,6 +76,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         opening_for_compiled_code(files, note),
         standing_alone(note),
         variables_heeded(),
+        recording.tracker.garbage.watched(),
     ):
         was_ended = True
         try:
@@ -93,6 +94,8 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     _note_end(recording, trace, counter, request.num_steps, gpus)
     if recording.tracker.turns.are_taken:
         recording.shadow.answered[UNSEEN, OVERLAP, ""] += 1
+    if text := recording.tracker.garbage.text:
+        recording.shadow.answered[UNSEEN, text, ""] += 1
     if files.redirected:
         text = f"{len(files.redirected)} files that the script writes were kept in a scratch folder and removed"
         recording.shadow.answered["script", text, ""] += 1

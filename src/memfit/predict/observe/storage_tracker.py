@@ -28,6 +28,7 @@ from memfit.predict.fake.kernels.sparse import is_made_anew, parts_of
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, workspace_bytes, workspace_stays
 from memfit.predict.observe.arguments import Arguments, Keywords, several, tensor_at
 from memfit.predict.observe.flops_and_bytes import WorkCounter
+from memfit.predict.observe.garbage_collection import GarbageCollection
 from memfit.predict.observe.known_values import storage_of
 from memfit.predict.observe.own_threads import Turns
 from memfit.predict.observe.phase_and_module import Places
@@ -185,6 +186,7 @@ class Tracker(LeanMode):
         self.made_once: set[str] = set()
         """What libraries make at their first call and keep."""
         self.outside = OutsideMemory()
+        self.garbage = GarbageCollection(lambda: self.log.live_bytes)
         self.turn = threading.RLock()
         """Held by the thread whose operator is followed: a script may have several."""
         self.turns = Turns()
@@ -359,6 +361,7 @@ class Tracker(LeanMode):
         if self._takeover is not None and self._takeover[1] == uid:
             self._inherit(*self._takeover)
         else:
+            self.garbage.died(self.log.births[uid].num_bytes)
             self.log.free(uid)
 
     def release(self) -> None:

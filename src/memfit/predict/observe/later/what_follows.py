@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+import torch
+
 from memfit.predict.observe.later.frame_names import names_of
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan, is_own_file
 from memfit.predict.observe.later.reaches_model import (
@@ -39,9 +41,15 @@ OTHER_ROUNDS = (
     "the loop around the training at {line} goes on with other values, which were not reached in time: "
     "what they hold is not in the figures"
 )
+MADE_ANEW = (
+    "the loop around the training makes a new model or optimizer in every round, at {line}, and later rounds were not "
+    "reached in time: what earlier rounds leave behind is not in the figures"
+)
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENDS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PLAIN = (bool, int, float, str, type(None))
 _MOST_VALUES = 10_000
 Names = Mapping[str, object]
@@ -68,7 +76,8 @@ def _what_follows(frame: FrameType | None, ran: LinesThatRan) -> Later | None:
     above = list(_own_frames(frame))
     for place, own in enumerate(above):
         is_repeated = any(_in_a_loop(outer) for outer in above[place + 1 :])
-        found = _in_frame(own, ran, is_repeated)
+        trains_below = any(_in_a_loop(inner) for inner in above[:place])
+        found = _in_frame(own, ran, is_repeated) or _made_anew(own, is_repeated, trains_below)
         if found is not None:
             return found
     return None
@@ -101,6 +110,28 @@ def _in_frame(frame: FrameType, ran: LinesThatRan, is_repeated: bool) -> Later |
     return None
 
 
+def _made_anew(frame: FrameType, is_repeated: bool, trains_below: bool) -> Later | None:
+    """Where a loop around the one that trains makes a model or optimizer: rounds may leave theirs behind."""
+    block, names = _block_of(frame), names_of(frame)
+    loops = [*_loops_around(block, frame.f_lineno)]
+    around = loops if trains_below else loops[:-1]
+    repeated = block if is_repeated and (loops or trains_below) else around[:1]
+    inner = [] if trains_below else [id(each) for loop in loops[-1:] for each in ast.walk(loop)]
+    for node in (part for statement in repeated for part in ast.walk(statement)):
+        if isinstance(node, ast.Assign) and id(node) not in inner and _makes_what_is_trained(node, names):
+            return _later(MADE_ANEW, frame.f_code.co_filename, node.lineno)
+    return None
+
+
+def _makes_what_is_trained(node: ast.Assign, names: Names) -> bool:
+    """Whether a call makes a model or optimizer that has this name now, other than from what had the name before."""
+    if not isinstance(node.value, ast.Call):
+        return False
+    read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+    made = [names.get(target.id) for target in node.targets if isinstance(target, ast.Name) and target.id not in read]
+    return any(is_model(each) or isinstance(each, torch.optim.Optimizer) for each in made)
+
+
 def _later(text: str, filename: str, number: int) -> Later:
     line = f"{os.path.basename(filename)}:{number}"
     return Later(text.format(line=line), line)
@@ -118,7 +149,16 @@ def _block_of(frame: FrameType) -> Sequence[ast.stmt]:
 
 
 def _in_a_loop(frame: FrameType) -> bool:
-    return any(_loops_around(_block_of(frame), frame.f_lineno))
+    if frame.f_code.co_name in _COMPREHENDS:
+        return True
+    block, line = _block_of(frame), frame.f_lineno
+    return any(_loops_around(block, line)) or any(_comprehensions_at(block, line))
+
+
+def _comprehensions_at(block: Iterable[ast.stmt], line: int) -> Iterator[ast.AST]:
+    """Comprehensions at a line, which have no frame of their own from Python 3.12 on."""
+    parts = (part for statement in block if _holds(statement, line) for part in ast.walk(statement))
+    return (part for part in parts if isinstance(part, _COMPREHENSIONS) and _holds(part, line))
 
 
 def _loops_around(block: Iterable[ast.stmt], line: int) -> Iterator[ast.stmt]:
@@ -195,7 +235,7 @@ def _heads_of(statement: ast.stmt) -> Iterator[ast.expr]:
         yield from (item.context_expr for item in statement.items)
 
 
-def _holds(node: ast.stmt, line: int) -> bool:
+def _holds(node: ast.stmt | ast.expr, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 

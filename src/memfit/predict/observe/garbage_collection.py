@@ -1,0 +1,70 @@
+"""Detects tensors that Python's garbage collector frees at a moment of its own: they hang in reference cycles.
+
+A model that refers to itself (through a trainer, a bound method, a closure) outlives its last name until the collector
+comes by, and that depends on how many objects were made since: a real run makes others than a prediction. What a script
+frees by calling `gc.collect` is freed at that place in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+from memfit.units import format_bytes
+
+WORTH_SAYING = 0.01
+"""Of what was alive when the collector came: less changes no figure."""
+
+
+class GarbageCollection:
+    """What the collector frees while a job runs; the tracker tells of every storage that dies."""
+
+    def __init__(self, live_bytes: Callable[[], int]) -> None:
+        self._live_bytes = live_bytes
+        self._freed_bytes = self._most_bytes = self._num_asked_for = 0
+        self._is_at_work = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, it is noticed when the collector works."""
+        collect = gc.collect
+
+        def collect_at_once(*args: int, **kwargs: int) -> int:
+            self._num_asked_for += 1
+            try:
+                return collect(*args, **kwargs)
+            finally:
+                self._num_asked_for -= 1
+
+        gc.callbacks.append(self._noticed)
+        try:
+            with patch.object(gc, "collect", collect_at_once):
+                yield
+        finally:
+            gc.callbacks.remove(self._noticed)
+
+    def died(self, num_bytes: int) -> None:
+        """A storage was freed."""
+        if self._is_at_work:
+            self._freed_bytes += num_bytes
+
+    def _noticed(self, phase: str, info: object) -> None:
+        if phase == "start":
+            self._is_at_work, self._freed_bytes = not self._num_asked_for, 0
+            return
+        if self._freed_bytes > WORTH_SAYING * (self._freed_bytes + self._live_bytes()):
+            self._most_bytes = max(self._most_bytes, self._freed_bytes)
+        self._is_at_work = False
+
+    @property
+    def text(self) -> str:
+        """What there is to say; empty where the collector freed nothing that matters."""
+        if not self._most_bytes:
+            return ""
+        freed = format_bytes(self._most_bytes)
+        return (
+            f"tensors of {freed} hung in reference cycles until Python's garbage collector came by, which it does at "
+            "another moment in a real run; gc.collect() before the next model is made frees them at once"
+        )
