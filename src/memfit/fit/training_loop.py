@@ -550,7 +550,7 @@ def _tensors_alive() -> list[torch.Tensor]:
     return [*found, *(gradient for gradient in gradients if gradient is not None), *_kept_by_graphs(found)]
 
 
-def _graph_of(tensor: torch.Tensor) -> Any:
+def _graph_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
     """Its `grad_fn`. Torch may refuse to tell it of a view whose base was written into, which has none of its own."""
     with contextlib.suppress(RuntimeError):
         return tensor.grad_fn
