@@ -64,6 +64,8 @@ def test_an_optimizer_that_hangs_on_the_model_is_counted_once():
 class Lazy(nn.Module):
     """Draws its noise in the first forward."""
 
+    noise: torch.Tensor
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not hasattr(self, "noise"):
             self.register_buffer("noise", torch.randn(WIDTH))

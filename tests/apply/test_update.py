@@ -40,6 +40,7 @@ def test_a_step_of_parameters_of_many_sizes_takes_what_was_predicted():
     sizes = [64, 256, 1024, 4096, 9000, 9000, 100]
     model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    taken_bytes = 0
     for _ in range(2):  # the first step makes the state
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)

@@ -231,7 +231,7 @@ class TableWithoutABound(Table):
     """Adds a table that a method keeps for ever."""
 
     @functools.cache  # noqa: B019
-    def table(self, rows: int) -> torch.Tensor:
+    def table(self, rows: int) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return torch.linspace(0.0, 1.0, rows * WIDTH)
 
 
