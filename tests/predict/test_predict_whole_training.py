@@ -402,7 +402,11 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(MOVES_HELD_PARAMETERS, id="parameters that a graph holds are cast"),
     ],
 )
-def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(tmp_path: Path, text: str, no_collector: None):
+def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(
+    tmp_path: Path, text: str, no_collector: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 20.0)  # how far five seconds reach is the processor's
+    monkeypatch.setattr(steps, "MOST_AFTER_SECONDS", 60.0)
     script = str(tmp_path / "train.py")
     if text is RESUMES_A_FILE:
         Path(script).write_text(START + SAVES_A_FILE)
