@@ -76,6 +76,11 @@ LISTED = {
         "for k in range(3):\n    ran()\n    kept = nn.Linear(2, 2)\n    for s in range(2):\n        step()\n",
         3,
     ),
+    "a model and its optimizer for every round": (
+        "def build():\n    return nn.Linear(2, 2), 1\nfor k in range(3):\n    ran()\n    kept, rate = build()\n"
+        "    for s in range(2):\n        step()\n",
+        5,
+    ),
     "a model for every call of a comprehension": (
         "def fold(k):\n    ran()\n    kept = nn.Linear(2, 2)\n    for s in range(2):\n        step()\n"
         "[fold(k) for k in range(3)]\n",

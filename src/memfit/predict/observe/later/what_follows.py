@@ -125,10 +125,11 @@ def _made_anew(frame: FrameType, is_repeated: bool, trains_below: bool) -> Later
 
 def _makes_what_is_trained(node: ast.Assign, names: Names) -> bool:
     """Whether a call makes a model or optimizer that has this name now, other than from what had the name before."""
-    if not isinstance(node.value, ast.Call):
+    if not any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
         return False
     read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
-    made = [names.get(target.id) for target in node.targets if isinstance(target, ast.Name) and target.id not in read]
+    targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
+    made = [names.get(target.id) for target in targets if isinstance(target, ast.Name) and target.id not in read]
     return any(is_model(each) or isinstance(each, torch.optim.Optimizer) for each in made)
 
 
