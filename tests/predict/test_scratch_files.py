@@ -206,3 +206,19 @@ def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, m
     assert done.returncode == 0, done.stderr
     assert "3 steps" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_process_that_guards_many_times_is_called_at_its_events_once(tmp_path: Path):
+    """Audit hooks stay for ever: one for each guarding made every later event of the process slower."""
+    added: list[object] = []
+
+    def note(event: str, args: tuple[object, ...]) -> None:
+        if event == "sys.addaudithook":
+            added.append(args)
+
+    sys.addaudithook(note)
+    for _ in range(3):
+        with ScratchFiles(str(tmp_path)).guarding(), pytest.raises(PermissionError):
+            sys.audit("os.remove", "/etc/hostname", -1)
+    sys.audit("os.remove", "/etc/hostname", -1)
+    assert len(added) <= 1

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import IO, Any, cast, overload
 from unittest.mock import patch
 
@@ -58,7 +58,6 @@ class ScratchFiles:
         self.redirected: dict[str, str] = {}
         """Files written so far, and where they lie."""
         self._removed: set[str] = set()
-        self._active = False
         self._starting = threading.local()
         names = [*ASKS, *MARKS, "open", "mkdir", "rmdir", "unlink", "rename", "link", "symlink", "truncate", "listdir"]
         self._os: dict[str, Any] = {
@@ -70,18 +69,18 @@ class ScratchFiles:
     def guarding(self) -> Iterator[None]:
         """Within, nothing outside the folder is changed and no process is started."""
         self._make_folders(self._upper_folder)
-        sys.addaudithook(self._audit)
+        _listen()
         with contextlib.ExitStack() as stack:
             for owner, name, function in self._replacements():
                 stack.enter_context(patch.object(owner, name, function))
             if not is_spooling():
                 stack.enter_context(patch.object(sys, "dont_write_bytecode", True))
             stack.enter_context(patch.object(tempfile, "tempdir", self.folder))
-            self._active = True
+            _GUARDS.append(self)
             try:
                 yield
             finally:
-                self._active = False
+                _GUARDS.remove(self)
 
     def _replacements(self) -> list[tuple[object, str, object]]:
         ours = {
@@ -434,9 +433,8 @@ class ScratchFiles:
         finally:
             self._starting.now = False
 
-    def _audit(self, event: str, args: tuple[object, ...]) -> None:
-        if not self._active:
-            return
+    def audit(self, event: str, args: tuple[object, ...]) -> None:
+        """Refuse what the interpreter is about to do, if it would start a process or write outside of the folder."""
         if event in STARTS_PROCESS and not getattr(self._starting, "now", False):
             raise ProcessRefused(f"memfit predict starts no processes ({event} {str(args[0])[:80] if args else ''})")
         if (event == "open" and isinstance(args[2], int) and args[2] & WRITE_FLAGS) or (event in CHANGES and args):
@@ -449,6 +447,21 @@ class ScratchFiles:
         name = os.path.normpath(os.path.join(self._os["getcwd"](), os.fsdecode(path)))
         if not _is_below(name, self.folder) and not name.startswith(HARMLESS):
             raise PermissionError(f"memfit predict writes no files ({event} {name})")
+
+
+_GUARDS: list[ScratchFiles] = []
+"""Those that guard now."""
+
+
+@cache
+def _listen() -> None:
+    """One audit hook for the process: no hook can be removed, and each is called at every event ever after."""
+
+    def ask_guards(event: str, args: tuple[object, ...], guards: list[ScratchFiles] = _GUARDS) -> None:
+        for guard in guards:
+            guard.audit(event, args)
+
+    sys.addaudithook(ask_guards)
 
 
 def _is_below(name: str, folder: str) -> bool:
