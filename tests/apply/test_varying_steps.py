@@ -96,6 +96,7 @@ def peaks_of(model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: int)
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw", [lambda: float(torch.rand(())), random.random, np.random.rand], ids=["torch", "Python", "NumPy"]
 )
@@ -151,6 +152,7 @@ class Shuffled(Stack):
         return self.head(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Repeating, Shuffled])
 def test_the_smallest_budget_holds_where_blocks_come_in_another_order_or_number(kind: type[Stack]):
     seed_all(0)

@@ -27,6 +27,8 @@ from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.repeating_batches import LARGER_MAY_FOLLOW  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
 
+pytestmark = pytest.mark.slow
+"""Each of them runs a whole script, most of them more than once."""
 START = """
 import os, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -372,30 +374,27 @@ def said(reply: TraceReply, kind: str) -> list[str]:
     return [assumption.text for assumption in reply.assumptions if assumption.kind == kind]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(EVALUATES_AFTER_EACH_EPOCH, id="evaluates after each epoch"),
-        pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation", marks=pytest.mark.slow),
+        pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation"),
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
         pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
         pytest.param(KEEPS_THE_BEST_MODEL, id="keeps a copy of a trained model"),
-        pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after", marks=pytest.mark.slow),
-        pytest.param(ACCUMULATES, id="accumulates gradients", marks=pytest.mark.slow),
+        pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
+        pytest.param(ACCUMULATES, id="accumulates gradients"),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
         pytest.param(RESUMES_ITS_OWN, id="resumes what it saved"),
         pytest.param(RESUMES_A_FILE, id="resumes a file"),
         pytest.param(READS_A_LIST, id="data come from a list"),
-        pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values", marks=pytest.mark.slow),
-        pytest.param(SOLVES, id="solves linear systems", marks=pytest.mark.slow),
-        pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps", marks=pytest.mark.slow),
+        pytest.param(ASKS_INFERENCE_TENSORS, id="asks tensors of inference mode for values"),
+        pytest.param(SOLVES, id="solves linear systems"),
+        pytest.param(EVALUATES_AFTER_MANY_STEPS, id="evaluates a larger batch after 400 steps"),
         pytest.param(EVALUATES_RARELY, id="samples every 50 steps and evaluates every 120"),
-        pytest.param(
-            SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters", marks=pytest.mark.slow
-        ),
-        pytest.param(SAMPLES_INSIDE_A_MODULE, id="a module samples with another", marks=pytest.mark.slow),
-        pytest.param(GROWING_CACHE, id="a model fills a cache that it was made with", marks=pytest.mark.slow),
+        pytest.param(SAMPLES_PASS_A_MODULE, id="each sample passes a module without parameters"),
+        pytest.param(SAMPLES_INSIDE_A_MODULE, id="a module samples with another"),
+        pytest.param(GROWING_CACHE, id="a model fills a cache that it was made with"),
         pytest.param(TRAINS_IN_A_FUNCTION, id="a function trains"),
         pytest.param(READS_NUMPY, id="data lie in numpy arrays"),
         pytest.param(OLD_TYPES_OF_ARRAYS, id="torch.FloatTensor(array)"),
@@ -416,7 +415,6 @@ def test_the_peak_of_the_whole_script_is_predicted_to_the_byte(
     assert said(reply, steps.UNSEEN) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_steps", [2, 100_000])
 def test_updates_without_a_step_of_an_optimizer_are_counted_by_backwards(tmp_path: Path, num_steps: int):
     reply = predicted(tmp_path, UPDATES_IN_HOOKS.replace("STEPS", str(num_steps)))
@@ -432,7 +430,6 @@ def test_gradients_that_accumulate_wait_for_their_optimizer(tmp_path: Path):
     assert BY_BACKWARDS not in said(reply, "script")
 
 
-@pytest.mark.slow
 def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
     reply = predicted(tmp_path, SEARCHES_A_LINE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
@@ -441,14 +438,12 @@ def test_l_bfgs_makes_all_the_iterations_that_it_may(tmp_path: Path):
     assert BY_BACKWARDS not in said(reply, "script")
 
 
-@pytest.mark.slow
 def test_steps_that_keep_their_graphs_are_listed(tmp_path: Path):
     text = "\nlosses = []\nfor step in range(1000):\n    loss = model(torch.randn(16, 64)).pow(2).sum()\n"
     text += "    loss.backward(retain_graph=True)\n    optimizer.step()\n    losses.append(loss)\n"
     assert [line for line in said(predicted(tmp_path, text), UNSEEN) if line.startswith("every step leaves ")]
 
 
-@pytest.mark.slow
 def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
     library = tmp_path / "hyperopt" / "searching.py"
     library.parent.mkdir()
@@ -459,7 +454,6 @@ def test_a_study_says_that_later_trials_were_not_followed(tmp_path: Path):
     assert [line for line in said(reply, UNSEEN) if "many trials" in line]
 
 
-@pytest.mark.slow
 def test_sparse_matrices_are_followed_by_their_entries(tmp_path: Path):
     reply = predicted(tmp_path, MULTIPLIES_SPARSE)
     real = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
@@ -500,7 +494,6 @@ for step in range(3):
 """
 
 
-@pytest.mark.slow
 def test_a_database_by_the_name_that_sqlalchemy_uses_and_torchscript_of_what_is_replaced(tmp_path: Path):
     predicted(tmp_path, OPENS_AND_COMPILES)
     assert not list(tmp_path.glob("*.db"))
@@ -518,7 +511,6 @@ def counted_peak(script: Path) -> int:
     return int.from_bytes(peak.read_bytes(), "little")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", [LOADS_SAFETENSORS, LOADS_MAPPED], ids=["safetensors", "torch.load(mmap=True)"])
 def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text: str):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -530,14 +522,12 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
     assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_said"), [(80, True), (6, False)], ids=["40 batches", "all 3 are seen"])
 def test_batches_of_different_lengths_say_that_larger_ones_may_follow(tmp_path: Path, count: int, is_said: bool):
     reply = predicted(tmp_path, LENGTHS_DIFFER.replace("COUNT", str(count)))
     assert (LARGER_MAY_FOLLOW in said(reply, UNSEEN)) == is_said, reply.assumptions
 
 
-@pytest.mark.slow
 def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
     reply = predicted(tmp_path, EVALUATES_LONG_BEFORE_AND_AFTER)
     left_out = [one for one in reply.assumptions if "were not run again" in one.text]
@@ -546,13 +536,11 @@ def test_a_long_evaluation_is_cut_and_that_is_listed(tmp_path: Path):
     assert reply.num_operators < 6000
 
 
-@pytest.mark.slow
 def test_calls_inside_of_a_module_that_repeat_are_cut_too(tmp_path: Path):
     reply = predicted(tmp_path, SAMPLES_INSIDE_A_MODULE)
     assert sum(one.count for one in reply.assumptions if "were not run again" in one.text) > 380
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
     started = time.process_time()
@@ -563,12 +551,10 @@ def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch
     assert time.process_time() - started < 60
 
 
-@pytest.mark.slow
 def test_a_training_without_evaluation_misses_none(tmp_path: Path):
     assert said(predicted(tmp_path, TRAINS_LONG), steps.UNSEEN) == []
 
 
-@pytest.mark.slow
 def test_batches_of_workers_are_not_of_the_allocator(tmp_path: Path):
     data = "TensorDataset(torch.zeros(8000, 64))"
     loader = f"\nfor (x,) in DataLoader({data}, batch_size=1000, num_workers={{}}):\n    train(x)\n"
@@ -601,7 +587,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_model_in_shared_memory_is_not_of_the_allocator(tmp_path: Path):
     reply = predicted(tmp_path, SHARES_ITS_MODEL)
     parameters = 4 * (64 * 512 + 512 + 512 * 10 + 10)
@@ -626,13 +611,11 @@ for step in range(3):
 """
 
 
-@pytest.mark.slow
 def test_code_that_the_script_writes_can_be_imported(tmp_path: Path):
     assert said(predicted(tmp_path, WRITES_CODE), steps.UNSEEN) == []
     assert not (tmp_path / "written").exists()
 
 
-@pytest.mark.slow
 def test_a_loop_of_a_library_may_evaluate_though_no_file_of_the_user_says_so(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.5)
     library = tmp_path / "site-packages" / "some_trainer.py"
