@@ -87,11 +87,10 @@ def test_a_fused_chain_keeps_less_than_the_plain_one_and_both_are_said(
 
 def test_compilers_may_start_for_triton_and_no_other_process_may(tmp_path: Path):
     files = CompilingFiles(str(tmp_path))
-    files._active = True
 
     def start(program: str, asked_by: str) -> None:
         """As `subprocess` would tell it, from inside a module of this name."""
-        here = {"__name__": asked_by, "tell": files._audit}
+        here = {"__name__": asked_by, "tell": files.audit}
         exec(f"tell('subprocess.Popen', ({program!r}, [], None, None))", here)
 
     start("/usr/bin/gcc", "triton.runtime.build")
@@ -100,7 +99,7 @@ def test_compilers_may_start_for_triton_and_no_other_process_may(tmp_path: Path)
         with pytest.raises(ProcessRefused):
             start(program, asked_by)
     with pytest.raises(ProcessRefused):
-        files._audit("os.fork", ())
+        files.audit("os.fork", ())
 
 
 def test_what_compilers_keep_lies_in_the_scratch_folder_and_nothing_lies_outside(tmp_path: Path):
