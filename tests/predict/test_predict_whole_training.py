@@ -21,6 +21,7 @@ from memfit.predict.child.run_script import BY_BACKWARDS  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
+from memfit.predict.fake.probe.in_process import ProbesHere  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.fake.skipped_steps import SEARCHES  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
@@ -365,7 +366,7 @@ def predicted(folder: Path, text: str) -> TraceReply:
     (folder / "scratch").mkdir()
     job = describe_job(str(folder / "train.py"), {}, ())
     options, scratch = PredictOptions(num_steps=3), str(folder / "scratch")
-    reply = answer(TraceRequest(job=job, device="cpu", options=options, scratch_folder=scratch))
+    reply = answer(TraceRequest(job=job, device="cpu", options=options, scratch_folder=scratch), ProbesHere())
     assert isinstance(reply, TraceReply), reply
     return reply
 

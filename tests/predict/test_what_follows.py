@@ -15,6 +15,7 @@ from memfit.job.description import describe_job  # noqa: E402
 from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
+from memfit.predict.fake.probe.in_process import ProbesHere  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan  # noqa: E402
@@ -207,7 +208,7 @@ def predicted(folder: Path, text: str) -> TraceReply:
     job = describe_job(str(folder / "train.py"), {}, ())
     scratch = str(folder / "scratch")
     request = TraceRequest(job=job, device="cpu", options=PredictOptions(num_steps=3), scratch_folder=scratch)
-    reply = answer(request)
+    reply = answer(request, ProbesHere())
     assert isinstance(reply, TraceReply), reply
     return reply
 

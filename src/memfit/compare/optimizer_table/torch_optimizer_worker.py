@@ -31,8 +31,7 @@ from memfit.predict.engine import Question
 from memfit.predict.fake.child_main import answer_with
 from memfit.predict.fake.choose_route import device_for_job
 from memfit.predict.fake.engine import request_for
-from memfit.predict.fake.probe.client import Probed, ProbeProcess, result_of
-from memfit.predict.fake.probe.process import attempt
+from memfit.predict.fake.probe.in_process import ProbesHere
 from memfit.predict.fake.probe.real_reference import memory_events
 from memfit.predict.fake.recording import Recording, Trace, trace_training
 from memfit.predict.levels.gpu import CUDA
@@ -43,23 +42,6 @@ MOST_SECONDS = 240
 GUESSES = ("scalar answer", "upper bound")
 ITERATES = ("lbfgs", "pytorch_optimizer.LBFGS")
 """Asks in every iteration whether it is done: no, as in a training that has not converged."""
-
-
-class ProbesHere(ProbeProcess):
-    """Answers the engine's questions about what operators allocate in this very process."""
-
-    def __init__(self) -> None:
-        pass
-
-    def ask(self, texts: dict[int, str], **_: object) -> Probed:
-        """Run each distinct call once for real."""
-        replies = {number: attempt(text) for number, text in texts.items()}
-        skipped = {number: str(reply["skipped"]) for number, reply in replies.items() if "skipped" in reply}
-        results = {number: result_of(reply) for number, reply in replies.items() if "skipped" not in reply}
-        return Probed(results=results, skipped=skipped)
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def answer(question: OptimizerRun) -> OptimizerRun:
