@@ -1,8 +1,9 @@
 """Do two versions answer alike? python -m benchmarks.json_of_versions COMMIT: --json of 20 commands, old beside new.
 
 The older version is checked out beside this one and run by the same interpreter in the same folder, on the same
-records. What depends on the moment (times, paths, process numbers, versions) is left out; measured commands are
-compared by the names of their fields and the types of the values. Exit code 1 where an answer differs.
+records. What depends on the moment (times, paths, process numbers, versions, what this version answers otherwise when
+asked again) is left out; measured commands are compared by the names of their fields and the types of the values.
+Exit code 1 where an answer differs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MEASURED_LEVEL = "process"
 OWN_LINE = re.compile(r"\w+\.py:\d+")
 """A line of a file: of memfit's own workloads as well, in which lines move."""
 MOST_SHOWN = 6
+ALIKE = "alike"
 SCRIPT = """
 import torch
 
@@ -95,7 +97,7 @@ def main() -> int:
             rows.append(_row(command, work, old))
             print(": ".join(rows[-1]), flush=True)
     print_table(f"--json of {arguments.commit} beside this version", ("command", "exit codes", "answers"), rows)
-    num_alike = sum(row[2] == "alike" for row in rows)
+    num_alike = sum(row[2].startswith(ALIKE) for row in rows)
     print(f"{num_alike} of {len(rows)} alike")
     return 0 if num_alike == len(rows) else 1
 
@@ -130,18 +132,25 @@ def _ask(source: Path, work: Path, words: tuple[str, ...]) -> subprocess.Complet
 
 
 def _row(command: Command, work: Path, old: Path) -> tuple[str, str, str]:
+    """Old beside new; the new version is asked twice, and what differs between its own answers counts for neither."""
     words = (*command.words, "--json")
-    answers = [_ask(source, work, words) for source in (old, HERE)]
-    facts = [_facts(answer.stdout, command.is_measured) for answer in answers]
-    differing = [name for name in sorted(facts[0].keys() | facts[1].keys()) if facts[0].get(name) != facts[1].get(name)]
-    if not (answers[0].stdout or answers[1].stdout):  # a refusal: the sentence counts
-        differing = [] if answers[0].stderr == answers[1].stderr else ["the sentence of the refusal"]
-    codes = "{} {}".format(*(answer.returncode for answer in answers))
-    shown = ", ".join(differing[:MOST_SHOWN]) + (
-        f" and {len(differing) - MOST_SHOWN} more" if differing[MOST_SHOWN:] else ""
-    )
-    same = not differing and answers[0].returncode == answers[1].returncode
-    return command.name, codes, "alike" if same else f"differ: {shown or 'exit codes'}"
+    before, now, again = (_ask(source, work, words) for source in (old, HERE, HERE))
+    facts = [_facts(answer.stdout, command.is_measured) for answer in (before, now, again)]
+    varying = _differing(facts[1], facts[2])
+    differing = sorted(_differing(facts[0], facts[1]) - varying)
+    if not (before.stdout or now.stdout):  # a refusal: the sentence counts
+        differing = [] if before.stderr == now.stderr else ["the sentence of the refusal"]
+    if before.returncode != now.returncode:
+        differing.insert(0, "exit codes")
+    more = f" and {len(differing) - MOST_SHOWN} more" if differing[MOST_SHOWN:] else ""
+    besides = f" ({len(varying)} values differ at every run)" if varying else ""
+    answer = f"differ: {', '.join(differing[:MOST_SHOWN])}{more}" if differing else ALIKE
+    return command.name, f"{before.returncode} {now.returncode}", answer + besides
+
+
+def _differing(one: dict[str, object], other: dict[str, object]) -> set[str]:
+    """Places at which two answers do not say the same."""
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def _facts(text: str, is_measured: bool) -> dict[str, object]:
