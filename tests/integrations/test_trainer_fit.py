@@ -101,24 +101,15 @@ def check_within(found: LoopFit | None, budget_bytes: int, num_steps: int, num_u
     assert all(fit.proof is not None and fit.proof.bit_equal for fit in found.fits)
 
 
-def check_distilbert(folder: Path, num_steps: int) -> None:
-    plain = train_distilbert(folder, num_steps)
+@pytest.mark.slow
+def test_a_distilbert_trains_100_steps_within_60_percent_of_its_peak_with_the_same_losses(tmp_path: Path):
+    plain = train_distilbert(tmp_path, 100)
     before_bytes, plenty = left_over_bytes(), transformers_fit("1TiB")
-    assert train_distilbert(folder, num_steps, plenty) == plain
+    assert train_distilbert(tmp_path, 100, plenty) == plain
     budget_bytes = int(0.6 * (highest_bytes(plenty.found) - before_bytes)) + left_over_bytes()
     callback = transformers_fit(budget_bytes)
-    assert train_distilbert(folder, num_steps, callback) == plain
-    check_within(callback.found, budget_bytes, num_steps)
-
-
-@pytest.mark.slow
-def test_a_distilbert_is_fine_tuned_within_60_percent_of_its_peak_with_the_same_losses(tmp_path: Path):
-    check_distilbert(tmp_path, 14)
-
-
-@pytest.mark.slow
-def test_over_100_steps_as_well(tmp_path: Path):
-    check_distilbert(tmp_path, 100)
+    assert train_distilbert(tmp_path, 100, callback) == plain
+    check_within(callback.found, budget_bytes, 100)
 
 
 @pytest.mark.slow
