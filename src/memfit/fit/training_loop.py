@@ -13,7 +13,6 @@ allocator's own peak; elsewhere in some passes, by its events.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import threading
 import time
@@ -31,6 +30,7 @@ from memfit.fit.fitted import FittedModel
 from memfit.fit.options import FitOptions
 from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
 from memfit.model.gradients_aside import lending_gradients
+from memfit.model.memo_by_class import memo_by_class
 from memfit.model.module_state import State, Watch
 from memfit.model.out_of_memory import refusing_sparse_tensors
 from memfit.model.refused_models import refuse_model
@@ -575,7 +575,7 @@ def _kept_by_graphs(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
         waiting.extend(before)
 
 
-@functools.cache
+@memo_by_class
 def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 

@@ -16,6 +16,7 @@ import gc
 import random
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from memfit.model.memo_by_class import memo_by_class
 from memfit.model.tensors_in_arguments import version_of
 
 MOST_OBJECTS = 4000
@@ -214,14 +216,14 @@ def closed_over(function: object) -> list[object]:
     return found
 
 
-@functools.lru_cache(maxsize=1024)
-def _caches_of(kind: type[torch.nn.Module]) -> tuple[object, ...]:
+@memo_by_class
+def _caches_of(kind: type) -> tuple[weakref.ref[object], ...]:
     """The caches of a class: each `functools.lru_cache` that a method is, has closed over, or calls by name."""
     classes = [each for each in kind.__mro__ if issubclass(each, torch.nn.Module) and each is not torch.nn.Module]
     methods = [getattr(method, "__func__", method) for each in classes for method in vars(each).values()]
     functions = [method for method in methods if isinstance(method, (types.FunctionType, _CACHED))]
     found = [value for function in functions for value in (function, *closed_over(function), *_named_by(function))]
-    return tuple(value for value in found if isinstance(value, _CACHED))
+    return tuple(weakref.ref(value) for value in found if isinstance(value, _CACHED))
 
 
 def _named_by(function: object) -> list[object]:
@@ -299,7 +301,7 @@ class Watch:
         functions += [hook for hooks, _ in self._hooks for hook in hooks.values()]
         values = [value for function in functions for value in closed_over(function)]
         kinds = {type(m) for m in self.modules if not _is_torchs_own(m)}
-        values += [cache for kind in kinds for cache in _caches_of(kind)]
+        values += [cache for kind in kinds for each in _caches_of(kind) if (cache := each()) is not None]
         here = {id(m) for m in self.modules}
         elsewhere = [v for v in values if isinstance(v, torch.nn.Module) and id(v) not in here]
         return values, elsewhere
