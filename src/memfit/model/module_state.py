@@ -25,8 +25,10 @@ from typing import Any, TypeGuard
 
 import torch
 
+from memfit.errors import PlanBroken
 from memfit.model.memo_by_class import memo_by_class
 from memfit.model.tensors_in_arguments import version_of
+from memfit.model.written_parameters import ParameterValues, any_written, written_among
 
 MOST_OBJECTS = 4000
 """Objects that hang on modules or arguments are followed up to this many around a call that is made twice."""
@@ -276,6 +278,7 @@ class Watch:
 
     def __init__(self, module: torch.nn.Module, most_objects: int = MOST_OBJECTS) -> None:
         self.module, self.most_objects = module, most_objects
+        self._is_tried = False
         self._find()
 
     def _find(self) -> None:
@@ -332,8 +335,9 @@ class Watch:
         return self._noted.now()
 
     def buffers(self) -> list[torch.Tensor]:
-        """The buffers that lie there now, each once."""
+        """The buffers that lie there now, and parameters that runs write into, each once."""
         found = {id(b): b for shelf in self._buffers for b in shelf.values() if b is not None}
+        found |= {id(p): p for p in written_among(self.parameters())} if any_written() else {}
         return list(found.values())
 
     def forget(self) -> None:
@@ -347,6 +351,19 @@ class Watch:
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that lie there now."""
         return [p for m in self.modules for p in m._parameters.values() if p is not None]
+
+    @contextlib.contextmanager
+    def leaving_parameters_alone(self, name: str) -> Iterator[None]:
+        """Around a second run: if it is the first that is made, refuse what it writes into parameters unnoticed."""
+        before = None if self._is_tried else ParameterValues(self.parameters())
+        self._is_tried = True
+        yield
+        if before is not None and before.have_changed():
+            raise PlanBroken(
+                f"{name} writes into its own parameters when it is run again",
+                found="a plan that was made elsewhere does not know that they are to be put back",
+                hint="memfit.fit_to_budget on this very model finds and keeps them",
+            )
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay
 from memfit.model.refused_models import refuse_model
+from memfit.model.written_parameters import ParameterVersions, finding_written
 
 Run = Callable[[], object]
 """One forward and backward; returns the loss, or None where it cannot be had."""
@@ -82,6 +83,8 @@ class Job:
     """Why the optimizer's step must not be taken in the backward, as far as the program was watched."""
     stepped: tuple[torch.Tensor, ...] = ()
     """Parameters that the optimizer updates within the backward: their gradients are gone after it."""
+    knows_written: bool = False
+    """Whether a run has shown which parameters the model itself writes into (`written_parameters.py`)."""
     block_by_block: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
@@ -228,12 +231,26 @@ def _numpy_random() -> ModuleType:
 
 
 @contextlib.contextmanager
-def leaving_no_trace(job: Job) -> Iterator[State]:
+def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
-    That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, and modules
-    that a forward replaces or adds.
+    That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, modules
+    that a forward replaces or adds, and parameters that it writes into. Those are found in the first run; `runs` is
+    False where none will take place with real parameters.
     """
+    runs = runs and not any(isinstance(p, FakeTensor) for p in job.model.parameters())
+    finds = runs and not job.knows_written
+    job.knows_written = job.knows_written or runs
+    with finding_written(job.model) if finds else contextlib.nullcontext():
+        versions = ParameterVersions(job.model) if runs and not (finds or job.stepped) else None
+        with _put_back_afterwards(job) as before:
+            yield before
+        if versions is not None:
+            versions.refuse_changes()
+
+
+@contextlib.contextmanager
+def _put_back_afterwards(job: Job) -> Iterator[State]:
     random_state, before = RandomState.now(), State.now(Watch(job.model, ALL_OBJECTS))
     gradients = [(p, p.grad) for p in job.model.parameters()]
     trees = [(module._modules, dict(module._modules)) for module in job.model.modules()]
@@ -279,12 +296,6 @@ def gradient_bytes_in_passing(job: Job) -> int:
 def tensors_of(value: object) -> list[torch.Tensor]:
     """Every tensor in a nest of containers."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
-    whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride
-    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:

@@ -100,7 +100,7 @@ class PredictedStep:
 
 def predict_step(job: Job) -> PredictedStep:
     """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched."""
-    with leaving_no_trace(job):
+    with leaving_no_trace(job, runs=False):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.model, mode):
                 layout = find_stages(watch_calls(job))
