@@ -53,6 +53,8 @@ class Job:
     """The budget that the step is to keep; None while none is named."""
     accumulates: bool = False
     """Whether gradients of earlier batches are there when a step begins: they add up over several."""
+    never_cleared: frozenset[int] = frozenset()
+    """Ids of parameters whose gradients `optimizer.zero_grad()` leaves, for the optimizer does not have them."""
     lent: set[int] = field(default_factory=set)
     """Ids of parameters whose gradients runs may write into: their values lie in a file (`gradients_aside.py`).
 
@@ -117,7 +119,15 @@ def job_of(
 
     job.run = run
     job.around_bytes = hanging_bytes(model, batch, given)
+    job.never_cleared = _never_cleared(model, given)
     return job
+
+
+def _never_cleared(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> frozenset[int]:
+    if optimizer is None:
+        return frozenset()
+    handled = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return frozenset(id(p) for p in model.parameters() if p.requires_grad and id(p) not in handled)
 
 
 def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., object] | None) -> torch.Tensor:
@@ -150,6 +160,7 @@ def job_of_step(training: LiveTraining, name: str = "") -> Job:
         job.seen["loss"] = value.detach()
 
     job.around_bytes = hanging_bytes(training.model, training.batch, training.optimizer)
+    job.never_cleared = _never_cleared(training.model, training.optimizer)
 
     def run() -> object:
         assert training.step is not None
@@ -274,23 +285,27 @@ def _put_back_afterwards(job: Job) -> Iterator[State]:
 def _gradient_to_begin_with(
     job: Job, parameter: torch.nn.Parameter, gradient: torch.Tensor | None
 ) -> torch.Tensor | None:
-    if not job.accumulates or not parameter.requires_grad:
+    if not _begins_with_gradient(job, parameter):
         return None
     if gradient is not None and id(parameter) in job.lent:
         return gradient.zero_()
     return torch.zeros_like(parameter)
 
 
+def _begins_with_gradient(job: Job, parameter: torch.Tensor) -> bool:
+    """Whether the gradient of an earlier step is there when a step begins."""
+    return parameter.requires_grad and (job.accumulates or id(parameter) in job.never_cleared)
+
+
 def gradient_bytes_there(job: Job) -> int:
     """Bytes of the gradients that are there when a step begins."""
-    return storage_bytes([p for p in job.model.parameters() if p.requires_grad]) if job.accumulates else 0
+    return storage_bytes([p for p in job.model.parameters() if _begins_with_gradient(job, p)])
 
 
 def gradient_bytes_in_passing(job: Job) -> int:
     """The most that new gradients of one module take before they are added to those that are there."""
-    if not job.accumulates:
-        return 0
-    return max((storage_bytes(list(module.parameters(recurse=False))) for module in job.model.modules()), default=0)
+    own = [[p for p in m.parameters(recurse=False) if _begins_with_gradient(job, p)] for m in job.model.modules()]
+    return max(map(storage_bytes, own), default=0)
 
 
 def tensors_of(value: object) -> list[torch.Tensor]:
