@@ -220,6 +220,7 @@ def replace_data(slow: torch.Tensor, fast: torch.Tensor) -> None:
 
 WRITERS: dict[str, Callable[[], nn.Module]] = {
     "in place": lambda: Following(lambda slow, fast: slow.lerp_(fast, 0.1)),
+    "with the value that it has": lambda: Following(lambda slow, fast: slow.mul_(1.0)),
     "through its data": lambda: Following(lambda slow, fast: slow.data.lerp_(fast.data, 0.1)),
     "with other data": lambda: Following(replace_data),
     "its trained weight": Renormed,

@@ -42,6 +42,7 @@ def finding_written(model: torch.nn.Module) -> Iterator[None]:
     """Put back what a run writes into parameters, and remember which; refuse what an optimizer writes."""
     named = [(name, p) for name, p in model.named_parameters() if _is_readable(p) and p not in _written]
     shapes = [torch.empty_like(p, device="meta") for _, p in named]
+    versions = [p._version for _, p in named]
     with contextlib.ExitStack() as stack:
         file = _with_values(stack, [p for _, p in named])
         try:
@@ -49,6 +50,7 @@ def finding_written(model: torch.nn.Module) -> Iterator[None]:
         finally:
             file.seek(0)
             changed = [pair for pair, like in zip(named, shapes, strict=True) if _put_back(file, pair[1], like)]
+            same = {id(p) for (_, p), version in zip(named, versions, strict=True) if p._version == version}
     for name, parameter in changed:
         if parameter._post_accumulate_grad_hooks:
             raise UsageError(
@@ -56,6 +58,8 @@ def finding_written(model: torch.nn.Module) -> Iterator[None]:
                 found=f"a hook of {name} writes into it as soon as its gradient is there",
                 hint="fit without those hooks; --allow step-in-backward updates within the backward as well",
             )
+    # Some were written with the value that they had: a bias of zeros that follows a bias of zeros.
+    for parameter in [*(p for _, p in changed), *(p for _, p in named if id(p) not in same)]:
         _written[parameter] = True
 
 
