@@ -37,6 +37,12 @@ def written_among(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [each for each in parameters if each in _written] if any_written() else []
 
 
+def remember_written(parameters: Iterable[torch.Tensor]) -> None:
+    """Let parameters be noted and laid back as buffers are from now on."""
+    for each in parameters:
+        _written[each] = True
+
+
 @contextlib.contextmanager
 def finding_written(model: torch.nn.Module) -> Iterator[None]:
     """Put back what a run writes into parameters, and remember which; refuse what an optimizer writes."""
@@ -59,8 +65,7 @@ def finding_written(model: torch.nn.Module) -> Iterator[None]:
                 hint="fit without those hooks; --allow step-in-backward updates within the backward as well",
             )
     # Some were written with the value that they had: a bias of zeros that follows a bias of zeros.
-    for parameter in [*(p for _, p in changed), *(p for _, p in named if id(p) not in same)]:
-        _written[parameter] = True
+    remember_written([*(p for _, p in changed), *(p for _, p in named if id(p) not in same)])
 
 
 class ParameterVersions:
