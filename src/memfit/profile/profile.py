@@ -66,7 +66,7 @@ def _without_gradient_note(job: Job, reference: Reference, calls: CallTree | Non
 
 
 def _never_cleared_note(job: Job) -> list[str]:
-    """Say what gradients take that nobody uses."""
+    """A note about gradients that are kept and never used."""
     kept = [p for p in job.model.parameters() if id(p) in job.never_cleared]
     if not kept or job.accumulates:
         return []
