@@ -81,6 +81,25 @@ def test_the_peak_stays_within_the_budget_while_gradients_add_up():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_gradients_that_the_optimizer_never_clears_have_room_in_the_budget():
+    model = wide_stack()
+    batch = torch.randn(256, 16), torch.randint(0, 4, (256,))
+    optimizer = torch.optim.SGD(model[-1].parameters(), lr=0.1)
+    gradients = storage_bytes(list(model.parameters()))
+    budget = predict_step(job_for(model, batch=batch)).plain_bytes - gradients // 2
+    with memfit.fit_to_budget(model, batch, nn.functional.cross_entropy, optimizer, budget=budget) as fitted:
+
+        def run() -> None:
+            for _ in range(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+                optimizer.step()
+
+        peak = record_events(run, torch.device("cpu")).peak_bytes
+    assert storage_bytes([*model.parameters(), *batch]) + peak <= budget
+    assert any("the optimizer does not have" in note for note in fitted.fit.notes)
+
+
 def test_splitting_the_batch_gives_the_gradients_that_the_lever_speaks_of():
     model, (inputs, targets) = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)), parts_of(5)[0]
     nn.functional.cross_entropy(model(inputs), targets).backward()

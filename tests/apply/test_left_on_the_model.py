@@ -16,7 +16,9 @@ from test_law import PLANS, STAGES
 from torch import nn
 from torch_fit_models import Stack
 
+import memfit
 from memfit.apply.checkpoints import apply_nodes
+from memfit.errors import DoesNotFit, PlanBroken, UsageError
 from memfit.model.random_and_autocast import seed_all
 from memfit.model.step import hanging_bytes, job_of, leaving_no_trace
 
@@ -173,3 +175,136 @@ def test_no_random_number_that_another_thread_drew_comes_again():
         over.set()
         thread.join()
     assert len(set(drawn)) == len(drawn) >= 4 * len(STAGES)
+
+
+class Following(nn.Module):
+    """A frozen layer follows a trained one in every forward."""
+
+    def __init__(self, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        super().__init__()
+        self.linear, self.slow, self.write = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), write
+        self.slow.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.write(self.slow.weight, self.linear.weight)
+        return torch.tanh(self.linear(x)) + self.slow(x)
+
+
+class Renormed(nn.Module):
+    """Keeps the rows of its own trained weight short, in every forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.weight.data = torch.renorm(self.linear.weight.data * 1.1, 2, 0, 0.5)
+        return torch.tanh(self.linear(x))
+
+
+class MaxNorm(nn.Module):
+    """An embedding that torch shortens where it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.linear = nn.Embedding(5, WIDTH, max_norm=0.3), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x + self.words(torch.arange(ROWS) % 5)))
+
+
+def replace_data(slow: torch.Tensor, fast: torch.Tensor) -> None:
+    slow.data = 0.9 * slow.data + 0.1 * fast.data
+
+
+WRITERS: dict[str, Callable[[], nn.Module]] = {
+    "in place": lambda: Following(lambda slow, fast: slow.lerp_(fast, 0.1)),
+    "with the value that it has": lambda: Following(lambda slow, fast: slow.mul_(1.0)),
+    "through its data": lambda: Following(lambda slow, fast: slow.data.lerp_(fast.data, 0.1)),
+    "with other data": lambda: Following(replace_data),
+    "its trained weight": Renormed,
+    "an embedding with max_norm": MaxNorm,
+}
+
+
+def fit(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer, budget_bytes: int) -> None:
+    memfit.fit_to_budget(model, batch, nn.functional.mse_loss, optimizer, budget=budget_bytes)
+
+
+def fit_into_little(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Into the least that it fits into."""
+    with pytest.raises(DoesNotFit) as refused:
+        fit(model, batch, optimizer, sum(tensor.nbytes for tensor in (*model.parameters(), *batch)))
+    assert refused.value.needed_bytes is not None
+    fit(model, batch, optimizer, refused.value.needed_bytes)
+
+
+@pytest.mark.parametrize("how", WRITERS)
+@pytest.mark.parametrize("is_tight", [False, True])
+def test_a_model_that_writes_into_its_parameters_is_fitted_without_a_trace(how: str, is_tight: bool):
+    def trained(fits: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Stack([WRITERS[how]() for _ in STAGES], WIDTH)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        batch = torch.randn(ROWS, WIDTH), torch.randn(ROWS, 4)
+        before = [p.detach().clone() for p in model.parameters()]
+        if fits:
+            fit_into_little(model, batch, optimizer) if is_tight else fit(model, batch, optimizer, 1 << 30)
+        assert all(torch.equal(p, value) for p, value in zip(model.parameters(), before, strict=True))
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    assert all(torch.equal(*pair) for pair in zip(trained(True), trained(False), strict=True))
+
+
+def step_at_once(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+def test_a_model_that_is_updated_within_its_backward_is_refused_as_it_was():
+    model = stack()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step_at_once)
+    before = [p.detach().clone() for p in model.parameters()]
+    batch = torch.randn(ROWS, WIDTH), torch.randn(ROWS, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(UsageError, match="updated within the backward"):
+        fit(model, batch, optimizer, 1 << 30)
+    assert all(torch.equal(p, value) for p, value in zip(model.parameters(), before, strict=True))
+
+
+def test_a_plan_from_elsewhere_on_a_model_that_writes_into_its_parameters_is_broken_aloud():
+    model = Stack([WRITERS["through its data"]() for _ in STAGES], WIDTH)
+    apply_nodes(model, STAGES, PLANS["each alone"])
+    with pytest.raises(PlanBroken, match="its own parameters"):
+        model(torch.randn(ROWS, WIDTH)).square().sum().backward()
+
+
+class Seldom(nn.Module):
+    """Writes into its weight from its second call on."""
+
+    def __init__(self, calls: list[int]) -> None:
+        super().__init__()
+        self.linear, self.note = nn.Linear(WIDTH, WIDTH), calls.append
+        self.num_calls = calls.__len__
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.note(1)
+        if self.num_calls() > 1:
+            with torch.no_grad():
+                self.linear.weight.mul_(1.0)
+        return self.linear(x)
+
+
+def test_a_parameter_that_only_later_runs_write_into_is_never_passed_over():
+    model = Stack([Seldom([])], WIDTH)
+    job = job_of(model, torch.randn(ROWS, WIDTH), lambda out: out.sum(), None)
+    with leaving_no_trace(job):
+        job.run()
+    with pytest.raises(UsageError, match="in some runs and not in others"), leaving_no_trace(job):
+        job.run()

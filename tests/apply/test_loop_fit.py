@@ -609,6 +609,71 @@ def test_a_pass_over_the_budget_stays_the_highest_beside_lower_ones_that_are_exa
     assert (found.measured_peak_bytes, found.highest_pass, found.num_over_budget) == (1300, 1, 1)
 
 
+def test_the_first_pass_over_the_budget_is_told_at_once_and_the_end_names_what_was_enough():
+    said: list[str] = []
+    fitter = fitting_loop(10_000)
+    fitter.say = said.append
+    fitter.start()
+    fitter._count(1, WindowPeak(20_480, 20_480), is_first=False)
+    fitter._count(2, WindowPeak(20_480, 20_480), is_first=False)
+    assert [text for text in said if "MORE than the budget" in text] == said
+    assert len(said) == 1
+    assert "try --budget 20.0KiB" in loop_fit_text(fitter.stop(), width=200, color=False)
+
+
+@pytest.mark.parametrize("also", [{}, {"departures": ("a block ran off its plan",)}, {"num_unsure": 2}])
+def test_a_pass_before_the_plan_that_took_more_is_in_every_headline(also: dict[str, Any]):
+    found = LoopFit(
+        name="train.py", budget_bytes=1000, num_passes=9, num_measured=3, measured_peak_bytes=900,
+        first_peak_bytes=1200, **also,
+    )  # fmt: skip
+    assert "before there was a plan, a pass took MORE" in loop_fit_text(found, width=300, color=False)
+
+
+class Shortening(nn.Module):
+    """Blocks behind an embedding whose rows torch shortens in place where they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.ModuleList([nn.Embedding(8, WIDTH, max_norm=0.3) for _ in range(2)])
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, 512), nn.GELU(), nn.Linear(512, 8))])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](self.words[0](x) + self.words[1](x))
+
+
+def test_a_first_pass_that_recomputes_blocks_which_write_into_their_parameters_goes_on():
+    def first_pass(budget: int | None) -> tuple[list[torch.Tensor], list[str]]:
+        torch.manual_seed(0)
+        model, said = nn.Sequential(Shortening()), list[str]()
+        fitter = None if budget is None else fitting_loop(budget, say=said.append)
+        if fitter is not None:
+            fitter.start()
+        try:
+            model(torch.randint(0, 8, (512,))).square().mean().backward()
+        finally:
+            if fitter is not None:
+                fitter.stop()
+        return [tensor for p in model.parameters() for tensor in (p.detach(), p.grad) if tensor is not None], said
+
+    plain, _ = first_pass(None)
+    fitted, said = first_pass(alive_bytes(torch.device("cpu")) + 1_500_000)
+    assert any("recomputes every block" in text for text in said)
+    assert all(torch.equal(*pair) for pair in zip(plain, fitted, strict=True))
+
+
+def test_a_refusal_for_one_kind_of_pass_says_that_another_kind_was_not_tried():
+    critic, maker = blocks(4), nn.Sequential(nn.Linear(WIDTH, WIDTH))
+    fitter = fitting_loop(alive_bytes(torch.device("cpu")) + 200_000)
+    fitter.start()
+    try:
+        critic(torch.randn(512, WIDTH)).sum().backward()
+        with pytest.raises(DoesNotFit, match="for the first kind of pass alone; another begins with Sequential"):
+            critic(maker(torch.randn(512, WIDTH))).sum().backward()
+    finally:
+        fitter.stop()
+
+
 def trained_then_evaluated(evaluate: Callable[[nn.Module], object], num_blocks: int = 3) -> LoopFit:
     """A loop of eight passes in 4 MiB, with what is done to the model after the sixth."""
     torch.manual_seed(0)

@@ -14,8 +14,10 @@ import pytest
 import torch
 from test_law import PLANS, STAGES, Cache
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch_fit_models import Stack
 
+import memfit
 from memfit.apply.checkpoints import apply_nodes
 from memfit.records.plan import Node
 
@@ -146,3 +148,27 @@ def test_blocks_that_read_what_others_put_into_a_cache_compute_the_same_twice(pl
 
     for mine, theirs in zip(step(planned=True), step(planned=False), strict=True):
         assert torch.equal(mine, theirs)
+
+
+class Taken(nn.Module):
+    """A block with a weight that torch computes, for which it makes a class that closes over the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(x))
+
+
+def test_a_model_with_classes_of_its_own_is_released_after_fitting():
+    model = Stack([Taken() for _ in STAGES], WIDTH)
+    batch = torch.randn(ROWS, WIDTH), torch.zeros(ROWS, 4)
+    fitted = memfit.fit_to_budget(
+        model, batch, nn.functional.mse_loss, torch.optim.SGD(model.parameters()), budget="1GiB"
+    )
+    fitted.undo()
+    weight = weakref.ref(next(model.parameters()))
+    del model, fitted, batch
+    gc.collect()
+    assert weight() is None

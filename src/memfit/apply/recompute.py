@@ -29,8 +29,7 @@ from memfit.model.cut_off import cut_off
 from memfit.model.module_state import Noted, State, Watch, laid_back
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.random_and_autocast import Circumstances, Drawing
-from memfit.model.step import bits_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in, version_of
+from memfit.model.tensors_in_arguments import bits_of, leaves_of, replaced, tensors_in, version_of
 
 Tell = Callable[[str], None]
 Place = tuple[int, int]
@@ -176,9 +175,11 @@ class RepeatedCall:
         return [leaf.place for leaf in leaves_of(self.template) if isinstance(leaf, _Link)]
 
     def check_parameters(self) -> None:
-        """Refuse to run again with parameters that have changed since."""
+        """Refuse to run again with parameters that have changed since, unless their values were noted."""
+        noted = {id(tensor) for tensor, _ in self.state.buffers}
         for tensor, version in self.state.attributes.tensors:
-            if isinstance(tensor, torch.nn.Parameter) and tensor._version != version:
+            is_parameter = isinstance(tensor, torch.nn.Parameter) and id(tensor) not in noted
+            if is_parameter and tensor._version != version:
                 raise PlanBroken(
                     f"parameters of {self.name} have changed between its forward and its backward",
                     found="the optimizer's step, or a write in place",
@@ -390,6 +391,7 @@ class _Again:
             call.circumstances.again(),
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(pack, _Slot.find),
+            call.watch.leaving_parameters_alone(call.name),
             contextlib.suppress(_AllThere),
             _named(call),
         ):

@@ -33,7 +33,8 @@ import torch
 
 from memfit.errors import CannotPull, PlanBroken
 from memfit.model.call_sites import add_layer, is_compiled
-from memfit.model.step import RandomState, bits_of
+from memfit.model.step import RandomState
+from memfit.model.tensors_in_arguments import bits_of
 
 NAME = "step-in-backward"
 NOT_STEPPED = "the optimizer's step cannot be taken in the backward"

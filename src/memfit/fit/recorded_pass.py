@@ -25,7 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from memfit.errors import UsageError
+from memfit.errors import DoesNotFit, UsageError
 from memfit.model.random_and_autocast import Autocast
 from memfit.model.tensors_in_arguments import leaves_of, replaced, stands_for_a_tensor, tensors_in
 
@@ -400,3 +400,17 @@ def refuse_unplayable(tape: Tape) -> None:
             found=tape.fault,
             hint="name a function that builds the training (memfit fit FILE:function), or fit_to_budget in the script",
         )
+
+
+def of_first_kind(refusal: DoesNotFit, begins: torch.nn.Module) -> DoesNotFit:
+    """A refusal of a program whose passes are of several kinds: what it names is enough for the first kind alone."""
+    error = DoesNotFit(
+        refusal.what,
+        limit_bytes=refusal.limit_bytes,
+        needed_bytes=refusal.needed_bytes,
+        found=f"{refusal.found}, for the first kind of pass alone; another begins with {type(begins).__name__} and was "
+        "not tried: it may need more",
+        hint=refusal.hint,
+    )
+    error.levers = refusal.levers
+    return error

@@ -13,7 +13,6 @@ allocator's own peak; elsewhere in some passes, by its events.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import threading
 import time
@@ -27,10 +26,12 @@ import torch
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
 from memfit.apply.step_in_backward import ProgramWatch
+from memfit.errors import DoesNotFit
 from memfit.fit.fitted import FittedModel
 from memfit.fit.options import FitOptions
-from memfit.fit.recorded_pass import PassRecorder, Tape, refuse_unplayable
+from memfit.fit.recorded_pass import PassRecorder, Tape, of_first_kind, refuse_unplayable
 from memfit.model.gradients_aside import lending_gradients
+from memfit.model.memo_by_class import memo_by_class
 from memfit.model.module_state import State, Watch
 from memfit.model.out_of_memory import refusing_sparse_tensors
 from memfit.model.refused_models import refuse_model
@@ -269,7 +270,7 @@ class LoopFitter:
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
         if self._tape is not None:
             self._end_measuring()
-            self._fit()
+            self._fit(module)
         elif self._fitted is None and self.ready_plan is not None:
             refuse_model(module)
             self._fitted = self.ready_plan(module)
@@ -329,8 +330,8 @@ class LoopFitter:
             if not self._stale.is_on_stack:
                 self._stale = None  # with its tape, which holds a batch
 
-    def _fit(self) -> None:
-        """Plan and prove with the pass that was recorded, and apply."""
+    def _fit(self, begins: torch.nn.Module) -> None:
+        """Plan and prove with the pass that was recorded, and apply; the next one begins with a call of `begins`."""
         tape, self._tape = self._tape, None
         assert tape is not None
         unsteppable = self._end_watching_steps()
@@ -341,8 +342,11 @@ class LoopFitter:
         job = _job_of(tape, self.name)
         job.unsteppable = unsteppable
         job.limit_bytes = self.options.require_budget()
-        with lending_gradients(job):
-            fitted = self._fitted = self.fit_job(job)
+        try:
+            with lending_gradients(job):
+                fitted = self._fitted = self.fit_job(job)
+        except DoesNotFit as refusal:
+            raise refusal if begins is tape.modules[0] else of_first_kind(refusal, begins) from None
         del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
@@ -452,6 +456,9 @@ class LoopFitter:
             return
         found.num_measured += 1
         found.num_over += peak.least_bytes > budget_bytes
+        if peak.least_bytes > budget_bytes and found.num_over == 1:
+            took = f"pass {number} under the plan took {format_bytes(peak.least_bytes)}, MORE than the budget"
+            self.say(f"{took}: it is of another kind than the one that was planned, or the program keeps more")
         before_bytes = found.highest_bytes
         is_higher = before_bytes is None or peak.least_bytes > before_bytes
         is_better = (peak.is_exact, peak.most_bytes) > (found.is_exact, before_bytes or 0)
@@ -575,7 +582,7 @@ def _kept_by_graphs(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
         waiting.extend(before)
 
 
-@functools.cache
+@memo_by_class
 def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 

@@ -10,13 +10,13 @@ lead to them by copies that hold what was there before the call. A second run ne
 from __future__ import annotations
 
 import copy
-import functools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 
+from memfit.model.memo_by_class import memo_by_class
 from memfit.model.module_state import PLAIN, Noted, State, lay, note, unchanged
 from memfit.model.tensors_in_arguments import replaced
 
@@ -171,7 +171,7 @@ def _is_plain(value: object) -> bool:
     return _holds_attributes_only(type(value)) and not isinstance(value, (torch.nn.Module, type))
 
 
-@functools.lru_cache(maxsize=4096)
+@memo_by_class
 def _holds_attributes_only(kind: type) -> bool:
     if kind.__new__ is not object.__new__ or hasattr(kind, "__del__"):
         return False

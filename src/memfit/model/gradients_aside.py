@@ -14,7 +14,8 @@ from typing import IO
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # read in torch 2.13
 
-from memfit.model.step import Job, bits_of, storage_bytes
+from memfit.model.step import Job, storage_bytes
+from memfit.model.tensors_in_arguments import bits_of
 
 WORTH_SHARE = 0.02
 """Of the budget: less is kept in memory."""

@@ -16,6 +16,7 @@ import gc
 import random
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,10 @@ from typing import Any, TypeGuard
 
 import torch
 
+from memfit.errors import PlanBroken
+from memfit.model.memo_by_class import memo_by_class
 from memfit.model.tensors_in_arguments import version_of
+from memfit.model.written_parameters import ParameterValues, any_written, written_among
 
 MOST_OBJECTS = 4000
 """Objects that hang on modules or arguments are followed up to this many around a call that is made twice."""
@@ -214,14 +218,14 @@ def closed_over(function: object) -> list[object]:
     return found
 
 
-@functools.lru_cache(maxsize=1024)
-def _caches_of(kind: type[torch.nn.Module]) -> tuple[object, ...]:
+@memo_by_class
+def _caches_of(kind: type) -> tuple[weakref.ref[object], ...]:
     """The caches of a class: each `functools.lru_cache` that a method is, has closed over, or calls by name."""
     classes = [each for each in kind.__mro__ if issubclass(each, torch.nn.Module) and each is not torch.nn.Module]
     methods = [getattr(method, "__func__", method) for each in classes for method in vars(each).values()]
     functions = [method for method in methods if isinstance(method, (types.FunctionType, _CACHED))]
     found = [value for function in functions for value in (function, *closed_over(function), *_named_by(function))]
-    return tuple(value for value in found if isinstance(value, _CACHED))
+    return tuple(weakref.ref(value) for value in found if isinstance(value, _CACHED))
 
 
 def _named_by(function: object) -> list[object]:
@@ -274,6 +278,7 @@ class Watch:
 
     def __init__(self, module: torch.nn.Module, most_objects: int = MOST_OBJECTS) -> None:
         self.module, self.most_objects = module, most_objects
+        self._is_tried = False
         self._find()
 
     def _find(self) -> None:
@@ -299,7 +304,7 @@ class Watch:
         functions += [hook for hooks, _ in self._hooks for hook in hooks.values()]
         values = [value for function in functions for value in closed_over(function)]
         kinds = {type(m) for m in self.modules if not _is_torchs_own(m)}
-        values += [cache for kind in kinds for cache in _caches_of(kind)]
+        values += [cache for kind in kinds for each in _caches_of(kind) if (cache := each()) is not None]
         here = {id(m) for m in self.modules}
         elsewhere = [v for v in values if isinstance(v, torch.nn.Module) and id(v) not in here]
         return values, elsewhere
@@ -330,8 +335,9 @@ class Watch:
         return self._noted.now()
 
     def buffers(self) -> list[torch.Tensor]:
-        """The buffers that lie there now, each once."""
+        """The buffers that lie there now, and parameters that runs write into, each once."""
         found = {id(b): b for shelf in self._buffers for b in shelf.values() if b is not None}
+        found |= {id(p): p for p in written_among(self.parameters())} if any_written() else {}
         return list(found.values())
 
     def forget(self) -> None:
@@ -345,6 +351,19 @@ class Watch:
     def parameters(self) -> list[torch.Tensor]:
         """The parameters that lie there now."""
         return [p for m in self.modules for p in m._parameters.values() if p is not None]
+
+    @contextlib.contextmanager
+    def leaving_parameters_alone(self, name: str) -> Iterator[None]:
+        """Around a second run: if it is the first that is made, refuse what it writes into parameters unnoticed."""
+        before = None if self._is_tried else ParameterValues(self.parameters())
+        self._is_tried = True
+        yield
+        if before is not None and before.have_changed():
+            raise PlanBroken(
+                f"{name} writes into its own parameters when it is run again",
+                found="a plan that was made elsewhere does not know that they are to be put back",
+                hint="memfit.fit_to_budget on this very model finds and keeps them",
+            )
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay
 from memfit.model.refused_models import refuse_model
+from memfit.model.written_parameters import ParameterVersions, finding_written
 
 Run = Callable[[], object]
 """One forward and backward; returns the loss, or None where it cannot be had."""
@@ -52,6 +53,8 @@ class Job:
     """The budget that the step is to keep; None while none is named."""
     accumulates: bool = False
     """Whether gradients of earlier batches are there when a step begins: they add up over several."""
+    never_cleared: frozenset[int] = frozenset()
+    """Ids of parameters whose gradients `optimizer.zero_grad()` leaves, for the optimizer does not have them."""
     lent: set[int] = field(default_factory=set)
     """Ids of parameters whose gradients runs may write into: their values lie in a file (`gradients_aside.py`).
 
@@ -82,6 +85,8 @@ class Job:
     """Why the optimizer's step must not be taken in the backward, as far as the program was watched."""
     stepped: tuple[torch.Tensor, ...] = ()
     """Parameters that the optimizer updates within the backward: their gradients are gone after it."""
+    knows_written: bool = False
+    """Whether a run has shown which parameters the model itself writes into (`written_parameters.py`)."""
     block_by_block: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
@@ -114,7 +119,15 @@ def job_of(
 
     job.run = run
     job.around_bytes = hanging_bytes(model, batch, given)
+    job.never_cleared = _never_cleared(model, given)
     return job
+
+
+def _never_cleared(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> frozenset[int]:
+    if optimizer is None:
+        return frozenset()
+    handled = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return frozenset(id(p) for p in model.parameters() if p.requires_grad and id(p) not in handled)
 
 
 def _loss_of(model: torch.nn.Module, batch: Any, loss: Callable[..., object] | None) -> torch.Tensor:
@@ -147,6 +160,7 @@ def job_of_step(training: LiveTraining, name: str = "") -> Job:
         job.seen["loss"] = value.detach()
 
     job.around_bytes = hanging_bytes(training.model, training.batch, training.optimizer)
+    job.never_cleared = _never_cleared(training.model, training.optimizer)
 
     def run() -> object:
         assert training.step is not None
@@ -228,12 +242,26 @@ def _numpy_random() -> ModuleType:
 
 
 @contextlib.contextmanager
-def leaving_no_trace(job: Job) -> Iterator[State]:
+def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
     """Put gradients aside (zeros take their place where they add up); then restore them and all that runs change.
 
-    That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, and modules
-    that a forward replaces or adds.
+    That is the random state, buffers, counters and other attributes of modules, what hangs on them, hooks, modules
+    that a forward replaces or adds, and parameters that it writes into. Those are found in the first run; `runs` is
+    False where none will take place with real parameters.
     """
+    runs = runs and not any(isinstance(p, FakeTensor) for p in job.model.parameters())
+    finds = runs and not job.knows_written
+    job.knows_written = job.knows_written or runs
+    with finding_written(job.model) if finds else contextlib.nullcontext():
+        versions = ParameterVersions(job.model) if runs and not (finds or job.stepped) else None
+        with _put_back_afterwards(job) as before:
+            yield before
+        if versions is not None:
+            versions.refuse_changes()
+
+
+@contextlib.contextmanager
+def _put_back_afterwards(job: Job) -> Iterator[State]:
     random_state, before = RandomState.now(), State.now(Watch(job.model, ALL_OBJECTS))
     gradients = [(p, p.grad) for p in job.model.parameters()]
     trees = [(module._modules, dict(module._modules)) for module in job.model.modules()]
@@ -257,34 +285,32 @@ def leaving_no_trace(job: Job) -> Iterator[State]:
 def _gradient_to_begin_with(
     job: Job, parameter: torch.nn.Parameter, gradient: torch.Tensor | None
 ) -> torch.Tensor | None:
-    if not job.accumulates or not parameter.requires_grad:
+    if not _begins_with_gradient(job, parameter):
         return None
     if gradient is not None and id(parameter) in job.lent:
         return gradient.zero_()
     return torch.zeros_like(parameter)
 
 
+def _begins_with_gradient(job: Job, parameter: torch.Tensor) -> bool:
+    """Whether the gradient of an earlier step is there when a step begins."""
+    return parameter.requires_grad and (job.accumulates or id(parameter) in job.never_cleared)
+
+
 def gradient_bytes_there(job: Job) -> int:
     """Bytes of the gradients that are there when a step begins."""
-    return storage_bytes([p for p in job.model.parameters() if p.requires_grad]) if job.accumulates else 0
+    return storage_bytes([p for p in job.model.parameters() if _begins_with_gradient(job, p)])
 
 
 def gradient_bytes_in_passing(job: Job) -> int:
     """The most that new gradients of one module take before they are added to those that are there."""
-    if not job.accumulates:
-        return 0
-    return max((storage_bytes(list(module.parameters(recurse=False))) for module in job.model.modules()), default=0)
+    own = [[p for p in m.parameters(recurse=False) if _begins_with_gradient(job, p)] for m in job.model.modules()]
+    return max(map(storage_bytes, own), default=0)
 
 
 def tensors_of(value: object) -> list[torch.Tensor]:
     """Every tensor in a nest of containers."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
-    whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride
-    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:

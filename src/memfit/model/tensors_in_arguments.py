@@ -56,3 +56,9 @@ def tensors_in(value: object) -> list[torch.Tensor]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [tensor for each in dataclasses.fields(value) for tensor in tensors_in(getattr(value, each.name, None))]
     return []
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
+    whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)

@@ -15,6 +15,7 @@ from memfit.model.call_sites import After, Before, watching
 from memfit.model.module_calls import SeenTensor, storage_key, watch_calls
 from memfit.model.stages import Layout, find_stages
 from memfit.model.step import Job, LiveTraining, build_job, leaving_no_trace, storage_bytes, tensors_of
+from memfit.model.written_parameters import remember_written
 from memfit.records.plan import Stage
 
 
@@ -100,7 +101,7 @@ class PredictedStep:
 
 def predict_step(job: Job) -> PredictedStep:
     """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched."""
-    with leaving_no_trace(job):
+    with leaving_no_trace(job, runs=False):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.model, mode):
                 layout = find_stages(watch_calls(job))
@@ -125,6 +126,7 @@ def _faking(model: torch.nn.Module, mode: FakeTensorMode) -> Iterator[None]:
                 if tensor is not None:
                     before.append((shelf, key, tensor))
                     made.setdefault(id(tensor), mode.from_tensor(tensor))
+    marks = {key: _mark_of(fake) for key, fake in made.items()}
     try:
         for shelf, key, tensor in before:
             shelf[key] = made[id(tensor)]
@@ -132,6 +134,13 @@ def _faking(model: torch.nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     finally:
         for shelf, key, tensor in before:
             shelf[key] = tensor
+        written = [tensor for _, _, tensor in before if _mark_of(made[id(tensor)]) != marks[id(tensor)]]
+        remember_written(tensor for tensor in written if isinstance(tensor, torch.nn.Parameter))
+
+
+def _mark_of(fake: torch.Tensor) -> tuple[int, int]:
+    """What changes when somebody writes into a tensor, or gives it other data."""
+    return fake._version, fake.untyped_storage()._cdata
 
 
 class _Kept:

@@ -39,7 +39,7 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
         return profile_blocks(job, timed_runs, "the plain step ran out of memory")
     later = later_steps_of(job, reference.outcome, calls)
     job.left_bytes, job.varies = later.left_bytes, job.varies or later.differ
-    notes = [*later.notes, *_without_gradient_note(job, reference, calls)]
+    notes = [*later.notes, *_without_gradient_note(job, reference, calls), *_never_cleared_note(job)]
     starts: list[Start] = (
         [state.in_place for state in varied.others] if varied is not None and not varied.reorders else []
     )
@@ -62,6 +62,18 @@ def _without_gradient_note(job: Job, reference: Reference, calls: CallTree | Non
     return [
         f"{len(never)} parameters ({format_bytes(storage_bytes(never))}) get no gradient in this step: if another "
         "step gives them one, the optimizer keeps a state for them that is not counted"
+    ]
+
+
+def _never_cleared_note(job: Job) -> list[str]:
+    """A note about gradients that are kept and never used."""
+    kept = [p for p in job.model.parameters() if id(p) in job.never_cleared]
+    if not kept or job.accumulates:
+        return []
+    return [
+        f"{len(kept)} parameters ({format_bytes(storage_bytes(kept))}) get gradients, and the optimizer does not have "
+        "them: its zero_grad() leaves those gradients where they are, and room is left for them; requires_grad_(False) "
+        "on these parameters saves that"
     ]
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from memfit.records.fit import Fit, LoopFit, Proof
 from memfit.records.plan import Candidate, Lever, Plan
 from memfit.show.text_output import render
-from memfit.units import format_bytes, format_ratio, format_seconds
+from memfit.units import bytes_rounded_up, format_bytes, format_ratio, format_seconds
 
 MOST_DECISIONS = 8
 
@@ -186,15 +186,28 @@ def _loop_headline(found: LoopFit) -> str:
         return f"a plan for {budget} was proven and not used"
     if found.is_over_between_passes and not found.num_over_budget:
         return f"every measured pass within {budget}; between passes (evaluation) the program took MORE than the budget"
-    if found.within_budget and not found.departures and (found.first_peak_bytes or 0) > found.budget_bytes:
-        return f"trained within {budget} under the plan; before there was one, a pass took more"
+    return _under_the_plan(found, budget) + _before_the_plan(found)
+
+
+def _under_the_plan(found: LoopFit, budget: str) -> str:
     if found.within_budget and found.num_unsure:
         return f"within {budget} as far as is known; {found.num_unsure} more measured passes may have taken more"
     if found.within_budget and found.departures:
         return f"within {budget} in every measured pass; a pass that was not measured may have taken more (see notes)"
     if found.within_budget:
         return f"trained within {budget}"
-    return f"OVER the budget of {budget} in {found.num_over_budget} of {found.num_measured} measured passes"
+    over = f"OVER the budget of {budget} in {found.num_over_budget} of {found.num_measured} measured passes"
+    peak_bytes = found.measured_peak_bytes
+    if peak_bytes is None or peak_bytes <= found.budget_bytes:
+        return over
+    enough = format_bytes(bytes_rounded_up(peak_bytes)).replace(" ", "")
+    return f"{over}; try --budget {enough}, which the highest took"
+
+
+def _before_the_plan(found: LoopFit) -> str:
+    if (found.first_peak_bytes or 0) <= found.budget_bytes:
+        return ""
+    return "; before there was a plan, a pass took MORE"
 
 
 def _loop_rows(found: LoopFit) -> list[tuple[str, str, str]]:
