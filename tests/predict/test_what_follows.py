@@ -86,6 +86,45 @@ LISTED = {
         "[fold(k) for k in range(3)]\n",
         3,
     ),
+    "a model as an attribute for every round": (
+        "class Run:\n    pass\nrun = Run()\nfor k in range(3):\n    ran()\n    run.model = nn.Linear(2, 2)\n"
+        "    for s in range(2):\n        step()\n",
+        6,
+    ),
+    "a model in a list for every round": (
+        "nets = []\nfor k in range(3):\n    ran()\n    nets.append(nn.Linear(2, 2))\n    for s in range(2):\n"
+        "        step()\n",
+        4,
+    ),
+    "a model under a key for every round": (
+        "nets = {}\nfor k in range(3):\n    ran()\n    nets[k] = nn.Linear(2, 2)\n    for s in range(2):\n"
+        "        step()\n",
+        4,
+    ),
+    "a list of models for every round": (
+        "for k in range(3):\n    ran()\n    nets = [nn.Linear(2, 2) for _ in range(2)]\n    for s in range(2):\n"
+        "        step()\n",
+        3,
+    ),
+    "an object that makes its model, for every round": (
+        "class Run:\n    def __init__(self):\n        self.net = nn.Linear(2, 2)\nfor k in range(3):\n    ran()\n"
+        "    kept = Run()\n    for s in range(2):\n        step()\n",
+        6,
+    ),
+    "a method that makes the model again": (
+        "class Run:\n    def reset(self):\n        ran()\n        self.net = nn.Linear(2, 2)\nrun = Run()\n"
+        "for k in range(3):\n    run.reset()\n    for s in range(2):\n        step()\n",
+        7,
+    ),
+    "a model without a name for every round": (
+        "def fit(m):\n    for s in range(2):\n        step()\nfor k in range(3):\n    fit(nn.Linear(2, 2))\n",
+        5,
+    ),
+    "a copy of the model kept in every round": (
+        "import copy\nkept = []\nfor k in range(3):\n    for s in range(2):\n        step()\n    ran()\n"
+        "    kept.append(copy.deepcopy(net))\n",
+        7,
+    ),
     "finally": ("try:\n    step()\nfinally:\n    net(x)\n", 4),
     "a branch of the loop": ("for k in range(3):\n    step()\n    if k == 100:\n        net(x)\n", 4),
     "a branch of a function that a loop calls": (
@@ -117,6 +156,12 @@ def test_what_may_run_a_model_later_is_named_by_its_line(job: Any, case: str):
 
 HARMLESS = {
     "a function that makes one step": "def once():\n    step()\n    return 1\nfor k in range(3):\n    once()\n",
+    "a model that is moved and wrapped in every round": "for k in range(2):\n    ran()\n    same = net.to('cpu')\n"
+    "    outer = nn.DataParallel(net); ran()\n    for s in range(2):\n        step()\n",
+    "a loss that is made in every round": "def fit(m):\n    loss = nn.MSELoss()\n    ran()\n    for s in range(2):\n"
+    "        step()\nfor k in range(2):\n    fit(net)\n    print(nn.MSELoss())\n",
+    "an object around the model in every round": "class Run:\n    def __init__(self, m):\n        self.net = m\n"
+    "for k in range(2):\n    ran()\n    run = Run(net)\n    for s in range(2):\n        step()\n",
     "saving and counting": "step()\ntorch.save(net.state_dict(), '/dev/null')\n"
     "print(sum(p.numel() for p in net.parameters()))\n",
     "a function that is never called": "step()\ndef later():\n    return net(x)\n",
