@@ -19,12 +19,12 @@ WORTH_SAYING = 0.01
 
 
 class GarbageCollection:
-    """What the collector frees while a job runs; the tracker tells of every storage that dies."""
+    """What the collector frees while a job runs: by how much the bytes of living tensors fall while it works."""
 
     def __init__(self, live_bytes: Callable[[], int]) -> None:
         self._live_bytes = live_bytes
-        self._freed_bytes = self._most_bytes = self._num_asked_for = 0
-        self._is_at_work = False
+        self._most_bytes = self._num_asked_for = 0
+        self._before_bytes: int | None = None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -45,18 +45,14 @@ class GarbageCollection:
         finally:
             gc.callbacks.remove(self._noticed)
 
-    def died(self, num_bytes: int) -> None:
-        """A storage was freed."""
-        if self._is_at_work:
-            self._freed_bytes += num_bytes
-
     def _noticed(self, phase: str, info: object) -> None:
         if phase == "start":
-            self._is_at_work, self._freed_bytes = not self._num_asked_for, 0
+            self._before_bytes = None if self._num_asked_for else self._live_bytes()
             return
-        if self._freed_bytes > WORTH_SAYING * (self._freed_bytes + self._live_bytes()):
-            self._most_bytes = max(self._most_bytes, self._freed_bytes)
-        self._is_at_work = False
+        before_bytes, self._before_bytes = self._before_bytes, None
+        freed_bytes = before_bytes - self._live_bytes() if before_bytes is not None else 0
+        if before_bytes is not None and freed_bytes > WORTH_SAYING * before_bytes:
+            self._most_bytes = max(self._most_bytes, freed_bytes)
 
     @property
     def text(self) -> str:

@@ -361,7 +361,6 @@ class Tracker(LeanMode):
         if self._takeover is not None and self._takeover[1] == uid:
             self._inherit(*self._takeover)
         else:
-            self.garbage.died(self.log.births[uid].num_bytes)
             self.log.free(uid)
 
     def release(self) -> None:

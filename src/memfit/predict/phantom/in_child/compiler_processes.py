@@ -27,10 +27,10 @@ def use_folder_for_compilers(folder: str) -> None:
 class CompilingFiles(ScratchFiles):
     """As the scratch files of a script, with compilers, which know their way about the scratch folder itself."""
 
-    def _audit(self, event: str, args: tuple[object, ...]) -> None:
+    def audit(self, event: str, args: tuple[object, ...]) -> None:
         if event in STARTS and args and _is_compiler(cast("PathName", args[0])) and _torch_asks():
             return
-        super()._audit(event, args)
+        super().audit(event, args)
 
 
 def _is_compiler(program: PathName) -> bool:
