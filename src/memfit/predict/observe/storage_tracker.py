@@ -222,6 +222,8 @@ class Tracker(LeanMode):
             return tensor_at(args, 0)
         if func in TAKEN_APART:
             return self._taken_apart(TAKEN_APART[func], args, kwargs)
+        if func is aten.where.self and tensor_at(args, 0).dtype is torch.uint8:
+            return self._taken_apart(_where_of_bytes, args, kwargs)
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
@@ -476,6 +478,11 @@ class Tracker(LeanMode):
             for uid in self._forward_born:
                 self.log.claim(uid, "activation")
             self._forward_born.clear()
+
+
+def _where_of_bytes(condition: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The kernel makes a mask of a condition of bytes; fake tensors refuse one."""
+    return aten.where.self(condition.to(torch.bool), chosen, other)
 
 
 def _as_eager(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
