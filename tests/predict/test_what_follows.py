@@ -216,6 +216,45 @@ for k in range(4):
     model = net(512)
     train(model, 40)
 """,
+    "one epoch over a loader": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+epoch(net(128))
+epoch(net(4096))
+""",
+    "one epoch over a loader, collecting gradients": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    optimizer = torch.optim.Adam(model.parameters())
+    for k, x in enumerate(DataLoader([torch.randn(256, 64) for _ in range(20)], batch_size=None)):
+        model(x).sum().backward()
+        if k % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+epoch(net(128))
+epoch(net(4096))
+""",
+    "one epoch over a loader, updated by hand": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    moments = {}
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        model.zero_grad()
+        model(x).sum().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                moment = moments.setdefault(p, torch.zeros_like(p))
+                assert p.grad is not None
+                moment.mul_(0.9).add_(p.grad)
+                p.sub_(0.1 * moment)
+epoch(net(128))
+epoch(net(4096))
+""",
     "updates without an optimizer": """
 train(net(128), 40)
 model = net(1024)
