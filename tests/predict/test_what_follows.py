@@ -17,6 +17,7 @@ from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.garbage_collection import GarbageCollection  # noqa: E402
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan  # noqa: E402
 from memfit.predict.observe.later.what_follows import Later, what_follows  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
@@ -331,3 +332,19 @@ def test_what_the_collector_frees_at_a_moment_of_its_own_is_listed(tmp_path: Pat
     reply = predicted(tmp_path, NETS + IN_CYCLES.format(frees=frees))
     listed = [a.text for a in reply.assumptions if a.kind == UNSEEN and "reference cycles" in a.text]
     assert bool(listed) is not is_asked_for
+
+
+def test_a_few_bytes_in_cycles_are_not_worth_saying():
+    live = iter((128, 0, 1_000_000, 1_000_000))
+    collector = GarbageCollection(lambda: next(live))
+    for phase in ("start", "stop", "start", "stop"):
+        collector._noticed(phase, {})
+    assert not collector.text
+
+
+def test_what_the_collector_frees_is_said_with_the_most_it_freed():
+    live = iter((100, 90, 4096, 0))
+    collector = GarbageCollection(lambda: next(live))
+    for phase in ("start", "stop", "start", "stop"):
+        collector._noticed(phase, {})
+    assert "4.00 KiB" in collector.text

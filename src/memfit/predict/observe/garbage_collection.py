@@ -15,7 +15,7 @@ from unittest.mock import patch
 from memfit.units import format_bytes
 
 WORTH_SAYING = 0.01
-"""Of what was alive when the collector came: less changes no figure."""
+"""Of the most that was alive when the collector came: less changes no figure."""
 
 
 class GarbageCollection:
@@ -23,7 +23,7 @@ class GarbageCollection:
 
     def __init__(self, live_bytes: Callable[[], int]) -> None:
         self._live_bytes = live_bytes
-        self._most_bytes = self._num_asked_for = 0
+        self._most_bytes = self._highest_bytes = self._num_asked_for = 0
         self._before_bytes: int | None = None
 
     @contextlib.contextmanager
@@ -50,14 +50,14 @@ class GarbageCollection:
             self._before_bytes = None if self._num_asked_for else self._live_bytes()
             return
         before_bytes, self._before_bytes = self._before_bytes, None
-        freed_bytes = before_bytes - self._live_bytes() if before_bytes is not None else 0
-        if before_bytes is not None and freed_bytes > WORTH_SAYING * before_bytes:
-            self._most_bytes = max(self._most_bytes, freed_bytes)
+        if before_bytes is not None:
+            self._most_bytes = max(self._most_bytes, before_bytes - self._live_bytes())
+            self._highest_bytes = max(self._highest_bytes, before_bytes)
 
     @property
     def text(self) -> str:
         """What there is to say; empty where the collector freed nothing that matters."""
-        if not self._most_bytes:
+        if self._most_bytes <= WORTH_SAYING * self._highest_bytes:
             return ""
         freed = format_bytes(self._most_bytes)
         return (
