@@ -94,6 +94,17 @@ for k in range(3):
     junk = [[] for _ in range(500_000)]  # the collector comes by
 """
 MODEL_BYTES = 4 * 2048 * 2048
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader
+def epoch(width):
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
 EVALUATION_BYTES = 2 * 4 * 4096 * 1024
 """What goes in and out of the activation of one batch of the evaluation."""
 
@@ -143,3 +154,11 @@ def test_models_that_rounds_leave_behind_are_freed_as_the_job_frees_them(script:
 def test_tensors_that_the_collector_frees_at_a_moment_of_its_own_are_listed(script: Callable[..., str]):
     said = predict(script(ROUNDS.format(more="model.itself = [model]")))
     assert any(item.kind == UNSEEN and "reference cycles" in item.text for item in said.assumptions), texts(said)
+
+
+def test_a_later_training_over_a_loader_is_followed_until_its_state_is_there(script: Callable[..., str]):
+    alone, later = (
+        next(level for level in predict(script(EPOCHS + end)).levels if level.name == "tensors").figure.value
+        for end in ("epoch(8192)\n", "epoch(128)\nepoch(8192)\n")
+    )
+    assert later == alone
