@@ -80,6 +80,31 @@ for _ in range(4):
     model(torch.rand(2, 8)).sum().backward()
     optimizer.step()
 """
+ROUNDS = """
+import torch
+def round():
+    model = torch.nn.Linear(2048, 2048).cuda()
+    {more}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        model(torch.randn(8, 2048, device="cuda")).sum().backward()
+        optimizer.step()
+for k in range(3):
+    round()
+    junk = [[] for _ in range(500_000)]  # the collector comes by
+"""
+MODEL_BYTES = 4 * 2048 * 2048
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader
+def epoch(width):
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        optimizer.zero_grad()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
 EVALUATION_BYTES = 2 * 4 * 4096 * 1024
 """What goes in and out of the activation of one batch of the evaluation."""
 
@@ -117,3 +142,23 @@ def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., s
 def test_a_script_that_never_asks_for_the_gpu_is_told_so(script: Callable[..., str]):
     with pytest.raises(UsageError, match="put nothing on the GPU"):
         predict(script(ON_THE_CPU))
+
+
+def test_models_that_rounds_leave_behind_are_freed_as_the_job_frees_them(script: Callable[..., str]):
+    said = predict(script(ROUNDS.format(more="")))
+    peak = next(level for level in said.levels if level.name == "tensors").figure.value
+    assert peak is not None
+    assert peak < 5 * MODEL_BYTES, "parameters, gradients, a gradient that is made, cuBLAS: one round, not three"
+
+
+def test_tensors_that_the_collector_frees_at_a_moment_of_its_own_are_listed(script: Callable[..., str]):
+    said = predict(script(ROUNDS.format(more="model.itself = [model]")))
+    assert any(item.kind == UNSEEN and "reference cycles" in item.text for item in said.assumptions), texts(said)
+
+
+def test_a_later_training_over_a_loader_is_followed_until_its_state_is_there(script: Callable[..., str]):
+    alone, later = (
+        next(level for level in predict(script(EPOCHS + end)).levels if level.name == "tensors").figure.value
+        for end in ("epoch(8192)\n", "epoch(128)\nepoch(8192)\n")
+    )
+    assert later == alone

@@ -15,6 +15,7 @@ from memfit.predict.observe.storage_log import Birth, TraceLog  # noqa: E402
 
 TRAIN = """
 import torch
+assert int(torch.version.cuda.split(".")[0]) >= 12 and torch.backends.cudnn.version() > 8000
 torch.cuda.reset_peak_memory_stats()
 with torch.cuda.device(0):
     layer = torch.nn.Linear(40, 30).cuda()
@@ -38,6 +39,8 @@ def test_a_script_resets_its_peaks_and_chooses_its_device(tmp_path: Path):
     (tmp_path / "train.py").write_text(TRAIN)
     prediction = memfit.predict_peak(str(tmp_path / "train.py"), device="cuda:a100-40gb", engine="fake")
     assert prediction.num_steps == 3
+    if torch.version.cuda is None:
+        assert any("asked for and answered" in item.text for item in prediction.assumptions), "the version of CUDA"
 
 
 def test_the_highest_counts_from_the_last_reset_on():

@@ -257,3 +257,33 @@ def test_a_script_that_ends_before_its_longest_batch_claims_nothing_of_it(tmp_pa
     assert [point.name for point in found.points] == ["typical", "90 %"]
     assert found.num_too_large is None
     assert not found.is_whole
+
+
+EVALUATES = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Sequential(torch.nn.Embedding(50, 64), torch.nn.Linear(64, 50))
+optimizer = torch.optim.Adam(model.parameters())
+def loader(lengths):
+    return DataLoader([torch.ones(length, dtype=torch.long) for length in lengths], batch_size=1)
+def evaluate():
+    for batch in loader([70, 80, 90]):  # fetched with gradients
+        with torch.no_grad():
+            model(batch)
+evaluate()
+for epoch in range(2):
+    for batch in loader([20] * 9 + [30] * 3):
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+    evaluate()
+"""
+
+
+def test_batches_of_an_evaluation_are_not_taken_for_those_of_the_training(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(EVALUATES)
+    found = predict_peak(str(script), probes=False, lengths="auto").lengths
+    assert found is not None
+    assert found.num_batches == 12
+    assert [point.shape for point in found.points] == ["1 x 20", "1 x 30", "1 x 30", "1 x 30"]

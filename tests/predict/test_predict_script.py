@@ -84,6 +84,46 @@ def test_a_script_is_predicted_to_the_byte_with_its_own_arguments(tmp_path: Path
     assert peak_of(reply.timeline, "cpu")[0] == real
 
 
+WEAKLY_HELD = """
+import torch, weakref
+model = torch.nn.Linear(64, 64)
+held = [weakref.ref(parameter) for parameter in model.parameters()]
+model.to("cpu")
+assert all(one() is other for one, other in zip(held, model.parameters()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(64, 64)).sum().backward()
+    optimizer.step()
+    model.to("cpu")
+"""
+
+
+def test_parameters_to_which_a_script_holds_weak_references_can_be_moved(tmp_path: Path):
+    replies = [ghost(tmp_path, text) for text in (WEAKLY_HELD, WEAKLY_HELD.replace('model.to("cpu")', "pass"))]
+    moved, kept = (peak_of(reply.timeline, "cpu")[0] for reply in replies if isinstance(reply, TraceReply))
+    assert moved == kept
+
+
+CONDITION_OF_BYTES = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mask = torch.ones(64, 64, dtype=torch.uint8).triu(1)
+for step in range(3):
+    optimizer.zero_grad()
+    torch.where(mask, model(torch.randn(64, 64)), torch.zeros(64, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_a_condition_of_bytes_is_made_a_mask_as_the_kernel_does(tmp_path: Path):
+    reply = ghost(tmp_path, CONDITION_OF_BYTES)
+    assert isinstance(reply, TraceReply), reply
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "train.py"), (), num_steps=3)
+
+
 def test_a_script_writes_nothing_of_its_own(tmp_path: Path):
     reply = ghost(tmp_path, TRAIN, "--out", str(tmp_path / "results"))
     assert isinstance(reply, TraceReply)

@@ -18,6 +18,7 @@ from memfit.predict.fake.child_main import answer  # noqa: E402
 from memfit.predict.fake.probe.in_process import ProbesHere  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.garbage_collection import GarbageCollection  # noqa: E402
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan  # noqa: E402
 from memfit.predict.observe.later.what_follows import Later, what_follows  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
@@ -87,6 +88,45 @@ LISTED = {
         "[fold(k) for k in range(3)]\n",
         3,
     ),
+    "a model as an attribute for every round": (
+        "class Run:\n    pass\nrun = Run()\nfor k in range(3):\n    ran()\n    run.model = nn.Linear(2, 2)\n"
+        "    for s in range(2):\n        step()\n",
+        6,
+    ),
+    "a model in a list for every round": (
+        "nets = []\nfor k in range(3):\n    ran()\n    nets.append(nn.Linear(2, 2))\n    for s in range(2):\n"
+        "        step()\n",
+        4,
+    ),
+    "a model under a key for every round": (
+        "nets = {}\nfor k in range(3):\n    ran()\n    nets[k] = nn.Linear(2, 2)\n    for s in range(2):\n"
+        "        step()\n",
+        4,
+    ),
+    "a list of models for every round": (
+        "for k in range(3):\n    ran()\n    nets = [nn.Linear(2, 2) for _ in range(2)]\n    for s in range(2):\n"
+        "        step()\n",
+        3,
+    ),
+    "an object that makes its model, for every round": (
+        "class Run:\n    def __init__(self):\n        self.net = nn.Linear(2, 2)\nfor k in range(3):\n    ran()\n"
+        "    kept = Run()\n    for s in range(2):\n        step()\n",
+        6,
+    ),
+    "a method that makes the model again": (
+        "class Run:\n    def reset(self):\n        ran()\n        self.net = nn.Linear(2, 2)\nrun = Run()\n"
+        "for k in range(3):\n    run.reset()\n    for s in range(2):\n        step()\n",
+        7,
+    ),
+    "a model without a name for every round": (
+        "def fit(m):\n    for s in range(2):\n        step()\nfor k in range(3):\n    fit(nn.Linear(2, 2))\n",
+        5,
+    ),
+    "a copy of the model kept in every round": (
+        "import copy\nkept = []\nfor k in range(3):\n    for s in range(2):\n        step()\n    ran()\n"
+        "    kept.append(copy.deepcopy(net))\n",
+        7,
+    ),
     "finally": ("try:\n    step()\nfinally:\n    net(x)\n", 4),
     "a branch of the loop": ("for k in range(3):\n    step()\n    if k == 100:\n        net(x)\n", 4),
     "a branch of a function that a loop calls": (
@@ -118,6 +158,12 @@ def test_what_may_run_a_model_later_is_named_by_its_line(job: Any, case: str):
 
 HARMLESS = {
     "a function that makes one step": "def once():\n    step()\n    return 1\nfor k in range(3):\n    once()\n",
+    "a model that is moved and wrapped in every round": "for k in range(2):\n    ran()\n    same = net.to('cpu')\n"
+    "    outer = nn.DataParallel(net); ran()\n    for s in range(2):\n        step()\n",
+    "a loss that is made in every round": "def fit(m):\n    loss = nn.MSELoss()\n    ran()\n    for s in range(2):\n"
+    "        step()\nfor k in range(2):\n    fit(net)\n    print(nn.MSELoss())\n",
+    "an object around the model in every round": "class Run:\n    def __init__(self, m):\n        self.net = m\n"
+    "for k in range(2):\n    ran()\n    run = Run(net)\n    for s in range(2):\n        step()\n",
     "saving and counting": "step()\ntorch.save(net.state_dict(), '/dev/null')\n"
     "print(sum(p.numel() for p in net.parameters()))\n",
     "a function that is never called": "step()\ndef later():\n    return net(x)\n",
@@ -171,6 +217,45 @@ LATER_TRAININGS = {
 for k in range(4):
     model = net(512)
     train(model, 40)
+""",
+    "one epoch over a loader": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+epoch(net(128))
+epoch(net(4096))
+""",
+    "one epoch over a loader, collecting gradients": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    optimizer = torch.optim.Adam(model.parameters())
+    for k, x in enumerate(DataLoader([torch.randn(256, 64) for _ in range(20)], batch_size=None)):
+        model(x).sum().backward()
+        if k % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+epoch(net(128))
+epoch(net(4096))
+""",
+    "one epoch over a loader, updated by hand": """
+from torch.utils.data import DataLoader
+def epoch(model):
+    moments = {}
+    for x in DataLoader([torch.randn(256, 64) for _ in range(8)], batch_size=None):
+        model.zero_grad()
+        model(x).sum().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                moment = moments.setdefault(p, torch.zeros_like(p))
+                assert p.grad is not None
+                moment.mul_(0.9).add_(p.grad)
+                p.sub_(0.1 * moment)
+epoch(net(128))
+epoch(net(4096))
 """,
     "updates without an optimizer": """
 train(net(128), 40)
@@ -248,3 +333,19 @@ def test_what_the_collector_frees_at_a_moment_of_its_own_is_listed(tmp_path: Pat
     reply = predicted(tmp_path, NETS + IN_CYCLES.format(frees=frees))
     listed = [a.text for a in reply.assumptions if a.kind == UNSEEN and "reference cycles" in a.text]
     assert bool(listed) is not is_asked_for
+
+
+def test_a_few_bytes_in_cycles_are_not_worth_saying():
+    live = iter((128, 0, 1_000_000, 1_000_000))
+    collector = GarbageCollection(lambda: next(live))
+    for phase in ("start", "stop", "start", "stop"):
+        collector._noticed(phase, {})
+    assert not collector.text
+
+
+def test_what_the_collector_frees_is_said_with_the_most_it_freed():
+    live = iter((100, 90, 4096, 0))
+    collector = GarbageCollection(lambda: next(live))
+    for phase in ("start", "stop", "start", "stop"):
+        collector._noticed(phase, {})
+    assert "4.00 KiB" in collector.text

@@ -17,6 +17,7 @@ import torch.cuda.random
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.fake.cuda_streams import pretending_streams
 from memfit.predict.fake.patches.cuda_types import cuda_types
+from memfit.predict.fake.patches.cuda_version import cuda_version
 from memfit.predict.fake.recording import Recording
 from memfit.predict.observe.storage_log import TraceLog
 
@@ -56,6 +57,7 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", _unpinned))
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _always(None)))
         stack.enter_context(cuda_types())
+        stack.enter_context(cuda_version(recording.shadow.note))
         yield
 
 

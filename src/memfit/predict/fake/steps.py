@@ -71,6 +71,10 @@ EVALUATION_DIFFERS = "an evaluation was cut whose batches differ in their shapes
 LONGER_MAY_FOLLOW = (
     "texts of different lengths are packed, and only the first batches of an epoch were seen: others may hold more"
 )
+SETTLED_STEPS = 2
+"""Steps of an optimizer after which the next ones repeat them: the second begins with its state."""
+LEAST_ACCUMULATED = 16
+"""Backwards before the first step of a later training that are waited for; an attack on a model makes some too."""
 PATIENCE_SECONDS = 180.0
 """After this long, the steps made so far are enough."""
 
@@ -107,6 +111,9 @@ class StepCounter:
         self._passed.on_step, self._passed.is_late = self._goes_on, self._is_late
         self._elsewhere = UpdatesElsewhere(recording.optimizers)
         self._made_at = 0.0
+        self._stepped: list[int] = []
+        """Numbers of the optimizers that made a step after those that were asked for, in order."""
+        self._backwards_so_far = self._backwards_at_step = self._most_accumulated = 0
         self._live_at_steps: list[int] = []
         self._num_after = self._num_to_evaluation = 0
         """Steps after those that were asked for, and how many of them stood before the first evaluation."""
@@ -169,6 +176,7 @@ class StepCounter:
 
         def backward(*args: object, **kwargs: object) -> object:
             self._passed.is_possible &= original is not torch_grad and not kwargs.get("create_graph")
+            self._backwards_so_far += 1
             self.goes_backward()
             result = original(*args, **kwargs)
             self._passed.note_backward()
@@ -187,6 +195,8 @@ class StepCounter:
         self._recording.places.step = most + 1
         self._passed.note_update(optimizer)
         number = self._recording.number_of(optimizer)
+        self._most_accumulated = max(self._most_accumulated, self._backwards_so_far - self._backwards_at_step)
+        self._backwards_at_step = self._backwards_so_far
         if self._until is not None:
             if number == self._leader and not self._passed.is_passing:
                 self._live_at_steps.append(self._recording.tracker.log.live_bytes)
@@ -222,8 +232,10 @@ class StepCounter:
     def _goes_on(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step after those that were asked for: is there anything to wait for?"""
         now = _seconds_now()
-        if optimizer is not None and self._is_new(optimizer):
-            return
+        if optimizer is not None:
+            self._stepped.append(self._recording.number_of(optimizer))
+            if self._is_new(optimizer):
+                return
         self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
         self._look_again()
         if self._evaluated:
@@ -268,8 +280,9 @@ class StepCounter:
     def end_early(self, batches: object) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
+        batches.__dict__.setdefault("_memfit_first_step", len(self._stepped) if not shown else 0)
         if self._trains(batches, shown):
-            enough = self._until is not None and bool(shown)
+            enough = self._until is not None and bool(shown) and self._is_settled(batches, shown)
             self._is_shortened |= enough
         else:
             enough = self._has_shown_enough(batches, shown)
@@ -288,14 +301,35 @@ class StepCounter:
         """Whether a loader feeds steps: gradients are on, and steps were made since its first batch.
 
         After the steps that were asked for, a loader that no step follows feeds an evaluation which does not turn
-        gradients off.
+        gradients off; one that backwards follow may still collect gradients for a step.
         """
         if not torch.is_grad_enabled():
             return False
         num_made = self._num_after + sum(self._recording.num_updates.values())
         is_new = self._until is not None and not shown
-        num_before = batches.__dict__.setdefault("_memfit_steps", num_made if is_new else -1)
-        return num_made != num_before
+        num_before, backwards_before = batches.__dict__.setdefault(
+            "_memfit_steps", (num_made, self._backwards_so_far) if is_new else (-1, 0)
+        )
+        collects = self._backwards_so_far > backwards_before
+        return num_made != num_before or (collects and len(shown) < max(LEAST_ACCUMULATED, 2 * self._most_accumulated))
+
+    def _is_settled(self, batches: object, shown: list[object]) -> bool:
+        """Whether more steps of the training that a loader feeds would repeat those it made: its state is there.
+
+        A later training begins with a model of its own. Without an optimizer of torch, its state is what stays alive
+        between two batches.
+        """
+        if self._is_late():
+            return True
+        if self.by_backwards:
+            live = batches.__dict__.setdefault("_memfit_live_at_batches", [])
+            live.append(self._recording.tracker.log.live_bytes)
+            has_grown = len(live) < 2 or live[-1] - live[-2] > NEGLIGIBLE * self._recording.tracker.log.highest_bytes
+            return not has_grown or len(shown) > self._num_steps
+        first = batches.__dict__["_memfit_first_step"]
+        numbers, counts = set(self._stepped[first:]), self._recording.num_updates
+        least = min(SETTLED_STEPS, self._num_steps)
+        return bool(numbers) and all(counts.get(number, 0) >= least for number in numbers)
 
     def _has_shown_enough(self, batches: object, shown: list[object]) -> bool:
         """Whether the batches of an evaluation repeat and leave nothing behind, or it has taken too long."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,10 +62,13 @@ class BatchChooser:
         """Samplers that were looked at, so that their identities stay theirs."""
         self.survey: Survey | None = None
         """Of the loader that trained last."""
+        self._asked: tuple[weakref.ref[BatchIterator], Survey, int] | None = None
+        """The loader that gave a batch last, and the step at its first one: an evaluation may fetch with gradients."""
         self.reason = "no data loader was used with gradients"
 
     def found(self) -> Survey:
         """The batches of the loader that trained last; UsageError where there is nothing to choose from."""
+        self._credit()
         if self.survey is None:
             hint = f"write the lengths of the samples to a file and give --lengths FILE; {HOW_TO_PLACE}"
             raise UsageError("the lengths of the batches are not known", found=self.reason, hint=hint)
@@ -90,7 +94,14 @@ class BatchChooser:
         index = min(max(0, (self._step_now() - STEPS_BEFORE - 1) // STEPS_EACH), len(looked.indices) - 1)
         left = max(0, looked.survey.sizes.num_batches - batches._num_yielded)
         batches._sampler_iter = itertools.repeat(looked.indices[index], left)
-        self.survey = looked.survey
+        self._credit()
+        if self._asked is None or self._asked[0]() is not batches:
+            self._asked = weakref.ref(batches), looked.survey, self._step_now()
+
+    def _credit(self) -> None:
+        """A loader trains if a step followed one of its batches before another loader was asked."""
+        if self._asked is not None and self._step_now() > self._asked[2]:
+            self.survey = self._asked[1]
 
     def _look(self, batches: BatchIterator) -> _Looked:
         """Make every batch of an epoch once, or as many as there is time for, drawn at random."""

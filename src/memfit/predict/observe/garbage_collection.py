@@ -15,16 +15,16 @@ from unittest.mock import patch
 from memfit.units import format_bytes
 
 WORTH_SAYING = 0.01
-"""Of what was alive when the collector came: less changes no figure."""
+"""Of the most that was alive when the collector came: less changes no figure."""
 
 
 class GarbageCollection:
-    """What the collector frees while a job runs; the tracker tells of every storage that dies."""
+    """What the collector frees while a job runs: by how much the bytes of living tensors fall while it works."""
 
     def __init__(self, live_bytes: Callable[[], int]) -> None:
         self._live_bytes = live_bytes
-        self._freed_bytes = self._most_bytes = self._num_asked_for = 0
-        self._is_at_work = False
+        self._most_bytes = self._highest_bytes = self._num_asked_for = 0
+        self._before_bytes: int | None = None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -45,23 +45,19 @@ class GarbageCollection:
         finally:
             gc.callbacks.remove(self._noticed)
 
-    def died(self, num_bytes: int) -> None:
-        """A storage was freed."""
-        if self._is_at_work:
-            self._freed_bytes += num_bytes
-
     def _noticed(self, phase: str, info: object) -> None:
         if phase == "start":
-            self._is_at_work, self._freed_bytes = not self._num_asked_for, 0
+            self._before_bytes = None if self._num_asked_for else self._live_bytes()
             return
-        if self._freed_bytes > WORTH_SAYING * (self._freed_bytes + self._live_bytes()):
-            self._most_bytes = max(self._most_bytes, self._freed_bytes)
-        self._is_at_work = False
+        before_bytes, self._before_bytes = self._before_bytes, None
+        if before_bytes is not None:
+            self._most_bytes = max(self._most_bytes, before_bytes - self._live_bytes())
+            self._highest_bytes = max(self._highest_bytes, before_bytes)
 
     @property
     def text(self) -> str:
         """What there is to say; empty where the collector freed nothing that matters."""
-        if not self._most_bytes:
+        if self._most_bytes <= WORTH_SAYING * self._highest_bytes:
             return ""
         freed = format_bytes(self._most_bytes)
         return (

@@ -222,6 +222,8 @@ class Tracker(LeanMode):
             return tensor_at(args, 0)
         if func in TAKEN_APART:
             return self._taken_apart(TAKEN_APART[func], args, kwargs)
+        if func is aten.where.self and tensor_at(args, 0).dtype is torch.uint8:
+            return self._taken_apart(_where_of_bytes, args, kwargs)
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
@@ -361,7 +363,6 @@ class Tracker(LeanMode):
         if self._takeover is not None and self._takeover[1] == uid:
             self._inherit(*self._takeover)
         else:
-            self.garbage.died(self.log.births[uid].num_bytes)
             self.log.free(uid)
 
     def release(self) -> None:
@@ -477,6 +478,11 @@ class Tracker(LeanMode):
             for uid in self._forward_born:
                 self.log.claim(uid, "activation")
             self._forward_born.clear()
+
+
+def _where_of_bytes(condition: torch.Tensor, chosen: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The kernel makes a mask of a condition of bytes; fake tensors refuse one."""
+    return aten.where.self(condition.to(torch.bool), chosen, other)
 
 
 def _as_eager(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

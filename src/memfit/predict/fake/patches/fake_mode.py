@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 from unittest.mock import patch
@@ -70,6 +71,8 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
 
     It also refuses a parameter that a graph holds (`weight_norm` makes a weight when it is built). A run of real
     tensors changes its data in place and goes on; here the graph keeps the old tensor, and the module has the new one.
+    Weak references of a script (Pyro has one to each constrained parameter) stay with the parameter, whose identity a
+    swap keeps.
     """
     original = torch.utils.swap_tensors
 
@@ -79,9 +82,12 @@ def _swap_forgets_memo(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
         try:
             original(left, right)
         except RuntimeError as error:
-            if "use_count" not in str(error):  # torch 2.13: it counts C++ holders before it changes anything
-                raise
-            with patch.object(torch.Tensor, "_use_count", lambda tensor: 1):
+            if not any(word in str(error) for word in ("use_count", "weakref")):
+                raise  # torch 2.13: both are asked before anything is changed
+            with (
+                patch.object(torch.Tensor, "_use_count", lambda tensor: 1),
+                patch.object(weakref, "getweakrefs", lambda tensor: []),
+            ):
                 original(left, right)
 
     with patch.object(torch.utils, "swap_tensors", swap):

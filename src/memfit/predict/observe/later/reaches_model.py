@@ -64,6 +64,16 @@ def with_assigned(node: ast.stmt, names: Mapping[str, object]) -> Mapping[str, o
     return ChainMap(new, *(names.maps if isinstance(names, ChainMap) else [dict(names)])) if new else names
 
 
+def resolve_in(names: Mapping[str, object], node: ast.expr) -> object:
+    """What an expression stands for with these names: the object, what a class will make of it, or UNKNOWN."""
+    return _Scope(names, 0).resolve(node)
+
+
+def body_of_call(names: Mapping[str, object], call: ast.Call) -> tuple[Iterable[ast.stmt], Mapping[str, object]]:
+    """The statements of the user's own function that a call runs, and the names in it; none of other functions."""
+    return _Scope(names, 0).body_of(call)
+
+
 def is_model(value: object) -> bool:
     """Whether this is, or will be, a module with parameters."""
     if isinstance(value, Made):
@@ -154,8 +164,23 @@ class _Scope:
         definition = definition_of(function)
         if definition is None or self._depth >= MOST_DEPTH:
             return self._is_given_a_model(call) or is_model(owner)
-        names = ChainMap(self._given(definition, call, owner), _closure_of(function), function.__globals__)
+        names = self._names_in(function, definition, call, owner)
         return any(may_run_a_model(statement, names, self._depth + 1) for statement in definition.body)
+
+    def body_of(self, call: ast.Call) -> tuple[Iterable[ast.stmt], Mapping[str, object]]:
+        """The statements of the user's own function that is called, and the names in it; none of another one."""
+        func = call.func
+        owner = self.resolve(func.value) if isinstance(func, ast.Attribute) else None
+        function = _own_function(self.resolve(func))
+        definition = definition_of(function) if function is not None else None
+        if function is None or definition is None:
+            return (), {}
+        return definition.body, self._names_in(function, definition, call, owner)
+
+    def _names_in(
+        self, function: FunctionType, definition: ast.FunctionDef, call: ast.Call, owner: object
+    ) -> Mapping[str, object]:
+        return ChainMap(self._given(definition, call, owner), _closure_of(function), function.__globals__)
 
     def _given(self, definition: ast.FunctionDef, call: ast.Call, owner: object) -> dict[str, object]:
         parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]

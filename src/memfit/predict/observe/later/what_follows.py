@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
-import torch
-
 from memfit.predict.observe.later.frame_names import names_of
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan, is_own_file
+from memfit.predict.observe.later.made_anew import made_anew
 from memfit.predict.observe.later.reaches_model import (
     UNKNOWN,
     attribute_of,
@@ -118,19 +117,9 @@ def _made_anew(frame: FrameType, is_repeated: bool, trains_below: bool) -> Later
     repeated = block if is_repeated and (loops or trains_below) else around[:1]
     inner = [] if trains_below else [id(each) for loop in loops[-1:] for each in ast.walk(loop)]
     for node in (part for statement in repeated for part in ast.walk(statement)):
-        if isinstance(node, ast.Assign) and id(node) not in inner and _makes_what_is_trained(node, names):
-            return _later(MADE_ANEW, frame.f_code.co_filename, node.lineno)
+        if id(node) not in inner and made_anew(node, names):
+            return _later(MADE_ANEW, frame.f_code.co_filename, getattr(node, "lineno", frame.f_lineno))
     return None
-
-
-def _makes_what_is_trained(node: ast.Assign, names: Names) -> bool:
-    """Whether a call makes a model or optimizer that has this name now, other than from what had the name before."""
-    if not any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
-        return False
-    read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
-    targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
-    made = [names.get(target.id) for target in targets if isinstance(target, ast.Name) and target.id not in read]
-    return any(is_model(each) or isinstance(each, torch.optim.Optimizer) for each in made)
 
 
 def _later(text: str, filename: str, number: int) -> Later:

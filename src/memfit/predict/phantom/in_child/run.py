@@ -25,6 +25,7 @@ from memfit.predict.child.run_script import hint_for, own_part, script_failure
 from memfit.predict.gpu_rules.cublas import workspace_stays
 from memfit.predict.observe import own_threads
 from memfit.predict.observe.batches_by_length import BatchChooser
+from memfit.predict.observe.garbage_collection import GarbageCollection
 from memfit.predict.observe.source_files import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
 from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
@@ -69,6 +70,7 @@ class PhantomRun:
         self.out_of_memory: FailedAllocation | None = None
         self.seconds = 0.0
         self.chooser: BatchChooser | None = None
+        self.garbage = GarbageCollection(_allocated_bytes)
         self._kept: Any = None
         self.num_made = 0
         """Steps of a script that came to its end."""
@@ -126,19 +128,8 @@ class PhantomRun:
     def _run_alone(self) -> None:
         job = self.request.job
         if job.kind == "script":
-            if self.request.options.choose_batches:
-                self.chooser = BatchChooser(lambda: self.watch.step, self.watch.line)
-            self.num_made = run_script(
-                job.path,
-                job.arguments,
-                self.request.scratch_folder,
-                self.request.num_steps,
-                self.watch,
-                self.values,
-                self.note,
-                self.chooser,
-                self.request.options.this_rank.count,
-            )
+            with self.garbage.watched():
+                self._run_script()
             return
         training = as_this_rank(self.request.options, as_training(build_job(job, "cuda"), job.target), job.target)
         step = plain_step(training)
@@ -147,6 +138,21 @@ class PhantomRun:
             self.watch.begin_step(index + 1)
             step()
         torch.cuda.synchronize()
+
+    def _run_script(self) -> None:
+        if self.request.options.choose_batches:
+            self.chooser = BatchChooser(lambda: self.watch.step, self.watch.line)
+        self.num_made = run_script(
+            self.request.job.path,
+            self.request.job.arguments,
+            self.request.scratch_folder,
+            self.request.num_steps,
+            self.watch,
+            self.values,
+            self.note,
+            self.chooser,
+            self.request.options.this_rank.count,
+        )
 
     def _doing(self) -> str:
         """Where the job is, for somebody who waits."""
@@ -224,6 +230,8 @@ class PhantomRun:
         yield from self.reads.assumptions()
         if self.values.turns.are_taken:
             yield Assumption(kind=UNSEEN, text=own_threads.OVERLAP)
+        if self.garbage.text:
+            yield Assumption(kind=UNSEEN, text=self.garbage.text)
         if self.values.has_attention and self.request.gpu.capability in PREFER_CUDNN_ATTENTION:
             yield Assumption(kind=UNSEEN, text=FLASH_FOR_CUDNN)
         for name in self.library.assumed():
@@ -238,6 +246,13 @@ class PhantomRun:
                 f"{self.weights.count} large tensors on the host were left without random values: no kernel reads them"
             )
             yield Assumption(kind="values", text=text)
+
+
+def _allocated_bytes() -> int:
+    """Bytes of living tensors, read as cheaply as it can be: the collector comes often."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return torch._C._cuda_memoryStats(torch.cuda.current_device())["allocated_bytes"]["all"]["current"]
 
 
 def _with_message(failed: FailedAllocation, message: str) -> FailedAllocation:

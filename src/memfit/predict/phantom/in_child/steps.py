@@ -42,6 +42,8 @@ LEAST_AFTER_SECONDS, TO_EVALUATION_SECONDS, MOST_AFTER_SECONDS, AFTER_SHARE = 0.
 MOST_STEPS_AFTER = 32
 """Steps that are made on the way to an evaluation: each is recorded, and explained afterwards."""
 BATCHES_ALIKE, EVALUATIONS_ALIKE = 3, 4
+SETTLED_STEPS = 2
+"""Steps of an optimizer after which the next ones repeat them: the second begins with its state."""
 NOT_REACHED = "an evaluation after the steps, if there is one, was not reached in time: it is not in the figures"
 Note = Callable[[str, str], None]
 
@@ -67,6 +69,8 @@ class PhantomSteps:
         self._evaluated: list[tuple[Any, int]] = []
         """Shapes of the inputs, and live bytes, of each call of a model without gradients after the steps."""
         self._num_backwards = self._num_after = self._num_when_done = 0
+        self._stepped: list[int] = []
+        """Optimizers that made a step after those that were asked for, by identity, in order."""
         self.is_done = False
 
     @property
@@ -122,6 +126,7 @@ class PhantomSteps:
         self._watch.step = most + 1
         if self._until is not None:
             self._num_after += 1
+            self._stepped.append(id(optimizer))
             self._end_if((bool(self._evaluated) and not self._later) or self._is_over())
             return
         all_there = all(counts.get(key, 0) >= self._num_steps for key in self._built | set(counts))
@@ -162,8 +167,9 @@ class PhantomSteps:
     def end_early(self, batches: object) -> None:
         """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
         shown = batches.__dict__.get("_memfit_shapes", [])
+        first = batches.__dict__.setdefault("_memfit_first_step", len(self._stepped) if not shown else 0)
         if torch.is_grad_enabled():
-            enough = self._until is not None and bool(shown)
+            enough = self._until is not None and bool(shown) and self._is_settled(first, shown)
         else:
             live = batches.__dict__.setdefault("_memfit_live", [])
             live.append(torch.cuda.memory_allocated())
@@ -176,6 +182,14 @@ class PhantomSteps:
             self._note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
+
+    def _is_settled(self, first: int, shown: list[object]) -> bool:
+        """Whether a training has made two steps since its loader's first batch, or no more are to be expected soon."""
+        counts = self._watch.num_updates
+        numbers = set(self._stepped[first:])
+        if not numbers:
+            return len(shown) > self._num_steps
+        return all(counts.get(number, 0) >= min(SETTLED_STEPS, self._num_steps) for number in numbers)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 

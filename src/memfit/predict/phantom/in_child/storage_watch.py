@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -48,8 +49,10 @@ class RunWatch:
         self._forced: Phase | None = "setup"
         self._backward_line: str | None = None
         self._stack: list[str] = []
-        self._roots: list[torch.nn.Module] = []
-        self._names: list[dict[int, str]] = []
+        self._roots: dict[int, tuple[weakref.ref[torch.nn.Module], dict[int, str]]] = {}
+        """Outermost modules by identity, with the names of what is in them; a job frees its models when it likes."""
+        self._names: dict[int, str] = {}
+        """Those of the outermost module that was called last."""
         self._kinds: dict[str, int] = {}
         self._frames: dict[int, tuple[int, str, RecordedFrame]] = {}
         self._owners: dict[int, str] = {}
@@ -185,33 +188,33 @@ class RunWatch:
     def _enter(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
         if self._stack:
             self._hook(args, self._stack[-1])
-            names = self._names[-1] if self._names else {}
-            return names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
+            return self._names.get(id(module)) or f"{self._stack[-1]}.{type(module).__name__}"
         if self._forced == "setup":
             self._forced = None
         if self.on_root is not None and self._forced != "data" and next(iter(module.parameters()), None) is not None:
             self.on_root((args, kwargs))  # neither a transform of the data nor a loss is an evaluation
-        if not any(known is module for known in self._roots):
-            self._take_up(module)
+        known = self._roots.get(id(module))
+        if known is None or known[0]() is not module:
+            known = self._take_up(module)
+        self._names = known[1]
         for tensor in tensors_anywhere((args, kwargs)):
             if not tensor.requires_grad:
                 self.claim(tensor, "input")
-        self._names.append(self._names.pop(next(i for i, known in enumerate(self._roots) if known is module)))
-        self._roots.append(self._roots.pop(next(i for i, known in enumerate(self._roots) if known is module)))
         return type(module).__name__
 
-    def _take_up(self, root: torch.nn.Module) -> None:
+    def _take_up(self, root: torch.nn.Module) -> tuple[weakref.ref[torch.nn.Module], dict[int, str]]:
         """An outermost module is called for the first time: its parameters and buffers say what they are."""
-        self._roots.append(root)
-        self._names.append({id(child): path for path, child in root.named_modules() if path})
+        names = {id(child): path for path, child in root.named_modules() if path}
+        known = self._roots[id(root)] = weakref.ref(root), names
         for path, child in root.named_modules():
             name = path or type(root).__name__
             # not child.parameters(recurse=False): a script may have a method `parameters` of its own
             for parameter in (each for each in child._parameters.values() if each is not None):
-                self._owners.setdefault(id(parameter), name)
+                self._owners[id(parameter)] = name  # an identity may have been another's that is gone
                 self.claim(parameter, "parameter", name)
             for buffer in (each for each in child._buffers.values() if each is not None):
                 self.claim(buffer, "buffer", name)
+        return known
 
     def _hook(self, values: object, name: str) -> None:
         """When the gradient of one of these is there, the backward is in this module."""
