@@ -197,49 +197,60 @@ class _Prepared:
         self.least = _ROUNDING**2 * squares.sum(axis=1)
         self.df = max(columns.shape[0] - columns.shape[1], 1)
 
-    def variances(self, left: np.ndarray) -> np.ndarray:
-        """Of every contrast, from what the base leaves of some responses."""
+    def variances(self, left: _Left) -> np.ndarray:
+        """(responses, contrasts), from what the base leaves of some responses."""
+        squares = left.squares
         if self.further.shape[1]:
-            left = left - self.further @ (self.further.T @ left)
-        squares = left**2
-        return self.weights @ squares + self.pooled[:, None] * (squares.sum(axis=0) / self.df) + self.least[:, None]
+            squares = _squares(left.rest - (left.rest @ self.further) @ self.further.T)
+        pooled = squares.sum(axis=1)[:, None] / self.df * self.pooled if self.pooled.any() else 0.0
+        return squares @ self.weights.T + pooled + self.least
+
+
+class _Left:
+    """Responses, a row each, and what a base leaves of them: worked out once for all questions on that base."""
+
+    def __init__(self, base: Base, y: np.ndarray) -> None:
+        self.responses = base.rows.responses(y.T).T
+        self.rest = self.responses - (self.responses @ base.basis) @ base.basis.T
+        self.squares = _squares(self.rest)
+
+
+def _squares(numbers: np.ndarray) -> np.ndarray:
+    return numbers * numbers
 
 
 def _blocks(centred: np.ndarray) -> Iterator[np.ndarray]:
-    """The data, then draws of noise, as columns; the seed is fixed, so is the answer."""
+    """The data, then draws of noise, a row each; the seed is fixed, so is the answer."""
     n = len(centred)
-    yield centred[:, None]
+    yield centred[None, :]
     left = 1999 if n <= 400 else 999 if n <= 3000 else 499
     generator = np.random.default_rng(SEED)
     while left:
         size = min(left, max(1, _CHUNK_NUMBERS // n))
-        yield generator.standard_normal((size, n)).T
+        yield generator.standard_normal((size, n))
         left -= size
 
 
 def _statistics(prepared: list[_Prepared], y: np.ndarray) -> np.ndarray:
-    """Estimate by standard error: (contrasts, columns of y)."""
-    left: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    """Estimate by standard error: (contrasts, rows of y)."""
+    left: dict[int, _Left] = {}
     parts = []
     for each in prepared:
         base = each.question.base
         if id(base) not in left:
-            responses = base.rows.responses(y)
-            left[id(base)] = responses, responses - base.basis @ (base.basis.T @ responses)
-        responses, rest = left[id(base)]
-        parts.append(each.estimators @ responses / np.sqrt(each.variances(rest)))
-    return np.abs(np.vstack(parts))
+            left[id(base)] = _Left(base, y)
+        found = left[id(base)]
+        parts.append(found.responses @ each.estimators.T / np.sqrt(each.variances(found)))
+    return np.abs(np.hstack(parts)).T
 
 
 def _observed(prepared: list[_Prepared], y: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Estimates and standard errors of all contrasts, in bytes."""
     values, errors = [], []
     for each in prepared:
-        base = each.question.base
-        responses = base.rows.responses(y[:, None])
-        rest = (responses - base.basis @ (base.basis.T @ responses)) / scale
-        values.append((each.estimators @ responses)[:, 0])
-        errors.append(np.sqrt(each.variances(rest))[:, 0] * scale)
+        found = _Left(each.question.base, y[None, :] / scale)
+        values.append((found.responses @ each.estimators.T)[0] * scale)
+        errors.append(np.sqrt(each.variances(found))[0] * scale)
     return np.concatenate(values), np.concatenate(errors)
 
 
