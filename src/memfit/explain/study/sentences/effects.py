@@ -37,13 +37,18 @@ def effect_findings(report: StudyReport) -> list[StudyFinding]:
         return [_no_effects(report), *crowded] if report.design.point_encodings or not crowded else crowded
     mixed = [*(_mixed(name, partners) for name, partners in plan.together.items()), *crowded]
     if not plan.questions:
-        return [*mixed, _no_effects(report)] if plan.reason else mixed
+        return [*mixed, _no_effects(report)] if _unsaid(report) else mixed
     return [*(_effect_finding(report, factor) for factor in plan.factors), *mixed]
 
 
+def _unsaid(report: StudyReport) -> tuple[str, ...]:
+    """Hyperparameters that varied, and did not move together with others."""
+    names = (options[0].name for options in report.design.point_encodings)
+    return tuple(name for name in names if name not in report.plan.together)
+
+
 def _no_effects(report: StudyReport) -> StudyFinding:
-    names = tuple(options[0].name for options in report.design.point_encodings)
-    names = tuple(name for name in names if name not in report.plan.together)
+    names = _unsaid(report)
     sentence = "no hyperparameter varied"
     if names:
         sentence = (
@@ -76,7 +81,7 @@ def _effect_finding(report: StudyReport, factor: Factor) -> StudyFinding:
     explains = f"explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
     evidence = [chance + explains]
     evidence += (_trend(found, shares) if verdict == "found" else []) + _explained_away(report, shares)
-    evidence += _moved_along(report, factor)
+    evidence += _moved_along(report, factor) + _by_repeats(report)
     if verdict == "found":
         evidence += _remarks(report, factor, found)
     return StudyFinding(
@@ -173,6 +178,12 @@ def _moved_along(report: StudyReport, factor: Factor) -> list[str]:
     """Those that could not be separated from it: what is said of it may be theirs."""
     along = report.plan.moved_along(factor.name)
     return [f"{listed(along)} moved together with it: what is said of it may be due to either"] if along else []
+
+
+def _by_repeats(report: StudyReport) -> list[str]:
+    if not report.plan.is_by_repeats:
+        return []
+    return [f"by repeats of {report.design.num_points} points, and of these points alone"]
 
 
 def _explained_away(report: StudyReport, shares: EffectShares) -> list[str]:

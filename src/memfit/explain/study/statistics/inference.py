@@ -17,7 +17,7 @@ makes the intervals wider than need be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -116,7 +116,7 @@ class Estimate:
     intervals: tuple[Interval, ...]
     """95 %, for all contrasts of the question together; in the order in which they were asked."""
     strongest: int
-    """The contrast that stands out most."""
+    """The contrast that stands for all: the surest, or (`by_size`) the largest of the sure ones."""
     p: float
     """The chance that anything of the report looks this large when nothing is there."""
     p_alone: float
@@ -136,6 +136,13 @@ class Estimate:
     def change(self) -> Interval:
         """The strongest contrast."""
         return self.intervals[self.strongest]
+
+    def by_size(self) -> Estimate:
+        """The same, with the largest contrast without zero in its interval to stand for all: between forty options the
+        surest difference may be a small one."""
+        sizes = [abs(middle) if low > 0 or high < 0 else -1.0 for middle, low, high in self.intervals]
+        largest = replace(self, strongest=int(np.argmax(sizes)))
+        return replace(largest, is_behind_a_step=False) if largest.is_found else self
 
     @property
     def reach(self) -> float:
