@@ -169,6 +169,8 @@ def test_two_that_act_together_are_seen_in_a_grid_of_two_by_two():
     (pair,) = findings.about("interaction")
     assert pair.effect is not None
     assert abs(abs(pair.effect.value or 0.0) / 2**20 - 100) < 6
+    assert "what amp adds from True to False changes by" in pair.sentence
+    assert "when checkpoint is full in place of None" in pair.sentence  # it was 'high' and 'low', of options
     assert contradictions(findings) == []
 
 

@@ -122,8 +122,20 @@ def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: Fin
 
 
 def _path(factor: Factor, found: Estimate) -> str:
-    high = factor.options[found.strongest] if factor.scale == "choice" else factor.high
-    return f"from {value_text(factor.low)} to {value_text(high)}"
+    low, high = _ends(factor, found.strongest)
+    return f"from {low} to {high}"
+
+
+def _ends(factor: Factor, contrast: int) -> tuple[str, str]:
+    """What is compared: low and high, or the most common option (the lowest value) and another."""
+    high = factor.options[contrast] if factor.scale == "choice" else factor.high
+    return value_text(factor.low), value_text(high)
+
+
+def _places(first: Factor, second: Factor, found: Estimate) -> tuple[int, int]:
+    """Of the contrast of two that stands for all, which it is of either."""
+    of_first, of_second = divmod(found.strongest, len(second.deltas))
+    return of_first, of_second
 
 
 def _of_all(report: StudyReport) -> str:
@@ -210,9 +222,10 @@ def _joint_finding(report: StudyReport, first: Factor, second: Factor) -> StudyF
             "line between its ends"
         )
     else:
+        ends = [_ends(each, place) for each, place in zip((first, second), _places(first, second, found), strict=True)]
         sentence = (
-            f"{first.name} and {second.name} act together: from low to high {first.name} adds "
-            f"{interval_text(change)} more when {second.name} is high than when it is low"
+            f"{first.name} and {second.name} act together: what {first.name} adds from {ends[0][0]} to {ends[0][1]} "
+            f"changes by {interval_text(change)} when {second.name} is {ends[1][1]} in place of {ends[1][0]}"
         )
     return StudyFinding(
         topic="interaction",
