@@ -290,8 +290,10 @@ def _on_epochs(reruns: Sequence[Rerun]) -> Statement:
         f"{num_trials} trials of at least {num_steps} steps",
     )
     if share < STEADY:
-        reason = "" if num_steps >= LEAST_STEPS else f"{num_steps} steps show no growth; {LEAST_STEPS} or more are needed"
-        return judged(EPOCHS, SOURCE, evidence=evidence, holds=None if reason else True, reason=reason)
+        if num_steps < LEAST_STEPS:
+            reason = f"{num_steps} steps were seen; {LEAST_STEPS} or more are needed"
+            return judged(EPOCHS, SOURCE, evidence=evidence, holds=None, reason=reason)
+        return judged(EPOCHS, SOURCE, evidence=evidence, holds=True)
     repeated = max((one.repeated.value for one in found if one.repeated.value is not None), default=None)
     if repeated is None:
         return judged(EPOCHS, SOURCE, evidence=evidence, holds=None, reason="no network was run twice")
