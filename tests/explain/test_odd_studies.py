@@ -232,3 +232,40 @@ def test_between_many_options_the_largest_difference_that_is_sure_is_told():
 
     findings = explain_study(made_study(rule, rows=rows, noise_mib=0.5))
     assert "from common to rare" in findings.about("hyperparameter", "model")[0].sentence
+
+
+def test_a_hyperparameter_that_followed_time_is_said_to_have_done_so():
+    """Memory only drifted; the width, which rose from trial to trial, was credited `everything else held fixed`."""
+    random = np.random.default_rng(2)
+    rows = [{"width": int(100 + 20 * place + random.normal(0, 25)), "lr": float(random.random())} for place in range(40)]
+    findings = explain_study(made_study(lambda row, place: 3.0 * place, rows=rows, noise_mib=1.0))
+    (width,) = findings.about("hyperparameter", "width")
+    assert width.verdict != "found" or "everything else but the order of recording" in width.sentence
+    mixed = [rows[index] for index in random.permutation(40)]
+    findings = explain_study(made_study(lambda row, place: row["width"] / 10, rows=mixed, noise_mib=1.0))
+    assert "everything else held fixed" in findings.about("hyperparameter", "width")[0].sentence
+
+
+def test_what_repeats_explain_is_a_share_of_all_trials():
+    """Two points have two means, which explain all between points: 100 % was said beside 'no effect stands out'."""
+    rows = repeated([{"alloc": "a"}, {"alloc": "b"}], 10)
+    (alloc,) = explain_study(made_study(rows=rows, noise_mib=30.0, seed=3)).about("hyperparameter", "alloc")
+    assert alloc.verdict != "found"
+    assert alloc.share is not None
+    assert alloc.share < 0.3
+
+
+def test_repeated_lists_of_widths_are_compared_as_they_are():
+    rows = repeated([{"hidden": widths} for widths in WIDTHS], 8)
+    findings = explain_study(made_study(lambda row, place: sum(row["hidden"]) / 8, rows=rows, noise_mib=1.0))
+    assert "from [64] to [256, 256, 256]" in findings.about("hyperparameter", "hidden")[0].sentence
+    assert contradictions(findings) == []
+
+
+def test_points_that_were_run_once_do_not_spoil_those_that_were_repeated():
+    counts = {("adam", True): 6, ("adam", False): 1, ("sgd", True): 4, ("sgd", False): 1}
+    rows = [{"opt": opt, "amp": amp} for (opt, amp), count in counts.items() for _ in range(count)]
+    rows = [rows[index] for index in np.random.default_rng(5).permutation(len(rows))]
+    findings = explain_study(made_study(lambda row, place: 100.0 * (row["opt"] == "adam"), rows=rows, noise_mib=1.0))
+    assert verdict_of(findings, "opt") == "found"
+    assert verdict_of(findings, "amp") != "found"

@@ -19,7 +19,7 @@ from itertools import combinations
 
 import numpy as np
 
-from memfit.explain.study.statistics.design import Design, beside_points
+from memfit.explain.study.statistics.design import Design, Encodings, beside_points
 from memfit.explain.study.statistics.factors import Factor, as_levels, stacked
 from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.statistics.regression import (
@@ -36,6 +36,8 @@ MIN_DF = 4
 """Fewer degrees of freedom than this, and no effect is reported."""
 TOGETHER = 0.95
 """A hyperparameter that the others predict to this share moved together with them."""
+MIN_ORDER = 8
+"""Fewer trials than this have no order to speak of."""
 MOST_PAIRS = 60
 ALIKE = 0.02
 """A step in time of which the points leave less than this share looks like a difference between points."""
@@ -62,9 +64,13 @@ class EffectPlan:
     is_by_repeats: bool = False
     """Whether effects are differences between points, held against how far repeats of one point scatter."""
 
+    along_time: tuple[str, ...] = ()
+    """Hyperparameters that changed along with the order of recording: a drift would look the same."""
+
     def moved_along(self, name: str) -> tuple[str, ...]:
-        """Hyperparameters outside of the model that cannot be separated from one in it."""
-        return tuple(other for other, partners in self.together.items() if name in partners)
+        """What is outside of the model and cannot be separated from a hyperparameter in it."""
+        others = tuple(other for other, partners in self.together.items() if name in partners)
+        return (*others, ORDER_WORDS) if name in self.along_time else others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +116,17 @@ def plan_effects(design: Design, covariates: np.ndarray, *, in_order: bool = Tru
     pairs = _pairs(kept, base)
     joint = [_joint(first, second, base, columns) for first, second in pairs]
     return EffectPlan(
-        factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base
+        factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base,
+        along_time=_along_time(kept, design, covariates) if in_order else (),
     )  # fmt: skip
 
 
 def _plan_by_repeats(design: Design, covariates: np.ndarray, *, in_order: bool) -> EffectPlan:
     """Effects as differences between the means of points; each value of a number is a level of its own."""
     n = design.num_points
-    levels = [as_levels(options[0]) for options in design.point_encodings]
-    columns = np.hstack([np.ones((n, 1)), stacked(levels, n)])
+    levels, columns = _levels(design.point_encodings, n)
+    if rank_of(columns) < columns.shape[1]:
+        levels, columns = _levels(design.whole_lists, n)
     if rank_of(columns) < columns.shape[1]:
         return EffectPlan(together={}, reason=_too_few(design, len(levels)))
     base = _base_of_points(design, covariates)
@@ -148,6 +156,12 @@ def _plan_by_repeats(design: Design, covariates: np.ndarray, *, in_order: bool) 
     )  # fmt: skip
 
 
+def _levels(encodings: Encodings, num_points: int) -> tuple[list[Factor], np.ndarray]:
+    """Hyperparameters as choices between their values, and the columns of all, behind an intercept."""
+    levels = [as_levels(options[0]) for options in encodings]
+    return levels, np.hstack([np.ones((num_points, 1)), stacked(levels, num_points)])
+
+
 def _base_of_points(design: Design, covariates: np.ndarray) -> Base:
     """Over trials: an intercept, covariates that change within points, and every point but the first."""
     points = (design.points.point_of[:, None] == np.arange(1, design.num_points)).astype(float)
@@ -175,7 +189,9 @@ def _steps_between_points(design: Design) -> np.ndarray:
     behind = (counts - np.cumsum(is_point, axis=0)[:-1]) / counts
     middle = (behind * counts).sum(axis=1) / counts.sum()
     between = ((behind - middle[:, None]) ** 2 * counts).sum(axis=1)
-    return behind[1 - between / (counts.sum() * middle * (1 - middle)) < ALIKE]
+    is_alike = 1 - between / (counts.sum() * middle * (1 - middle)) < ALIKE
+    is_alike[[0, -1]] = False  # one trial is a repeat of nothing
+    return behind[is_alike]
 
 
 def _are_crossed(pair: tuple[Factor, Factor], columns: np.ndarray) -> bool:
@@ -183,6 +199,22 @@ def _are_crossed(pair: tuple[Factor, Factor], columns: np.ndarray) -> bool:
     products = _products(*pair)
     wider = np.hstack([columns, products])
     return products.shape[1] <= MOST_COLUMNS and rank_of(wider) == wider.shape[1]
+
+
+def _along_time(kept: list[Factor], design: Design, covariates: np.ndarray) -> tuple[str, ...]:
+    """The hyperparameters without which a drift could be separated from the others, where it cannot be from all."""
+    drift = np.arange(design.num_trials, dtype=float)
+    if design.num_trials < MIN_ORDER:
+        return ()
+
+    def follows(factors: list[Factor]) -> bool:
+        columns = stacked(factors, design.num_points)[design.points.point_of]
+        wide = independent(np.hstack([np.ones((design.num_trials, 1)), covariates, columns]))
+        return wide.shape[1] < design.num_trials - 1 and explained_share(wide, drift) > TOGETHER
+
+    if not follows(kept):
+        return ()
+    return tuple(each.name for each in kept if not follows([other for other in kept if other is not each]))
 
 
 def _too_few(design: Design, count: int) -> str:
@@ -299,19 +331,24 @@ def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Es
 def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.ndarray, y: np.ndarray) -> EffectShares:
     """What a hyperparameter explains, alone and beside the rest."""
     assert plan.base is not None
-    points = design.points.means(y[:, None])[:, 0]
-    second = None if factor.scale == "choice" else design.second_scales.get(factor.name)
-    options = [factor.columns] if second is None else [factor.columns, second.columns]
-    fixed = beside_points(design, covariates)
-    rest = [other for other in plan.factors if other is not factor]
-    others = independent(np.hstack([fixed, stacked(rest, len(points))]))
+    rest = stacked([other for other in plan.factors if other is not factor], design.num_points)
+    if plan.is_by_repeats:  # a mean for every point explains all differences between points
+        points, point_of = y, design.points.point_of
+        options, rest = [factor.columns[point_of]], rest[point_of]
+        fixed = np.hstack([np.ones((len(y), 1)), covariates])
+    else:
+        points = design.points.means(y[:, None])[:, 0]
+        second = design.second_scales.get(factor.name)
+        options = [factor.columns] if second is None else [factor.columns, second.columns]
+        fixed = beside_points(design, covariates)
+    others = independent(np.hstack([fixed, rest]))
     return EffectShares(
         alone=_most(options, np.ones((len(points), 1)), points),
         beside=_most(options, fixed, points),
         beyond=_most(options, others, points),
         rank_correlation=None
         if factor.scale == "choice"
-        else _rank_correlation(residuals(others, factor.columns[:, 0]), residuals(others, points)),
+        else _rank_correlation(residuals(others, options[0][:, 0]), residuals(others, points)),
     )
 
 

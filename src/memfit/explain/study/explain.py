@@ -201,4 +201,6 @@ def _importances(report: StudyReport) -> tuple[tuple[Importance, ...], str]:
     y = report.table.memory_bytes
     covariates = np.hstack([np.ones((len(y), 1)), report.covariates])
     factors = [options[0] for options in report.design.encodings if options[0].name in names]
+    if not factors:
+        return (), "it is not worked out for lists as a whole"
     return importances_of(factors, residuals(covariates, y))

@@ -73,10 +73,12 @@ class Encoded:
     """Choices of too many options, and how many."""
 
 
-def encode(values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()) -> Encoded:
+def encode(
+    values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset(), *, split_lists: bool = True
+) -> Encoded:
     """Encode every hyperparameter. Like nested ones, those in `absent_elsewhere` count as average where they are
-    missing."""
-    of_widths = _lists_of_widths(values)
+    missing. With `split_lists`, a list of widths is two numbers, its layers and its units."""
+    of_widths = _lists_of_widths(values) if split_lists else set[str]()
     expanded = [_expand(row, of_widths) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
     factors: list[list[Factor]] = []
