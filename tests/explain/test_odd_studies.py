@@ -237,7 +237,8 @@ def test_between_many_options_the_largest_difference_that_is_sure_is_told():
 def test_a_hyperparameter_that_followed_time_is_said_to_have_done_so():
     """Memory only drifted; the width, which rose from trial to trial, was credited `everything else held fixed`."""
     random = np.random.default_rng(2)
-    rows = [{"width": int(100 + 20 * place + random.normal(0, 25)), "lr": float(random.random())} for place in range(40)]
+    widths = 100 + 20 * np.arange(40) + random.normal(0, 25, 40)
+    rows: list[dict[str, Any]] = [{"width": int(width), "lr": float(random.random())} for width in widths]
     findings = explain_study(made_study(lambda row, place: 3.0 * place, rows=rows, noise_mib=1.0))
     (width,) = findings.about("hyperparameter", "width")
     assert width.verdict != "found" or "everything else but the order of recording" in width.sentence
