@@ -85,7 +85,22 @@ class Base:
     def __init__(self, columns: np.ndarray, rows: Rows) -> None:
         self.rows = rows
         self.columns = rows.weighted(columns)
-        self.basis = np.linalg.qr(self.columns / _norms(self.columns))[0]
+        self.norms = _norms(self.columns)
+        self.basis, self.triangle = np.linalg.qr(self.columns / self.norms)
+
+    def with_further(self, further: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Basis, triangle and norms with further columns: those are made orthogonal to the basis that is there."""
+        if further is None:
+            return self.basis, self.triangle, self.norms
+        weighted = self.rows.weighted(further)
+        norms = _norms(weighted)
+        rest, along = weighted / norms, np.zeros((self.basis.shape[1], weighted.shape[1]))
+        for _ in range(2):  # once more: one pass loses digits where columns are nearly alike
+            step = self.basis.T @ rest
+            rest, along = rest - self.basis @ step, along + step
+        basis, corner = np.linalg.qr(rest)
+        triangle = np.block([[self.triangle, along], [np.zeros((len(corner), len(self.triangle))), corner]])
+        return np.hstack([self.basis, basis]), triangle, np.concatenate([self.norms, norms])
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -189,11 +204,7 @@ class _Prepared:
     def __init__(self, question: Estimand) -> None:
         base = question.base
         self.question, self.rows = question, base.rows
-        columns = base.columns
-        if question.further is not None:
-            columns = np.hstack([columns, base.rows.weighted(question.further)])
-        norms = _norms(columns)
-        basis, triangle = np.linalg.qr(columns / norms)
+        basis, triangle, norms = base.with_further(question.further)
         self.further = basis[:, base.columns.shape[1] :]
         self.estimators = np.linalg.solve(triangle.T, (question.contrasts / norms).T).T @ basis.T
         leverage = (basis**2).sum(axis=1)
@@ -202,7 +213,7 @@ class _Prepared:
         self.weights = np.where(is_pooled, 0.0, squares / np.maximum(1 - leverage, 1e-3) ** 2)
         self.pooled = squares[:, is_pooled].sum(axis=1)
         self.least = _ROUNDING**2 * squares.sum(axis=1)
-        self.df = max(columns.shape[0] - columns.shape[1], 1)
+        self.df = max(len(basis) - basis.shape[1], 1)
 
     def variances(self, left: _Left) -> np.ndarray:
         """(responses, contrasts), from what the base leaves of some responses."""
