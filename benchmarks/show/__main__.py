@@ -28,6 +28,8 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 READY = "html[data-ready=yes]"
+DASHBOARD = Path(sys.executable).with_name("optuna-dashboard")
+"""pip install -r benchmarks/show/requirements.txt"""
 
 
 def say(what: str, figure: str, wanted: str) -> None:
@@ -173,6 +175,9 @@ def resident_bytes(pid: int) -> int:
 
 def dashboard(folder: Path) -> None:
     """optuna-dashboard on the same study; its parallel coordinates need WebGL, which is off in both browsers here."""
+    if not DASHBOARD.is_file():
+        say("optuna-dashboard: first plot", "not installed", "-")
+        return
     for num_trials in (1_000, 10_000):
         dashboard_with(folder, num_trials)
 
@@ -185,7 +190,7 @@ def dashboard_with(folder: Path, num_trials: int) -> None:
     storage = f"sqlite:///{folder / f'optuna-{num_trials}.db'}"
     study = optuna.create_study(storage=storage, study_name="made", direction="minimize")
     study.add_trials([optuna_trial(trial) for trial in made_mixed_study(num_trials).trials if trial.metric is not None])
-    command = [str(Path(sys.executable).with_name("optuna-dashboard")), storage, "--port", "8939"]
+    command = [str(DASHBOARD), storage, "--port", "8939"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for("http://127.0.0.1:8939/dashboard")

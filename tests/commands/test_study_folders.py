@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 
 from memfit.commands import cli
 from memfit.errors import MemfitError
+from memfit.records.study import Choice, Proposal, SearchSpace, Study, StudySettings, Tool, TrialOutcome, TrialRecord
 from memfit.study.folder import read_folder
+from memfit.testing.made_records.studies import write_made_study
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))
 from study_jobs import PATIENCE_SECONDS, WAITS, memfit_study, script, wait_until  # pyright: ignore[reportMissingImports]
@@ -24,6 +26,24 @@ def memfit(*words: str) -> Result:
         raise done.exception
     assert done.exit_code == 0, done.output
     return done
+
+
+@pytest.mark.parametrize(
+    ("tuner", "tried", "state"),
+    [("Random", (1, 2, 3), "done"), ("Random", (1, 2), "stopped"), ("Hyperband", (1, 2, 3), "stopped")],
+)
+def test_a_study_that_tried_every_point_of_its_space_is_done(
+    tmp_path: Path, tuner: str, tried: tuple[int, ...], state: str
+):
+    space = SearchSpace(parameters=(Choice(name="x", options=(1, 2, 3)),))
+    settings = StudySettings(name="small", space=space, command="true", tuner=Tool(name=tuner), max_trials=14)
+    trials = [
+        TrialRecord(proposal=Proposal(number=number, parameters={"x": x}), outcome=TrialOutcome(kind="done"))
+        for number, x in enumerate(tried)
+    ]
+    write_made_study(tmp_path / "small", Study(study_id="small", settings=settings, trials=tuple(trials)))
+    (entry,) = json.loads(memfit("study", "list", str(tmp_path), "--json").output)
+    assert (entry["state"], entry["num_trials"]) == (state, len(tried))
 
 
 def test_a_running_study_is_listed_loses_one_trial_is_stopped_and_written_as_a_table(tmp_path: Path):

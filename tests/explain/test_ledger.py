@@ -212,7 +212,8 @@ def test_every_part_of_a_small_example_stands_on_its_line():
 def test_a_peak_outside_of_the_traced_step_is_said_to_be_so():
     (ledger,) = explain_peak(run_of([small_facts()], residents=[[130 * MIB]]))
     outside, rest = [line for line in ledger.lines if line.kind == "unexplained"]
-    assert "outside of step 2" in outside.name
+    assert outside.name == "the peak of the run lay outside of the steps that were traced"
+    assert "step 2" in ledger.note
     assert (outside.num_bytes, rest.num_bytes) == (30 * MIB, 5 * MIB)
     assert "30.0 MiB" in ledger.note
 

@@ -293,10 +293,18 @@ def test_epochs_contribute_only_where_every_replicate_of_a_network_grows(shares:
     grown = [share for several in shares.values() for share in several]
     evidence = StepEvidence(
         num_trials=len(grown),
-        num_steps=3,
+        num_steps=20,
         growth=measured(max(grown) * 500 * MIB, "bytes", "test"),
         share=measured(max(grown), "ratio", "test"),
         repeated=repeated_growth([(row, share) for row, several in shares.items() for share in several]),
     )
     rerun = msgspec.structs.replace(rerun_with("mnist", lambda row: 400 + row), evidence=evidence)
     assert judged(rerun)[EPOCHS] == verdict
+
+
+def test_three_steps_do_not_tell_what_thirty_epochs_take():
+    evidence = StepEvidence(
+        num_trials=22, num_steps=3, growth=measured(0.0, "bytes", "test"), share=measured(0.0, "ratio", "test"),
+    )  # fmt: skip
+    rerun = msgspec.structs.replace(rerun_with("mnist", lambda row: 400 + row), evidence=evidence)
+    assert judged(rerun)[EPOCHS] == "cannot tell"

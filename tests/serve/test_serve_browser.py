@@ -120,6 +120,23 @@ def test_a_study_is_live_while_it_runs(browser, serving: Callable[[Path], Served
     tab.context.close()
 
 
+def test_what_drives_memory_is_worked_out_again_while_a_study_goes_on(
+    browser, serving: Callable[[Path], Served], tmp_path: Path
+):
+    """It stayed at '5 trials: too few' beside '15 done' until the study had ended."""
+    whole = made_mixed_study(60, num_wanted=60)
+    path = write_made_study(tmp_path / "study", made_mixed_study(20, num_wanted=60))
+    tab = Watched(browser)
+    tab.open(address(serving(tmp_path), "study/study"))
+    tab.page.wait_for_selector("#findings .finding", timeout=90_000)
+    before = tab.page.inner_text("#findings .hint >> nth=0")
+    add_trials(path, whole.trials[20:40])
+    changed = "(before) => document.querySelector('#findings .hint').textContent !== before"
+    tab.page.wait_for_function(changed, arg=before, timeout=20_000)
+    assert tab.problems == []
+    tab.context.close()
+
+
 def test_a_run_is_live_while_it_is_measured(browser, serving: Callable[[Path], Served], tmp_path: Path):
     run = write_made_run(tmp_path / "records" / "a", MadeRun(seconds=8.0, ending="lost"))
     ended = write_made_run(tmp_path / "ended", MadeRun(seconds=8.0))

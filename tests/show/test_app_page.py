@@ -183,6 +183,19 @@ def test_late_samples_are_marked_once_each(tmp_path: Path):
     assert columns["late_seconds"].tolist() == [0.05, 0.05]
 
 
+def test_a_sampler_that_looked_less_often_is_not_late_by_the_shortest_interval(tmp_path: Path):
+    """126 samples were marked as late, beside 'late ticks: 3', in a run that was looked at every 80 ms."""
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0))
+    rows = np.frombuffer((run / layout.SAMPLES_FILE).read_bytes(), dtype=SAMPLE_DTYPE).copy()
+    deadlines = 80_000 * np.delete(np.arange(30), [11])  # the one before was so late that this one was left out
+    late = np.where(deadlines == 800_000, 95_000, np.where(deadlines == 0, 0, 20_000))
+    rows = rows[np.isin(rows["time_us"], np.unique(rows["time_us"])[: len(late)])]
+    rows["time_us"], rows["late_us"] = deadlines + late, late
+    (run / layout.SAMPLES_FILE).write_bytes(rows.tobytes())
+    columns = {name: read_numbers(column) for name, column in late_samples(read_run(run)).items()}  # pyright: ignore
+    assert columns["seconds"].tolist() == [0.895]
+
+
 def test_every_rank_opens_as_a_prediction_with_the_fullest_first(tmp_path: Path):
     def of_bytes(size: float) -> Prediction:
         figure = Figure(value=size, unit="bytes", source="predicted", method="made")

@@ -201,6 +201,41 @@ def test_a_value_far_outside_of_the_picture_costs_no_more_than_any_other():
     assert 0 < counts.sum() <= 60
 
 
+def test_lines_through_a_common_pixel_mix_their_shades_by_how_many_they_are():
+    segments = np.array([[0.0, 10.5, 100.0, 10.5]] * 3 + [[0.0, 0.0, 100.0, 20.0]])
+    counts, sums = counted(segments, np.array([0.5, 0.5, 0.5, 1.0]), (20, 100))
+    assert counts[10, 0] == 3
+    assert sums[10, 0] == 1.5
+    assert counts[10, 52] == 4
+    assert sums[10, 52] == 2.5
+    assert counts[19].sum() == 5
+    assert sums[19].sum() == 5
+
+
+@pytest.mark.slow
+def test_every_picture_is_drawn_once_and_has_its_own_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from matplotlib.figure import Figure
+
+    drawn: list[Any] = []
+    original = Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: (drawn.append(self), original(self, renderer))[1])
+    with matplotlib.rc_context({"savefig.dpi": 300}):  # of the user's own matplotlibrc: nine times the work
+        paths = api.draw_study(made_study(60), tmp_path)
+    assert len(drawn) == len(set(map(id, drawn))) == len(paths) == 5
+    header = (tmp_path / "size.png").read_bytes()[16:24]
+    assert [int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")] == [990, 616]
+
+
+def test_the_law_that_is_drawn_is_worked_out_once(monkeypatch: pytest.MonkeyPatch):
+    from memfit.explain.study import law
+
+    asked: list[int] = []
+    original = law.answer
+    monkeypatch.setattr(law, "answer", lambda questions, y: (asked.append(len(questions)), original(questions, y))[1])
+    assert isinstance(memory_law(made_study(60)), MemoryLaw)
+    assert asked == [3]
+
+
 def test_no_tick_of_any_figure_is_written_in_mathematical_type(tmp_path: Path):
     study = made_study(60)
     with matplotlib.rc_context({"text.parse_math": False}):

@@ -321,7 +321,8 @@ class StudyEntry(msgspec.Struct, frozen=True, kw_only=True):
     study_id: str
     name: str = ""
     state: Literal["running", "done", "stopped", "not readable"]
-    """Done: as many trials ended as were asked for; stopped: it does not run, and more may be started."""
+    """Done: as many trials ended as were asked for, or every point of the space was tried; stopped: it does not run,
+    and more may be started."""
     reason: str = ""
     """Why it cannot be read, where it cannot."""
     num_trials: int = 0

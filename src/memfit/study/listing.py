@@ -7,11 +7,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from memfit.errors import MemfitError
 from memfit.records.study import Study, StudyEntry
 from memfit.study.control import coordinator_of
 from memfit.study.folder import DEFAULT_PARENT, find, read_folder
+from memfit.study.space.space import space_size
 
+NEVER_TWICE = frozenset({"random", "gridsearch", "tpe", "evolution"})
+"""Tuners that end when a finite space is used up."""
 NNI_HOME = "~/nni-experiments"
 """Where experiments are that were started by `nnictl` or nni.experiment."""
 
@@ -64,4 +69,12 @@ def _state(folder: Path, study: Study, num_ended: int) -> Literal["running", "do
         return "running"
     most = study.settings.max_trials
     has_left = any(not trial.is_finished for trial in study.trials)
-    return "stopped" if has_left or most is None or num_ended < most else "done"
+    is_done = (most is not None and num_ended >= most) or _is_used_up(study)
+    return "done" if is_done and not has_left else "stopped"
+
+
+def _is_used_up(study: Study) -> bool:
+    """Whether every point of a finite space was tried, under a tuner that tries none twice."""
+    size = space_size(study.settings.space) if study.settings.tuner.name.lower() in NEVER_TWICE else None
+    points = {msgspec.json.encode(trial.parameters, order="deterministic") for trial in study.trials}
+    return size is not None and study.settings.space.parameters != () and len(points) >= size

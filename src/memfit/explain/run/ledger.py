@@ -124,10 +124,12 @@ def _traced_lines(facts: LedgerFacts, moment: Moment, shares: Shares) -> tuple[l
     claims, notes = traced_claims(facts, moment), []
     outside_bytes = 0 if shares.is_tree else shares.own_bytes - step_bytes
     if outside_bytes > _SAME_BYTES:
-        name = f"the peak of the run lay outside of step {facts.step}, the highest that was traced"
+        # No number of a step: two runs are compared by names.
+        name = "the peak of the run lay outside of the steps that were traced"
         claims.append(Claim("unexplained", name, outside_bytes, "kernel high-water marks of both", SLACK))
         notes.append(
-            f"The peak lay outside of every traced step; {format_bytes(outside_bytes)} of it are not explained."
+            f"The peak lay outside of every traced step, the highest of which is step {facts.step}; "
+            f"{format_bytes(outside_bytes)} of it are not explained."
         )
     inside_bytes = min(step_bytes, shares.own_bytes) - seen_bytes
     if inside_bytes > _SAME_BYTES:

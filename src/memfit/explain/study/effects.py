@@ -5,6 +5,11 @@ number that spans a factor of ten or more enters both as it is and as its logari
 that no scale has to be chosen by a look at memory. Every pair is added to that model in turn (two that act together),
 and every number with itself (an effect that bends). Repeats of one point are one row: what the model cannot follow at a
 point is the same in all its repeats, and is no evidence that counts several times.
+
+Where points are too few for that, but were repeated (a grid of two by two, each run six times), every point has a mean
+of its own, effects are differences between those means, and what they are held against is how far repeats scatter. That
+needs no model, and speaks of these points alone. Repeats that came one after the other count as time: a step in the
+order of recording would look the same.
 """
 
 from __future__ import annotations
@@ -14,8 +19,8 @@ from itertools import combinations
 
 import numpy as np
 
-from memfit.explain.study.statistics.design import Design, beside_points
-from memfit.explain.study.statistics.factors import Factor, stacked
+from memfit.explain.study.statistics.design import Design, Encodings, beside_points
+from memfit.explain.study.statistics.factors import Factor, as_levels, stacked
 from memfit.explain.study.statistics.inference import Base, Estimand, Estimate, Key
 from memfit.explain.study.statistics.regression import (
     adds_columns,
@@ -31,7 +36,14 @@ MIN_DF = 4
 """Fewer degrees of freedom than this, and no effect is reported."""
 TOGETHER = 0.95
 """A hyperparameter that the others predict to this share moved together with them."""
+MIN_ORDER = 8
+"""Fewer trials than this have no order to speak of."""
 MOST_PAIRS = 60
+ALIKE = 0.02
+"""A step in time of which the points leave less than this share looks like a difference between points."""
+LEAK = 0.1
+"""The share of such a step that may go into an effect."""
+ORDER_WORDS = "the order of recording"
 MOST_COLUMNS = 8
 """A pair of choices with more combinations than this is not looked at."""
 
@@ -49,10 +61,16 @@ class EffectPlan:
     reason: str = ""
     base: Base | None = None
     """Everything at once."""
+    is_by_repeats: bool = False
+    """Whether effects are differences between points, held against how far repeats of one point scatter."""
+
+    along_time: tuple[str, ...] = ()
+    """Hyperparameters that changed along with the order of recording: a drift would look the same."""
 
     def moved_along(self, name: str) -> tuple[str, ...]:
-        """Hyperparameters outside of the model that cannot be separated from one in it."""
-        return tuple(other for other, partners in self.together.items() if name in partners)
+        """What is outside of the model and cannot be separated from a hyperparameter in it."""
+        others = tuple(other for other, partners in self.together.items() if name in partners)
+        return (*others, ORDER_WORDS) if name in self.along_time else others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +96,17 @@ def pair_key(first: Factor, second: Factor) -> Key:
     return ("interaction", first.name, second.name)
 
 
-def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
-    """The questions on all hyperparameters beside covariates (columns over trials, without an intercept)."""
+def plan_effects(design: Design, covariates: np.ndarray, *, in_order: bool = True) -> EffectPlan:
+    """The questions on all hyperparameters beside covariates (columns over trials, without an intercept); `in_order`
+    says whether trials are in the order in which they were run."""
     encodings, n = design.point_encodings, design.num_points
     fixed = beside_points(design, covariates)
     if not encodings:
         return EffectPlan(together={}, reason="nothing varied")
     kept, together = _separable([options[0] for options in encodings], fixed[:, 1:], n)
     if n - fixed.shape[1] - sum(factor.columns.shape[1] for factor in kept) < MIN_DF:
+        if design.num_trials - n >= MIN_DF:
+            return _plan_by_repeats(design, covariates, in_order=in_order)
         return EffectPlan(together=together, reason=_too_few(design, len(encodings)))
     if not kept:
         return EffectPlan(together=together, reason="no hyperparameter varies by itself")
@@ -95,16 +116,114 @@ def plan_effects(design: Design, covariates: np.ndarray) -> EffectPlan:
     pairs = _pairs(kept, base)
     joint = [_joint(first, second, base, columns) for first, second in pairs]
     return EffectPlan(
-        factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base
+        factors=tuple(kept), pairs=tuple(pairs), questions=(*mains, *joint), together=together, base=base,
+        along_time=_along_time(kept, design, covariates) if in_order else (),
     )  # fmt: skip
 
 
+def _plan_by_repeats(design: Design, covariates: np.ndarray, *, in_order: bool) -> EffectPlan:
+    """Effects as differences between the means of points; each value of a number is a level of its own."""
+    n = design.num_points
+    levels, columns = _levels(design.point_encodings, n)
+    if rank_of(columns) < columns.shape[1]:
+        levels, columns = _levels(design.whole_lists, n)
+    if rank_of(columns) < columns.shape[1]:
+        return EffectPlan(together={}, reason=_too_few(design, len(levels)))
+    base = _base_of_points(design, covariates)
+    if len(base) - base.columns.shape[1] < MIN_DF:
+        return EffectPlan(together={}, reason=_too_few(design, len(levels)))
+    owners: list[Factor | None] = [None, *(each for each in levels for _ in range(each.columns.shape[1]))]
+    blocks = _steps_between_points(design) if in_order else np.empty((0, n))
+    kept, together, questions = [], {}, []
+    for factor in levels:
+        weights = _over_points(_main(factor, base, columns, owners).contrasts, columns, design)
+        if np.any(abs(weights @ blocks.T) > LEAK):
+            together[factor.name] = (ORDER_WORDS,)
+            continue
+        kept.append(factor)
+        questions.append(_of_points(main_key(factor.name), weights, base))
+    if not kept:
+        return EffectPlan(together=together, reason="no hyperparameter varies by itself")
+    pairs = [pair for pair in combinations(kept, 2) if _are_crossed(pair, columns)]
+    for first, second in pairs[:MOST_PAIRS]:
+        joint = _joint(first, second, base, columns)
+        assert joint.further is not None
+        weights = _over_points(joint.contrasts, np.hstack([columns, joint.further]), design)
+        questions.append(_of_points(joint.key, weights, base))
+    return EffectPlan(
+        factors=tuple(kept), pairs=tuple(pairs[:MOST_PAIRS]), questions=tuple(questions), together=together, base=base,
+        is_by_repeats=True,
+    )  # fmt: skip
+
+
+def _levels(encodings: Encodings, num_points: int) -> tuple[list[Factor], np.ndarray]:
+    """Hyperparameters as choices between their values, and the columns of all, behind an intercept."""
+    levels = [as_levels(options[0]) for options in encodings]
+    return levels, np.hstack([np.ones((num_points, 1)), stacked(levels, num_points)])
+
+
+def _base_of_points(design: Design, covariates: np.ndarray) -> Base:
+    """Over trials: an intercept, covariates that change within points, and every point but the first."""
+    points = (design.points.point_of[:, None] == np.arange(1, design.num_points)).astype(float)
+    ones = np.ones((design.num_trials, 1))
+    beyond = independent(np.hstack([ones, points, covariates]))[:, design.num_points :]
+    return Base(np.hstack([ones, beyond, points]), design.trials)
+
+
+def _over_points(contrasts: np.ndarray, columns: np.ndarray, design: Design) -> np.ndarray:
+    """Contrasts of coefficients over points as sums of the means of points."""
+    roots = design.points.root_counts
+    return contrasts @ (np.linalg.pinv(columns * roots[:, None]) * roots)
+
+
+def _of_points(key: Key, weights: np.ndarray, base: Base) -> Estimand:
+    """A question on means of points; the first point is the base's intercept, and weights add up to nothing."""
+    before = base.columns.shape[1] - (weights.shape[1] - 1)
+    return Estimand(key=key, base=base, contrasts=np.hstack([np.zeros((len(weights), before)), weights[:, 1:]]))
+
+
+def _steps_between_points(design: Design) -> np.ndarray:
+    """Steps in time that look like differences between points: (steps, points), which share of each lies behind."""
+    is_point = design.points.point_of[:, None] == np.arange(design.num_points)
+    counts = is_point.sum(axis=0)
+    behind = (counts - np.cumsum(is_point, axis=0)[:-1]) / counts
+    middle = (behind * counts).sum(axis=1) / counts.sum()
+    between = ((behind - middle[:, None]) ** 2 * counts).sum(axis=1)
+    is_alike = 1 - between / (counts.sum() * middle * (1 - middle)) < ALIKE
+    is_alike[[0, -1]] = False  # one trial is a repeat of nothing
+    return behind[is_alike]
+
+
+def _are_crossed(pair: tuple[Factor, Factor], columns: np.ndarray) -> bool:
+    """Whether there are points enough to see two act together."""
+    products = _products(*pair)
+    wider = np.hstack([columns, products])
+    return products.shape[1] <= MOST_COLUMNS and rank_of(wider) == wider.shape[1]
+
+
+def _along_time(kept: list[Factor], design: Design, covariates: np.ndarray) -> tuple[str, ...]:
+    """The hyperparameters without which a drift could be separated from the others, where it cannot be from all."""
+    drift = np.arange(design.num_trials, dtype=float)
+    if design.num_trials < MIN_ORDER:
+        return ()
+
+    def follows(factors: list[Factor]) -> bool:
+        columns = stacked(factors, design.num_points)[design.points.point_of]
+        wide = independent(np.hstack([np.ones((design.num_trials, 1)), covariates, columns]))
+        return wide.shape[1] < design.num_trials - 1 and explained_share(wide, drift) > TOGETHER
+
+    if not follows(kept):
+        return ()
+    return tuple(each.name for each in kept if not follows([other for other in kept if other is not each]))
+
+
 def _too_few(design: Design, count: int) -> str:
-    hyperparameters = "one hyperparameter" if count == 1 else f"{count} hyperparameters"
     what = f"{design.num_points} trials"
     if design.num_points < design.num_trials:
         what = f"{design.num_trials} trials of {design.num_points} points"
-    return f"{what} vary {hyperparameters} at once: too few to tell one from the other"
+    if count == 1:
+        return f"{what} vary it: too few to tell an effect from chance"
+    return f"{what} vary {count} hyperparameters at once: too few to tell one from the other"
 
 
 def _separable(factors: list[Factor], beside: np.ndarray, n: int) -> tuple[list[Factor], dict[str, tuple[str, ...]]]:
@@ -212,18 +331,24 @@ def _joint(first: Factor, second: Factor, base: Base, columns: np.ndarray) -> Es
 def shares_of(factor: Factor, plan: EffectPlan, design: Design, covariates: np.ndarray, y: np.ndarray) -> EffectShares:
     """What a hyperparameter explains, alone and beside the rest."""
     assert plan.base is not None
-    points = design.points.means(y[:, None])[:, 0]
-    second = design.second_scales.get(factor.name)
-    options = [factor.columns] if second is None else [factor.columns, second.columns]
-    fixed = beside_points(design, covariates)
-    others = np.hstack([fixed, stacked([other for other in plan.factors if other is not factor], len(points))])
+    rest = stacked([other for other in plan.factors if other is not factor], design.num_points)
+    if plan.is_by_repeats:  # a mean for every point explains all differences between points
+        points, point_of = y, design.points.point_of
+        options, rest = [factor.columns[point_of]], rest[point_of]
+        fixed = np.hstack([np.ones((len(y), 1)), covariates])
+    else:
+        points = design.points.means(y[:, None])[:, 0]
+        second = design.second_scales.get(factor.name)
+        options = [factor.columns] if second is None else [factor.columns, second.columns]
+        fixed = beside_points(design, covariates)
+    others = independent(np.hstack([fixed, rest]))
     return EffectShares(
         alone=_most(options, np.ones((len(points), 1)), points),
         beside=_most(options, fixed, points),
-        beyond=_most(options[:1], others, points),
+        beyond=_most(options, others, points),
         rank_correlation=None
         if factor.scale == "choice"
-        else _rank_correlation(residuals(others, factor.columns[:, 0]), residuals(others, points)),
+        else _rank_correlation(residuals(others, options[0][:, 0]), residuals(others, points)),
     )
 
 

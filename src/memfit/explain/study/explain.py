@@ -93,12 +93,13 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
     covariates = np.hstack([np.empty((len(table), 0)), *(each.columns for each in taken_out)])
     if covariates.shape[1]:
         covariates = independent(np.hstack([np.ones((len(table), 1)), covariates]))[:, 1:]
-    plan = plan_effects(design, covariates)
+    plan = plan_effects(design, covariates, in_order=over_time)
     law = fit_law(table, design, covariates)
     questions = [question for each in circumstances for question in each.questions]
     questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
     answers = answer(questions, y)
     answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y, design)
+    answers |= {question.key: answers[question.key].by_size() for question in plan.questions}
     report = StudyReport(
         table=table,
         design=design,
@@ -127,8 +128,7 @@ def _allowing_for_steps(
     mains = [question for question in plan.questions if question.key[0] == "hyperparameter"]
     if order_of_recording is None:
         return {}
-    over_points = beside_points(design, order_of_recording.columns)
-    is_in_the_model = order_of_recording in taken_out and over_points.shape[1] > 1
+    is_in_the_model = order_of_recording in taken_out and _is_asked_beside(order_of_recording, plan, design)
     return with_unseen_steps(
         answers,
         mains,
@@ -137,6 +137,15 @@ def _allowing_for_steps(
         step_place=1 if is_in_the_model else None,  # behind the intercept: the order comes first of all circumstances
         none_is_plausible=not is_in_the_model,
     )
+
+
+def _is_asked_beside(order_of_recording: Circumstance, plan: EffectPlan, design: Design) -> bool:
+    """Whether the model of hyperparameters has a column for it: not where it is the same at all points, or (by
+    repeats) where it is a difference between points."""
+    if not plan.is_by_repeats:
+        return beside_points(design, order_of_recording.columns).shape[1] > 1
+    assert plan.base is not None
+    return plan.base.columns.shape[1] > design.num_points
 
 
 def _taken_out(
@@ -192,4 +201,6 @@ def _importances(report: StudyReport) -> tuple[tuple[Importance, ...], str]:
     y = report.table.memory_bytes
     covariates = np.hstack([np.ones((len(y), 1)), report.covariates])
     factors = [options[0] for options in report.design.encodings if options[0].name in names]
+    if not factors:
+        return (), "it is not worked out for lists as a whole"
     return importances_of(factors, residuals(covariates, y))

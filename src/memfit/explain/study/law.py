@@ -46,6 +46,8 @@ class Law:
 
     questions: tuple[Estimand, ...]
     """One for each term that is left, and one for the base."""
+    alone: dict[Key, Estimate]
+    """Their answers where nothing else is asked."""
     terms: tuple[str, ...]
     """Those that are left."""
     left_out: tuple[tuple[str, Interval], ...]
@@ -111,6 +113,7 @@ def _without_doubtful(
     slopes = [found[term_key(term)].change[0] for term in terms]
     return Law(
         questions=tuple(questions),
+        alone=found,
         terms=tuple(terms),
         left_out=tuple(left_out),
         predicted=1 - float((errors**2).sum() / max((without**2).sum(), 1e-300)),
@@ -183,7 +186,7 @@ def memory_law(study: Study) -> MemoryLaw | str:
     law = fit_law(table, design_of(table), np.empty((len(table), 0))) if len(table) else "no trial has a number"
     if isinstance(law, str):
         return law
-    found = answer(law.questions, table.memory_bytes)
+    found = law.alone
     if not law.holds(found):
         return NO_LAW
     terms = [found[term_key(term)].change[0] if term in law.terms else None for term in TERMS]

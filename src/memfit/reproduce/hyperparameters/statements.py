@@ -33,6 +33,8 @@ AVERAGE = "limitation: memory is read every 5 s and averaged, so that the peak i
 SAID = (NODES, SMALL, RATE, RATE_FASHION, EPOCHS, BATCH, DEPTH, CIFAR, SHIFT, CONVOLUTIONS, SYSTEM, AVERAGE)
 
 SMALL_WIDTH = 200
+LEAST_STEPS = 10
+"""Of a trial, for a statement on how memory goes on."""
 PAIR = (5, 6)
 """Rows of the MNIST table with one network and everything else alike but the learning rate."""
 FIRST_ROWS = 5
@@ -288,6 +290,9 @@ def _on_epochs(reruns: Sequence[Rerun]) -> Statement:
         f"{num_trials} trials of at least {num_steps} steps",
     )
     if share < STEADY:
+        if num_steps < LEAST_STEPS:
+            reason = f"{num_steps} steps were seen; {LEAST_STEPS} or more are needed"
+            return judged(EPOCHS, SOURCE, evidence=evidence, holds=None, reason=reason)
         return judged(EPOCHS, SOURCE, evidence=evidence, holds=True)
     repeated = max((one.repeated.value for one in found if one.repeated.value is not None), default=None)
     if repeated is None:

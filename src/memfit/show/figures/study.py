@@ -66,12 +66,16 @@ def draw_study(
 
 
 def _save(picture: Picture, path: Path) -> Path:
+    """Laid out and drawn once each: `savefig` draws a picture that has a layout a second time, unseen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(picture)
     layout = picture.get_layout_engine()
-    if layout is not None:  # laid out here, once: saving would draw everything once more for it
+    if layout is not None:
         layout.execute(picture)
         picture.set_layout_engine("none")
     with whole_file(path) as stream:
-        picture.savefig(stream, format="png", pil_kwargs={"compress_level": 3})
+        canvas.print_png(stream, pil_kwargs={"compress_level": 3})
     return path
 
 

@@ -37,13 +37,18 @@ def effect_findings(report: StudyReport) -> list[StudyFinding]:
         return [_no_effects(report), *crowded] if report.design.point_encodings or not crowded else crowded
     mixed = [*(_mixed(name, partners) for name, partners in plan.together.items()), *crowded]
     if not plan.questions:
-        return [*mixed, _no_effects(report)] if plan.reason else mixed
+        return [*mixed, _no_effects(report)] if _unsaid(report) else mixed
     return [*(_effect_finding(report, factor) for factor in plan.factors), *mixed]
 
 
+def _unsaid(report: StudyReport) -> tuple[str, ...]:
+    """Hyperparameters that varied, and did not move together with others."""
+    names = (options[0].name for options in report.design.point_encodings)
+    return tuple(name for name in names if name not in report.plan.together)
+
+
 def _no_effects(report: StudyReport) -> StudyFinding:
-    names = tuple(options[0].name for options in report.design.point_encodings)
-    names = tuple(name for name in names if name not in report.plan.together)
+    names = _unsaid(report)
     sentence = "no hyperparameter varied"
     if names:
         sentence = (
@@ -76,7 +81,7 @@ def _effect_finding(report: StudyReport, factor: Factor) -> StudyFinding:
     explains = f"explains {share_text(shares.alone)} by itself, {share_text(shares.beyond)} beyond the rest"
     evidence = [chance + explains]
     evidence += (_trend(found, shares) if verdict == "found" else []) + _explained_away(report, shares)
-    evidence += _moved_along(report, factor)
+    evidence += _moved_along(report, factor) + _by_repeats(report)
     if verdict == "found":
         evidence += _remarks(report, factor, found)
     return StudyFinding(
@@ -117,8 +122,20 @@ def _sentence(report: StudyReport, factor: Factor, found: Estimate, verdict: Fin
 
 
 def _path(factor: Factor, found: Estimate) -> str:
-    high = factor.options[found.strongest] if factor.scale == "choice" else factor.high
-    return f"from {value_text(factor.low)} to {value_text(high)}"
+    low, high = _ends(factor, found.strongest)
+    return f"from {low} to {high}"
+
+
+def _ends(factor: Factor, contrast: int) -> tuple[str, str]:
+    """What is compared: low and high, or the most common option (the lowest value) and another."""
+    high = factor.options[contrast] if factor.scale == "choice" else factor.high
+    return value_text(factor.low), value_text(high)
+
+
+def _places(first: Factor, second: Factor, found: Estimate) -> tuple[int, int]:
+    """Of the contrast of two that stands for all, which it is of either."""
+    of_first, of_second = divmod(found.strongest, len(second.deltas))
+    return of_first, of_second
 
 
 def _of_all(report: StudyReport) -> str:
@@ -175,6 +192,12 @@ def _moved_along(report: StudyReport, factor: Factor) -> list[str]:
     return [f"{listed(along)} moved together with it: what is said of it may be due to either"] if along else []
 
 
+def _by_repeats(report: StudyReport) -> list[str]:
+    if not report.plan.is_by_repeats:
+        return []
+    return [f"by repeats of {report.design.num_points} points, and of these points alone"]
+
+
 def _explained_away(report: StudyReport, shares: EffectShares) -> list[str]:
     """An effect that only seems to be there while something else is not accounted for."""
     if not report.found or shares.alone < SEEMS or shares.beside > shares.alone / 4:
@@ -199,9 +222,10 @@ def _joint_finding(report: StudyReport, first: Factor, second: Factor) -> StudyF
             "line between its ends"
         )
     else:
+        ends = [_ends(each, place) for each, place in zip((first, second), _places(first, second, found), strict=True)]
         sentence = (
-            f"{first.name} and {second.name} act together: from low to high {first.name} adds "
-            f"{interval_text(change)} more when {second.name} is high than when it is low"
+            f"{first.name} and {second.name} act together: what {first.name} adds from {ends[0][0]} to {ends[0][1]} "
+            f"changes by {interval_text(change)} when {second.name} is {ends[1][1]} in place of {ends[1][0]}"
         )
     return StudyFinding(
         topic="interaction",

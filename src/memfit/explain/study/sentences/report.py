@@ -71,7 +71,7 @@ class StudyReport:
         if (factor.name in BATCH_NAMES and TERMS[1] in law.terms) or is_sized(factor.name):
             return True
         questions = [each for each in self.plan.questions if each.key == main_key(factor.name)]
-        explained = law.explained_bytes if base.rows.are_trials else law.explained_bytes[base.rows.point_of]
+        explained = law.explained_bytes[self.design.points.point_of]
         return bool(np.ptp(explained)) and answer(questions, explained)[main_key(factor.name)].p <= CARRIED
 
     @property

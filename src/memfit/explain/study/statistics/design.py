@@ -32,6 +32,8 @@ class Design:
     """Over trials: for each hyperparameter that varied its possible scales, the likelier first."""
     point_encodings: Encodings
     """Over points."""
+    whole_lists: Encodings
+    """Over points; a list of widths is one choice, not a number of layers and one of units."""
     constant: tuple[str, ...]
     """Hyperparameters that did not vary."""
     crowded: dict[str, int]
@@ -60,16 +62,18 @@ def design_of(table: Table) -> Design:
     trials = rows_of_trials(len(table))
     if len(places) == len(table):
         return Design(
-            trials=trials, points=trials, encodings=whole.encodings, point_encodings=whole.encodings,
+            trials=trials, points=trials, encodings=whole.encodings, point_encodings=whole.encodings, whole_lists=[],
             constant=whole.constant, crowded=whole.crowded,
         )  # fmt: skip
     firsts = np.unique(point_of, return_index=True)[1]
     counts = np.bincount(point_of, minlength=len(places))
+    values = tuple(table.values[place] for place in firsts)
     return Design(
         trials=trials,
         points=Rows(point_of, np.sqrt(counts)),
         encodings=whole.encodings,
-        point_encodings=encode(tuple(table.values[place] for place in firsts), table.absent_elsewhere).encodings,
+        point_encodings=encode(values, table.absent_elsewhere).encodings,
+        whole_lists=encode(values, table.absent_elsewhere, split_lists=False).encodings,
         constant=whole.constant,
         crowded=whole.crowded,
     )

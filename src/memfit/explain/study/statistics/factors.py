@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeGuard
 
@@ -58,6 +58,8 @@ class Factor:
     options: tuple[Any, ...] = ()
     """For a choice: what each column stands for."""
     num_distinct: int = 0
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """For a number: as it was tried; not a number where it was not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,12 @@ class Encoded:
     """Choices of too many options, and how many."""
 
 
-def encode(values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset()) -> Encoded:
+def encode(
+    values: tuple[dict[str, object], ...], absent_elsewhere: frozenset[str] = frozenset(), *, split_lists: bool = True
+) -> Encoded:
     """Encode every hyperparameter. Like nested ones, those in `absent_elsewhere` count as average where they are
-    missing."""
-    of_widths = _lists_of_widths(values)
+    missing. With `split_lists`, a list of widths is two numbers, its layers and its units."""
+    of_widths = _lists_of_widths(values) if split_lists else set[str]()
     expanded = [_expand(row, of_widths) for row in values]
     names = dict.fromkeys(name for row in expanded for name in row)
     factors: list[list[Factor]] = []
@@ -171,6 +175,7 @@ def _number(name: str, numbers: np.ndarray, scale: Scale, transform: Callable[..
         high=float(high),
         deltas=np.array([float(transform(high) - transform(low))]),
         num_distinct=len(np.unique(numbers[~np.isnan(numbers)])),
+        values=numbers,
     )
 
 
@@ -189,6 +194,26 @@ def _choice(name: str, column: list[object], *, is_nested: bool) -> Factor:
         deltas=np.ones(len(ranked) - 1),
         options=tuple(shown[key] for key in ranked[1:]),
         num_distinct=len(ranked),
+    )
+
+
+def as_levels(factor: Factor) -> Factor:
+    """A number as a choice between the values that were tried, from the lowest to each of the others."""
+    if factor.scale == "choice":
+        return factor
+    values = factor.values
+    known = ~np.isnan(values)
+    levels = np.unique(values[known])
+    dummies = (values[:, None] == levels[1:]).astype(float)
+    return Factor(
+        name=factor.name,
+        scale="choice",
+        columns=np.where(known[:, None], dummies - dummies[known].mean(axis=0), 0.0),
+        low=float(levels[0]),
+        high=float(levels[-1]),
+        deltas=np.ones(len(levels) - 1),
+        options=tuple(levels[1:].tolist()),
+        num_distinct=len(levels),
     )
 
 

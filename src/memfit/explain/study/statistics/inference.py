@@ -17,7 +17,7 @@ makes the intervals wider than need be.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -85,7 +85,22 @@ class Base:
     def __init__(self, columns: np.ndarray, rows: Rows) -> None:
         self.rows = rows
         self.columns = rows.weighted(columns)
-        self.basis = np.linalg.qr(self.columns / _norms(self.columns))[0]
+        self.norms = _norms(self.columns)
+        self.basis, self.triangle = np.linalg.qr(self.columns / self.norms)
+
+    def with_further(self, further: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Basis, triangle and norms with further columns: those are made orthogonal to the basis that is there."""
+        if further is None:
+            return self.basis, self.triangle, self.norms
+        weighted = self.rows.weighted(further)
+        norms = _norms(weighted)
+        rest, along = weighted / norms, np.zeros((self.basis.shape[1], weighted.shape[1]))
+        for _ in range(2):  # once more: one pass loses digits where columns are nearly alike
+            step = self.basis.T @ rest
+            rest, along = rest - self.basis @ step, along + step
+        basis, corner = np.linalg.qr(rest)
+        triangle = np.block([[self.triangle, along], [np.zeros((len(corner), len(self.triangle))), corner]])
+        return np.hstack([self.basis, basis]), triangle, np.concatenate([self.norms, norms])
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -116,7 +131,7 @@ class Estimate:
     intervals: tuple[Interval, ...]
     """95 %, for all contrasts of the question together; in the order in which they were asked."""
     strongest: int
-    """The contrast that stands out most."""
+    """The contrast that stands for all: the surest, or (`by_size`) the largest of the sure ones."""
     p: float
     """The chance that anything of the report looks this large when nothing is there."""
     p_alone: float
@@ -136,6 +151,13 @@ class Estimate:
     def change(self) -> Interval:
         """The strongest contrast."""
         return self.intervals[self.strongest]
+
+    def by_size(self) -> Estimate:
+        """The same, with the largest contrast without zero in its interval to stand for all: between forty options the
+        surest difference may be a small one."""
+        sizes = [abs(middle) if low > 0 or high < 0 else -1.0 for middle, low, high in self.intervals]
+        largest = replace(self, strongest=int(np.argmax(sizes)))
+        return replace(largest, is_behind_a_step=False) if largest.is_found else self
 
     @property
     def reach(self) -> float:
@@ -182,11 +204,7 @@ class _Prepared:
     def __init__(self, question: Estimand) -> None:
         base = question.base
         self.question, self.rows = question, base.rows
-        columns = base.columns
-        if question.further is not None:
-            columns = np.hstack([columns, base.rows.weighted(question.further)])
-        norms = _norms(columns)
-        basis, triangle = np.linalg.qr(columns / norms)
+        basis, triangle, norms = base.with_further(question.further)
         self.further = basis[:, base.columns.shape[1] :]
         self.estimators = np.linalg.solve(triangle.T, (question.contrasts / norms).T).T @ basis.T
         leverage = (basis**2).sum(axis=1)
@@ -195,51 +213,62 @@ class _Prepared:
         self.weights = np.where(is_pooled, 0.0, squares / np.maximum(1 - leverage, 1e-3) ** 2)
         self.pooled = squares[:, is_pooled].sum(axis=1)
         self.least = _ROUNDING**2 * squares.sum(axis=1)
-        self.df = max(columns.shape[0] - columns.shape[1], 1)
+        self.df = max(len(basis) - basis.shape[1], 1)
 
-    def variances(self, left: np.ndarray) -> np.ndarray:
-        """Of every contrast, from what the base leaves of some responses."""
+    def variances(self, left: _Left) -> np.ndarray:
+        """(responses, contrasts), from what the base leaves of some responses."""
+        squares = left.squares
         if self.further.shape[1]:
-            left = left - self.further @ (self.further.T @ left)
-        squares = left**2
-        return self.weights @ squares + self.pooled[:, None] * (squares.sum(axis=0) / self.df) + self.least[:, None]
+            squares = _squares(left.rest - (left.rest @ self.further) @ self.further.T)
+        pooled = squares.sum(axis=1)[:, None] / self.df * self.pooled if self.pooled.any() else 0.0
+        return squares @ self.weights.T + pooled + self.least
+
+
+class _Left:
+    """Responses, a row each, and what a base leaves of them: worked out once for all questions on that base."""
+
+    def __init__(self, base: Base, y: np.ndarray) -> None:
+        self.responses = base.rows.responses(y.T).T
+        self.rest = self.responses - (self.responses @ base.basis) @ base.basis.T
+        self.squares = _squares(self.rest)
+
+
+def _squares(numbers: np.ndarray) -> np.ndarray:
+    return numbers * numbers
 
 
 def _blocks(centred: np.ndarray) -> Iterator[np.ndarray]:
-    """The data, then draws of noise, as columns; the seed is fixed, so is the answer."""
+    """The data, then draws of noise, a row each; the seed is fixed, so is the answer."""
     n = len(centred)
-    yield centred[:, None]
+    yield centred[None, :]
     left = 1999 if n <= 400 else 999 if n <= 3000 else 499
     generator = np.random.default_rng(SEED)
     while left:
         size = min(left, max(1, _CHUNK_NUMBERS // n))
-        yield generator.standard_normal((size, n)).T
+        yield generator.standard_normal((size, n))
         left -= size
 
 
 def _statistics(prepared: list[_Prepared], y: np.ndarray) -> np.ndarray:
-    """Estimate by standard error: (contrasts, columns of y)."""
-    left: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    """Estimate by standard error: (contrasts, rows of y)."""
+    left: dict[int, _Left] = {}
     parts = []
     for each in prepared:
         base = each.question.base
         if id(base) not in left:
-            responses = base.rows.responses(y)
-            left[id(base)] = responses, responses - base.basis @ (base.basis.T @ responses)
-        responses, rest = left[id(base)]
-        parts.append(each.estimators @ responses / np.sqrt(each.variances(rest)))
-    return np.abs(np.vstack(parts))
+            left[id(base)] = _Left(base, y)
+        found = left[id(base)]
+        parts.append(found.responses @ each.estimators.T / np.sqrt(each.variances(found)))
+    return np.abs(np.hstack(parts)).T
 
 
 def _observed(prepared: list[_Prepared], y: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """Estimates and standard errors of all contrasts, in bytes."""
     values, errors = [], []
     for each in prepared:
-        base = each.question.base
-        responses = base.rows.responses(y[:, None])
-        rest = (responses - base.basis @ (base.basis.T @ responses)) / scale
-        values.append((each.estimators @ responses)[:, 0])
-        errors.append(np.sqrt(each.variances(rest))[:, 0] * scale)
+        found = _Left(each.question.base, y[None, :] / scale)
+        values.append((found.responses @ each.estimators.T)[0] * scale)
+        errors.append(np.sqrt(each.variances(found))[0] * scale)
     return np.concatenate(values), np.concatenate(errors)
 
 

@@ -183,7 +183,7 @@ function studySection(host, id, document_) {
   const list = tableCard(parts.table, { study: () => study, view, onHover: (row) => hover(row, 'table'), onPick: openTrial, togglePin });
   function fillTable() { list.show(inOrder()); }
   // All trials are sorted once for a column; the selection is picked out of them.
-  let sortedFor = '', sortedRows = null;
+  let sortedFor = '', sortedRows = null, explainedSize = 0;
   function inOrder() {
     const key = `${view.sort} ${view.by}`;
     if (sortedFor !== key || !sortedRows || sortedRows.length !== study.size) { sortedFor = key; sortedRows = sorted(Array.from({ length: study.size }, (_, row) => row)); }
@@ -219,10 +219,15 @@ function studySection(host, id, document_) {
       findMore();
     }, 0));
   }
-  // Findings take a while: they are asked for once the page is there, and again when the study has ended.
+  // Findings take a while: they are asked for once the page is there, again whenever a live study has half as many
+  // trials more, and when it has ended. Until they come, the ones before stay.
   async function findMore() {
     fillFindings(parts.findings, study);
     if (study.body.findings || !source.isServed) return;
+    await askFindings();
+  }
+  async function askFindings() {
+    explainedSize = study.size;
     try { const answer = await source.later(id, 'findings'); study.body.findings = answer.findings; study.body.findings_reason = answer.findings_reason; fillFindings(parts.findings, study); } catch { /* the rest of the page does not need them */ }
   }
   fillAll(true);
@@ -239,7 +244,7 @@ function studySection(host, id, document_) {
   onLeave(() => document.removeEventListener('keydown', keys));
   return {
     // A study that went on: the same filters over more trials.
-    update(next) { const kept = parallel.brushText(); study = withLogs(readStudy(next.body), logs); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (!isLive()) findMore(); },
+    update(next) { const kept = parallel.brushText(), { findings, findings_reason } = study.body; study = withLogs(readStudy(next.body), logs); if (!study.body.findings) Object.assign(study.body, { findings, findings_reason }); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (source.isServed && (!isLive() || study.size >= 1.5 * explainedSize)) askFindings(); },
     isLive,
     word: () => (study.body.is_running === false ? 'stopped' : 'live'),
   };

@@ -56,12 +56,22 @@ def run_document(record: RunRecord, view: RunView, details: RunDetails | None = 
 
 def late_samples(record: RunRecord) -> Body:
     """Samples that came more than one interval late, the latest ones, each with how late it was."""
-    late_seconds = record.samples.late_seconds
-    rows = np.flatnonzero(late_seconds > record.header.settings.interval_seconds)
-    times, firsts = np.unique(record.samples.time_seconds[rows], return_index=True)
-    late_seconds = late_seconds[rows[firsts]]
-    kept = np.sort(np.argsort(late_seconds)[::-1][:MOST_LATE])
+    times, firsts = np.unique(record.samples.time_seconds, return_index=True)
+    late_seconds = record.samples.late_seconds[firsts]
+    rows = np.flatnonzero(late_seconds > _intervals(times, late_seconds, record.header.settings.interval_seconds))
+    kept = rows[np.sort(np.argsort(-late_seconds[rows], kind="stable")[:MOST_LATE])]
     return {"seconds": numbers(times[kept]), "late_seconds": numbers(late_seconds[kept])}
+
+
+def _intervals(times: np.ndarray, late_seconds: np.ndarray, shortest: float) -> np.ndarray:
+    """The interval in force at every sample, from one deadline to the next: a sampler looks less often while nothing
+    changes, and is then not late by the shortest interval. After a late sample deadlines that were missed are left out.
+    """
+    intervals = np.maximum(np.diff(times - late_seconds, prepend=times[:1]), shortest)
+    for place in np.flatnonzero(late_seconds[:-1] > shortest).tolist():
+        num_missed = late_seconds[place] // intervals[place]
+        intervals[place + 1] = max(intervals[place + 1] / (1 + num_missed), shortest)
+    return intervals
 
 
 def traced_facts(facts: Sequence[LedgerFacts]) -> list[LedgerFacts]:
