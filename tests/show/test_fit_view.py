@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memfit.plan.planners import compare_planners, make_plan
-from memfit.records.fit import Fit
+from memfit.records.fit import Fit, Proof
 from memfit.records.plan import Link
 from memfit.show.terminal.fit import fit_text
 from memfit.testing.made_records.chains import even_chain
@@ -27,3 +27,16 @@ def test_a_planner_is_chosen_too_large_or_without_a_plan_for_a_reason():
     assert "fit" not in rows["revolve"]
     assert rows["vDNN conv"] == "vDNN conv ? no plan"
     assert "vDNN conv: no stage is a convolution with a stage before it" in text
+
+
+def test_the_headline_has_the_users_budget_and_what_was_measured():
+    """A plan that promises more than it takes is sought above the budget, and proven to hold it."""
+    chain = even_chain(8)
+    budget_bytes = make_plan(chain, 2**50).plain_peak_bytes * 3 // 4
+    plan = make_plan(chain, budget_bytes * 21 // 20)
+    measured_bytes = budget_bytes - 4096
+    proof = Proof(num_compared=3, promised_bytes=plan.peak_bytes, measured_peak_bytes=measured_bytes)
+    fit = Fit(target="made", budget_bytes=budget_bytes, plan=plan, candidates=(), proof=proof)
+    headline = fit_text(fit, width=200, color=False).splitlines()[0]
+    assert headline.endswith(f"{format_bytes(measured_bytes)} measured for a budget of {format_bytes(budget_bytes)}")
+    assert f"promise up to {format_bytes(plan.budget_bytes)} were tried" in fit_text(fit, width=200, color=False)

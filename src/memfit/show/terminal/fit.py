@@ -18,7 +18,7 @@ def fit_text(fit: Fit, *, width: int, color: bool) -> str:
     """The whole answer."""
     plan = fit.plan
     parts: list[RenderableType] = [
-        Text(f"{fit.target}: {_headline(plan)}"),
+        Text(f"{fit.target}: {_headline(fit)}"),
         Text(""),
         _candidates(fit.candidates, plan),
         *_reasons(fit.candidates),
@@ -34,10 +34,13 @@ def fit_text(fit: Fit, *, width: int, color: bool) -> str:
     return render(Group(*parts), width, color)
 
 
-def _headline(plan: Plan) -> str:
+def _headline(fit: Fit) -> str:
+    """What was measured under the plan, where something was: a plan may promise more than it takes, and be aimed so."""
+    measured_bytes = None if fit.proof is None else fit.proof.measured_peak_bytes
+    peak_bytes, how = (fit.plan.peak_bytes, "planned") if measured_bytes is None else (measured_bytes, "measured")
     return (
-        f"{format_bytes(plan.plain_peak_bytes)} with everything kept, "
-        f"{format_bytes(plan.peak_bytes)} planned for a budget of {format_bytes(plan.budget_bytes)}"
+        f"{format_bytes(fit.plan.plain_peak_bytes)} with everything kept, "
+        f"{format_bytes(peak_bytes)} {how} for a budget of {format_bytes(fit.budget_bytes)}"
     )
 
 
@@ -129,6 +132,9 @@ def _proof_lines(fit: Fit) -> list[str]:
             f"Measured peak of the planned step: {format_bytes(proof.measured_peak_bytes)}; promised "
             f"{format_bytes(proof.promised_bytes)}, budget {format_bytes(fit.budget_bytes)}"
         )
+    if fit.plan.budget_bytes > fit.budget_bytes:
+        aim = format_bytes(fit.plan.budget_bytes)
+        lines.append(f"Promises lie above what is measured here: plans that promise up to {aim} were tried")
     if fit.num_rounds > 1:
         lines.append(f"Planned {fit.num_rounds} times until the measured peak lay within the budget")
     if fit.kept_blocks:
