@@ -63,6 +63,17 @@ def test_a_training_that_fits_as_it_is_has_the_budget_that_was_asked_for_and_no_
     assert plan_document(free, fit).title == "train.py within 1.00 GiB"
 
 
+def test_a_plan_that_promises_more_than_it_takes_is_judged_by_what_was_measured(plan: Plan):
+    budget_bytes = plan.peak_bytes - 1024
+    proof = Proof(num_compared=3, promised_bytes=plan.peak_bytes, measured_peak_bytes=budget_bytes - 1)
+    fit = Fit(target="train.py", budget_bytes=budget_bytes, plan=plan, candidates=(), proof=proof)
+    body = plan_document(plan, fit).body
+    assert body["fits"] is True
+    assert "within the budget" in str(body["sentence"])
+    unproven = plan_document(plan, msgspec.structs.replace(fit, proof=None)).body
+    assert "above the budget" in str(unproven["sentence"])
+
+
 def test_a_pipeline_plan_has_a_page_with_every_operation_and_the_peaks_of_its_ranks(
     pipeline: PipelinePlan, tmp_path: Path
 ):

@@ -56,6 +56,11 @@ class Fit(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     notes: tuple[str, ...] = ()
     plan_file: str = ""
 
+    @property
+    def measured_peak_bytes(self) -> int | None:
+        """Of the step under the plan; the plan's own promise may lie above it, and above the budget."""
+        return None if self.proof is None else self.proof.measured_peak_bytes
+
 
 class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A training loop that was fitted while it ran."""

@@ -36,7 +36,7 @@ def fit_text(fit: Fit, *, width: int, color: bool) -> str:
 
 def _headline(fit: Fit) -> str:
     """What was measured under the plan, where something was: a plan may promise more than it takes, and be aimed so."""
-    measured_bytes = None if fit.proof is None else fit.proof.measured_peak_bytes
+    measured_bytes = fit.measured_peak_bytes
     peak_bytes, how = (fit.plan.peak_bytes, "planned") if measured_bytes is None else (measured_bytes, "measured")
     return (
         f"{format_bytes(fit.plan.plain_peak_bytes)} with everything kept, "

@@ -27,10 +27,12 @@ def plan_document(plan: Plan, fit: Fit | None = None, loop: LoopFit | None = Non
     body: Body = {name: plain(getattr(plan, name)) for name in names}
     budget_bytes = budget_of(plan, fit)
     body["budget_bytes"] = budget_bytes
-    fits = budget_bytes is None or plan.peak_bytes <= budget_bytes
+    measured_bytes = None if fit is None else fit.measured_peak_bytes
+    peak_bytes = plan.peak_bytes if measured_bytes is None else measured_bytes
+    fits = budget_bytes is None or peak_bytes <= budget_bytes
     body |= {"gap": plan.gap, "slowdown": plan.slowdown, "fits": fits, "target": plan.chain.target}
     body |= {"device": plan.chain.device, "source": plan.chain.source, "time_source": plan.chain.time_source}
-    body["sentence"] = plan_sentence(plan, budget_bytes)
+    body["sentence"] = plan_sentence(plan, budget_bytes, measured_bytes)
     body["gantt"] = _gantt(plan)
     body["memory"] = {
         "seconds": numbers([step.start_seconds for step in plan.steps]),
@@ -54,16 +56,18 @@ def budget_of(plan: Plan, fit: Fit | None = None) -> int | None:
     return None if budget_bytes >= MOST_BYTES else budget_bytes
 
 
-def plan_sentence(plan: Plan, budget_bytes: int | None) -> str:
-    """What the plan promises, and what that costs."""
+def plan_sentence(plan: Plan, budget_bytes: int | None, measured_bytes: int | None = None) -> str:
+    """What a step takes under the plan, measured or as promised, and what that costs."""
     longer = 100 * (plan.slowdown - 1)
     price = f"{longer:.0f} % longer" if longer >= 0.5 else "no longer"
-    promise = f"{format_bytes(plan.peak_bytes)} in place of {format_bytes(plan.plain_peak_bytes)}"
+    peak_bytes = plan.peak_bytes if measured_bytes is None else measured_bytes
+    promise = "" if measured_bytes is None else f" (measured; {format_bytes(plan.peak_bytes)} promised)"
     fits = "with no budget to keep"
     if budget_bytes is not None:
-        fits = f"{'within' if plan.peak_bytes <= budget_bytes else 'above'} the budget of {format_bytes(budget_bytes)}"
+        fits = f"{'within' if peak_bytes <= budget_bytes else 'above'} the budget of {format_bytes(budget_bytes)}"
+    takes = f"{format_bytes(peak_bytes)}{promise} in place of {format_bytes(plan.plain_peak_bytes)}"
     return (
-        f"A step takes {promise}, {fits}, and {price} "
+        f"A step takes {takes}, {fits}, and {price} "
         f"(sizes {plan.chain.source}, times {plan.chain.time_source}); the peak is {plan.binding.where}."
     )
 
