@@ -362,7 +362,7 @@ function curvesCard(part, { study, selected, id, onHover, onPick }) {
   return {
     async refresh() {
       const one = study(), metric = one.byKey.get('metric');
-      part.node.hidden = !one.numIntermediates.some((number) => number > 0);
+      part.node.hidden = !one.numIntermediates.some((number) => number > 1);  // single reports are the metric of the table
       if (part.node.hidden) return;
       const with_ = selected().rows().filter((row) => one.numIntermediates[row] > 0), sign = metric && metric.direction === 'maximize' ? -1 : 1;
       const shown = Array.from(metric ? leastRows(with_, (row) => sign * metric.values[row], MOST_LINES) : with_.slice(0, MOST_LINES)), numbers = shown.map((row) => one.number[row]), key = `${one.size} ${numbers.join(',')}`;
