@@ -57,6 +57,27 @@ def test_json_is_the_record(here: Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads((here / "memfit-studies" / "trial" / "study.json").read_text())["study_id"] == record["study_id"]
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--job-memory", "1GiB"), "--job-memory without --on"),
+        (("--env", "MEMFIT_NO_SUCH_VARIABLE"), "MEMFIT_NO_SUCH_VARIABLE"),
+        (("--on", "lsf"), "no command bsub"),
+    ],
+)
+def test_a_refused_option_makes_no_folder_and_leaves_the_study_that_is_there(
+    here: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], found: str
+):
+    """With --overwrite, the study was gone before the option was refused."""
+    study = ("--space", "space.json", "--tuner", "GridSearch", "--no-figures", "-q", "-o", "one")
+    assert memfit(*study, *options, *in_shell("trial.py")) == 2
+    assert found in capsys.readouterr().err
+    assert not (here / "one").exists()
+    assert memfit(*study, *in_shell("trial.py")) == 0
+    assert memfit(*study, "-f", *options, *in_shell("trial.py")) == 2
+    assert len(json.loads((here / "one" / "study.json").read_text())["trials"]) == 3
+
+
 def test_a_config_of_nni_runs_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]):
     (here / "config.yml").write_text(
         f"searchSpaceFile: space.json\ntrialCommand: {sys.executable} trial.py\ntrialConcurrency: 2\n"

@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 from pathlib import Path
+from random import Random
 
 import msgspec
 import numpy as np
@@ -16,8 +17,10 @@ from memfit import api
 from memfit.api.shared import open_records
 from memfit.api.shared.open_records import open_prediction
 from memfit.errors import MemfitError, NotARun, RunExists
+from memfit.plan.planners import make_plan
 from memfit.records.figure import Figure
 from memfit.records.files import layout
+from memfit.records.fit import Fit, LoopFit
 from memfit.records.prediction import AtPeak, Level, Prediction, RankClass, RankPredictions, Saving
 from memfit.records.run_parts.samples import SAMPLE_DTYPE
 from memfit.records.study import Choice, Proposal, SearchSpace, Span
@@ -30,6 +33,7 @@ from memfit.show.page.documents.run import late_samples
 from memfit.show.page.documents.study import OBJECTIVES, parameter_columns, study_document
 from memfit.show.views.cheapest_changes import cheapest_changes, fit_command, half_batch_command
 from memfit.study.control import announce
+from memfit.testing.made_records.chains import rough_chain
 from memfit.testing.made_records.runs import MadeRun, write_made_run
 from memfit.testing.made_records.studies import made_mixed_study, write_made_study
 
@@ -256,6 +260,34 @@ def test_only_a_prediction_of_the_same_training_is_drawn_into_the_budget_of_a_ru
     (tmp_path / "prediction.json").write_bytes(msgspec.json.encode(made_prediction(target, arguments)))
     budget = open_run(run, tmp_path).document.body["budget"]
     assert (budget["predicted"] is not None) == is_drawn  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "other_runs", "is_drawn"),
+    [
+        (("--batch-size", "64"), 1, True),
+        ((), 0, False),  # the script's own defaults
+        (("--batch-size", "8"), 0, False),
+        (None, 0, True),  # from before arguments were kept: the only run of the folder is meant
+        (None, 1, False),
+    ],
+)
+def test_only_a_plan_of_the_same_training_is_drawn_into_the_budget_of_a_run(
+    tmp_path: Path, arguments: tuple[str, ...] | None, other_runs: int, is_drawn: bool
+):
+    """A plan for the default batch stood as '610.9 MiB of 634.6' below a run of 840.1 MiB with another batch."""
+    from memfit.api.shared.open_records import open_run
+
+    run = write_made_run(tmp_path / "run", MadeRun(seconds=3.0))
+    for number in range(other_runs):
+        write_made_run(tmp_path / f"other{number}", MadeRun(seconds=3.0))
+    chain = msgspec.structs.replace(rough_chain(Random(3), 6), target="train.py")
+    plan = make_plan(chain, make_plan(chain, 2**60).plain_peak_bytes)
+    fit = Fit(target="train.py", budget_bytes=plan.budget_bytes, plan=plan, candidates=())
+    loop = LoopFit(name="train.py", arguments=arguments, budget_bytes=plan.budget_bytes, fits=(fit,))
+    (tmp_path / "fit.json").write_bytes(msgspec.json.encode(loop))
+    budget = open_run(run, tmp_path).document.body["budget"]
+    assert (budget["plan"] is not None) == is_drawn  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
 
 
 def test_a_command_that_names_no_script_gets_the_prediction_beside_it_only_where_it_is_the_only_run(tmp_path: Path):

@@ -176,7 +176,7 @@ def fit_script(
     describe_job(target)  # is it there, and a file?
     set_threads(options.threads)
     fitter = _loop_fitter(target, options, say)
-    ended = run_fitted(target, options.arguments, fitter)
+    ended = msgspec.structs.replace(run_fitted(target, options.arguments, fitter), arguments=options.arguments)
     if plan_file is not None and fitter.ready_plan is None and fitter.fits:
         write_plan(fitter.fits[-1].plan, plan_file)
         ended = msgspec.structs.replace(ended, plan_file=plan_file)

@@ -66,6 +66,8 @@ class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A training loop that was fitted while it ran."""
 
     name: str
+    arguments: tuple[str, ...] | None = None
+    """Of the script; None where the loop was none of a script."""
     budget_bytes: int
     fits: tuple[Fit, ...] = ()
     """One for every size of batch that was larger than those before it."""

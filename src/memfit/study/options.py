@@ -66,7 +66,12 @@ class StudyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Reject points that are predicted not to fit."""
 
 
-OF_A_JOB = ("partition", "account", "gpus", "cpus", "job_memory_bytes", "job_seconds", "interface", "job_options")
+OF_A_JOB = {
+    "partition": "--partition", "account": "--account", "gpus": "--gpus", "cpus": "--cpus",
+    "job_memory_bytes": "--job-memory", "job_seconds": "--job-time", "interface": "--interface",
+    "job_options": "--job-option",
+}  # fmt: skip
+"""What describes a job of a batch system, and its name on the command line."""
 OF_THE_SESSION = ("output", "study_id", "overwrite", "storage", "on", *OF_A_JOB, "env", "profile", "predict")
 """Options that are no part of the study: the next session may choose others."""
 EXTENT = ("trials", "concurrency")
@@ -96,10 +101,11 @@ def _changes(options: StudyOptions, kept: Sequence[str]) -> list[str]:
 
 def refuse_job_options(options: StudyOptions) -> None:
     """What describes a job has no effect where no batch system starts any."""
-    given = [name for name in OF_A_JOB if getattr(options, name)]
+    given = [flag for name, flag in OF_A_JOB.items() if getattr(options, name)]
     if given:
         found = ", ".join(given) + (f" with --on {options.on}" if options.on else " without --on")
-        raise UsageError("these options describe the jobs of a batch system", found=found, hint="--on slurm")
+        hint = "--on slurm; --limit ends a trial that takes too much memory, --trial-time one that takes too long"
+        raise UsageError("these options describe the jobs of a batch system", found=found, hint=hint)
 
 
 def environment_of(options: StudyOptions, base: Mapping[str, str]) -> dict[str, str]:

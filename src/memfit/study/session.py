@@ -18,7 +18,14 @@ from memfit.study.json_file import write_study_json
 from memfit.study.options import StudyOptions, environment_of, refuse_job_options
 from memfit.study.storage.interface import DATABASE_FILE, study_of
 from memfit.study.storage.write_ahead import StudyLog
-from memfit.study.trials.cluster.cluster_jobs import BATCH_SYSTEMS, JobWish, hold_jobs, last_line, release_jobs
+from memfit.study.trials.cluster.cluster_jobs import (
+    BATCH_SYSTEMS,
+    JobWish,
+    hold_jobs,
+    last_line,
+    release_jobs,
+    require_submit_command,
+)
 from memfit.study.trials.gpus import GpuPool, make_pool, notes_on_sharing
 from memfit.study.trials.runner import LocalRunner, Runner
 
@@ -60,11 +67,8 @@ class Session:
         return study
 
     def _runner(self, options: StudyOptions) -> Runner:
-        if options.on not in BATCH_SYSTEMS:
-            refuse_job_options(options)
         if not options.on:
             return LocalRunner(self.settings.concurrency)
-        _require_distributed()
         from memfit.study.trials.cluster.distributed_runner import DaskRunner, connect
 
         if options.on not in BATCH_SYSTEMS:
@@ -88,6 +92,7 @@ class Session:
 def open_session(settings: StudySettings | None, options: StudyOptions, watcher: StudyWatcher) -> Session:
     """Begin a study, or go on with the one in the folder; `settings` None means: as it is stored."""
     path = _folder_of(settings, options)
+    _refuse_what_cannot_run(options, is_new=options.overwrite or study_folder.find(path) is None)
     if options.overwrite:
         study_folder.remove(path)
     where = study_folder.find(path)
@@ -107,6 +112,17 @@ def open_session(settings: StudySettings | None, options: StudyOptions, watcher:
         log.storage.close()
         raise
     return Session(path, log, settings, is_new=is_new)
+
+
+def _refuse_what_cannot_run(options: StudyOptions, *, is_new: bool) -> None:
+    """Before a folder is made, or the study in it removed."""
+    environment_of(options, os.environ)
+    if options.on not in BATCH_SYSTEMS:
+        refuse_job_options(options)
+    elif is_new:  # otherwise jobs of an earlier session may still be there
+        require_submit_command(options.on)
+    if options.on:
+        _require_distributed()
 
 
 def _folder_of(settings: StudySettings | None, options: StudyOptions) -> Path:

@@ -66,21 +66,21 @@ def _details(path: Path, root: Path, run: RunRecord) -> RunDetails:
     ]
     plans = [
         one
-        for one in _readable(beside.get("plan", []), lambda path: read_plan_or_fit(path).plan)
-        if _same(command, one.chain.target, None, is_only=is_only)
+        for one, _, loop in _readable(beside.get("plan", []), read_plan_or_fit)
+        if _same(command, one.chain.target, None if loop is None else loop.arguments, is_only=is_only)
     ]
     prediction, plan = _only(predictions), _only(plans)
     return RunDetails(savings=_savings(traced_facts(run.ledger_facts), prediction), prediction=prediction, plan=plan)
 
 
 def _same(command: Sequence[str], target: str, arguments: Sequence[str] | None, *, is_only: bool) -> bool:
-    """Whether a command runs what a record names; where neither tells, the only run of a folder is meant."""
+    """Whether a command runs what a record names; where the record does not tell, the only run of a folder is meant."""
     name = Path(target.partition(":")[0]).name
     if not name or not any(word.endswith(".py") or word == target for word in command):
         return is_only
     places = [place for place, word in enumerate(command) if name in (word, Path(word).name)]
     if not places or arguments is None:
-        return bool(places)
+        return bool(places) and is_only
     return tuple(command[places[0] + 1 :]) == tuple(arguments)
 
 

@@ -42,6 +42,8 @@ async function showStory(host, items, mine) {
   }
 }
 
+const ENDED_PAUSES = 4;
+
 async function showRecord(host, kind, id, mine) {
   byId('crumbs').textContent = id === '.' ? '' : id;
   if (source.isServed) host.replaceChildren(element('p', 'sentence soft', 'Reading …'));
@@ -54,18 +56,19 @@ async function showRecord(host, kind, id, mine) {
   if (live && source.isServed) keepFresh(live, id, mine);
 }
 
-// Asks now and then whether the record has grown; one that took long to read is asked for less often.
+// Asks now and then whether the record has grown: less often for one that took long to read, or that has ended or stopped (a study
+// may be resumed), and not at all while nobody sees the page.
 function keepFresh(live, id, mine) {
   let timer = 0;
   const look = async () => {
     if (mine !== ticket) return;
-    try {
+    if (!document.hidden) try {
       const next = await source.changed(id);
       if (mine !== ticket) return;
       if (next) { live.update(next); document.documentElement.dataset.updates = String(Number(document.documentElement.dataset.updates || 0) + 1); }
       byId('live').textContent = live.isLive() ? live.word?.() ?? 'live' : '';
     } catch (error) { byId('live').textContent = `not live: ${error.message}`; }
-    timer = setTimeout(look, source.pause(id));
+    timer = setTimeout(look, source.pause(id) * (live.isGrowing() ? 1 : ENDED_PAUSES));
   };
   timer = setTimeout(look, source.pause(id));
   onLeave(() => clearTimeout(timer));

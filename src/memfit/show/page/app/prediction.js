@@ -52,6 +52,7 @@ function levelsCard(host, one) {
   const scale = barScale(rows, limit, 3);
   barRows(part, 'levels', rows, { scale, numbers: () => [['level', 'bytes', 'low', 'high', 'source', 'method'], one.levels.map((level) => [level.name, level.figure.value, level.figure.low, level.figure.high, level.figure.source, level.figure.method])] });
   if (limit) part.node.append(element('p', 'hint', `limit: ${bytesText(limit)}${limit <= scale ? ', the red line' : ''}`));
+  if (one.failed) part.node.append(element('p', 'hint', `As PyTorch would report it: ${one.failed.message}`));
   host.append(part.node);
 }
 

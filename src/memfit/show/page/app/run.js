@@ -7,8 +7,10 @@ function runSection(host, id, document_) {
   let shown = document_;
   host.append(box);
   drawRun(box, id, shown);
+  const isLive = () => shown.body.run.headline.outcome.kind === STILL_RUNNING;
   return {
-    isLive: () => shown.body.run.headline.outcome.kind === STILL_RUNNING,
+    isLive,
+    isGrowing: isLive,
     update(next) {
       const top = window.scrollY, open = [...box.querySelectorAll('details')].map((each) => each.open), { id: focused } = document.activeElement || {};
       shown = next;

@@ -246,6 +246,7 @@ function studySection(host, id, document_) {
     // A study that went on: the same filters over more trials.
     update(next) { const kept = parallel.brushText(), { findings, findings_reason } = study.body; study = withLogs(readStudy(next.body), logs); if (!study.body.findings) Object.assign(study.body, { findings, findings_reason }); sortedRows = null; rankOf = null; rank(); fillHead(); fillControls(); parallel.setAxes(shownAxes(), study.size); parallel.readBrushes(kept); select(); front.draw(); if (source.isServed && (!isLive() || study.size >= 1.5 * explainedSize)) askFindings(); },
     isLive,
+    isGrowing: () => isLive() && study.body.is_running !== false,
     word: () => (study.body.is_running === false ? 'stopped' : 'live'),
   };
   function isLive() { const running = study.body.outcome.labels.indexOf('running'); return study.outcome.includes(running) || (study.body.num_wanted && study.size < study.body.num_wanted) || study.size === 0; }
@@ -361,7 +362,7 @@ function curvesCard(part, { study, selected, id, onHover, onPick }) {
   return {
     async refresh() {
       const one = study(), metric = one.byKey.get('metric');
-      part.node.hidden = !one.numIntermediates.some((number) => number > 0);
+      part.node.hidden = !one.numIntermediates.some((number) => number > 1);  // single reports are the metric of the table
       if (part.node.hidden) return;
       const with_ = selected().rows().filter((row) => one.numIntermediates[row] > 0), sign = metric && metric.direction === 'maximize' ? -1 : 1;
       const shown = Array.from(metric ? leastRows(with_, (row) => sign * metric.values[row], MOST_LINES) : with_.slice(0, MOST_LINES)), numbers = shown.map((row) => one.number[row]), key = `${one.size} ${numbers.join(',')}`;

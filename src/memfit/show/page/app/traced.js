@@ -51,13 +51,25 @@ function treeNodes(tree) {
   }).sort((a, b) => b.value - a.value);
 }
 
-// What fits into the place of a part: its name, cut at the front, since layers differ at their ends; its size where there is room
-// for a second line. A place without room for a word has none; the mouse tells all of it.
+// What fits into the place of a part: its name, without the outer modules that find no room, since layers differ at their ends; its
+// size where there is room for a second line. A place without room for a word has none; the mouse tells all of it.
 function placeText(chart, item) {
   const node = chart.getModel().getSeriesByIndex(0).getData().tree.getNodeByDataIndex(item.dataIndex), place = node && node.getLayout(), size = bytesText(item.value);
   if (!place || place.width < 34 || place.height < 19) return '';
-  const letters = Math.floor((place.width - 12) / 7), name = item.name.length <= letters ? item.name : item.name.startsWith('(') ? `${item.name.slice(0, letters - 1)}…` : `…${item.name.slice(1 - letters).replace(/^\.+/, '')}`;
+  const letters = Math.floor((place.width - 12) / 7), name = nameWithin(item.name, letters);
   return place.height >= 34 && size.length <= letters ? `${name}\n${size}` : name;
+}
+
+// blocks.5.mlp.up: 5.mlp.up, mlp.up or up where there is no more room; cut within a word only where its last part is too long.
+function nameWithin(name, letters) {
+  if (name.length <= letters) return name;
+  if (/^[\w.]+$/.test(name)) {
+    const parts = name.split('.').filter(Boolean);
+    while (parts.length > 1 && parts.join('.').length > letters) parts.shift();
+    if (parts.join('.').length <= letters) return parts.join('.');
+    name = parts[0];
+  }
+  return `${name.slice(0, letters - 1)}…`;
 }
 
 function tracedCards(host, steps) {

@@ -65,9 +65,10 @@ def plan_sentence(plan: Plan, budget_bytes: int | None, measured_bytes: int | No
     fits = "with no budget to keep"
     if budget_bytes is not None:
         fits = f"{'within' if peak_bytes <= budget_bytes else 'above'} the budget of {format_bytes(budget_bytes)}"
-    takes = f"{format_bytes(peak_bytes)}{promise} in place of {format_bytes(plan.plain_peak_bytes)}"
+    is_plain = plan.peak_bytes == plan.plain_peak_bytes and longer < 0.5
+    instead = "with everything kept" if is_plain else f"in place of {format_bytes(plan.plain_peak_bytes)}"
     return (
-        f"A step takes {takes}, {fits}, and {price} "
+        f"A step takes {format_bytes(peak_bytes)}{promise} {instead}, {fits}{'' if is_plain else f', and {price}'} "
         f"(sizes {plan.chain.source}, times {plan.chain.time_source}); the peak is {plan.binding.where}."
     )
 

@@ -102,4 +102,7 @@ def _fit(prediction: Prediction) -> str:
     limit = format_bytes(prediction.memory_limit_bytes)
     if prediction.failed is None:
         return f"it fits into {limit}"
-    return f"it does not fit into {limit}: {prediction.failed.message}"
+    failed = prediction.failed
+    where = ", ".join(part for part in (failed.module, failed.line) if part)
+    asked = f"{format_bytes(failed.requested_bytes)} in the {failed.phase} of step {failed.step}"
+    return f"it does not fit into {limit}: the first allocation that fails is {asked}{f' ({where})' if where else ''}"

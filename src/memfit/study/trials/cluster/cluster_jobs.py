@@ -88,7 +88,7 @@ def hold_jobs(folder: Path, wish: JobWish, tell: Callable[[str], None]) -> JobHo
         tell(f"the jobs of an earlier session are still there (scheduler {holder.address})")
         return holder
     _require_jobqueue()
-    _require_submit_command(wish.system)
+    require_submit_command(wish.system)
     (folder / HOLDER_FILE).unlink(missing_ok=True)
     log = folder / LOG_FILE
     with open(log, "ab") as output:
@@ -130,7 +130,7 @@ def release_jobs(folder: Path) -> None:
     (folder / HOLDER_FILE).unlink(missing_ok=True)
 
 
-def _require_submit_command(system: BatchSystem) -> None:
+def require_submit_command(system: BatchSystem) -> None:
     """Without it no job ever comes, and a study would wait for ever."""
     command = SUBMIT_COMMANDS[system]
     if shutil.which(command) is None:
