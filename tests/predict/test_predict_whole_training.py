@@ -93,6 +93,21 @@ for epoch in range(2):
     with torch.no_grad():
         model(torch.randn(2000, 64))
 """
+COPIES_TIED_WEIGHTS = """
+import copy
+words, head = torch.nn.Embedding(2000, 64), torch.nn.Linear(64, 2000, bias=False)
+head.weight = words.weight
+tied = torch.nn.Sequential(words, head)
+halves = tied.state_dict() | {"half": words.weight.detach().view(torch.int32)[:1000]}
+saved = copy.deepcopy(halves)
+assert saved["0.weight"].data_ptr() == saved["1.weight"].data_ptr() == saved["half"].data_ptr()
+optimizer = torch.optim.SGD(tied.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    tied(torch.randint(0, 2000, (8,))).sum().backward()
+    optimizer.step()
+tied.load_state_dict({name: saved[name] for name in ("0.weight", "1.weight")})
+"""
 EVALUATES_LONG_BEFORE_AND_AFTER = """
 @torch.no_grad()
 def evaluate():
@@ -383,6 +398,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
         pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
         pytest.param(KEEPS_THE_BEST_MODEL, id="keeps a copy of a trained model"),
+        pytest.param(COPIES_TIED_WEIGHTS, id="copies the state of tied weights"),
         pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
         pytest.param(ACCUMULATES, id="accumulates gradients"),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),

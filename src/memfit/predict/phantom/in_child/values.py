@@ -104,7 +104,8 @@ class Values(TorchFunctionMode):
             self._running.call = before
         if call[3] and func.__name__ in COUNTS:
             _count_again(result if result is not None else args[0], call[3][1])
-        return self._after(func, args, kwargs, result)
+        with torch._C.DisableTorchFunction():  # a default device (`set_default_device`) would put twins on the GPU
+            return self._after(func, args, kwargs, result)
 
     # ---- what a call leaves behind -----------------------------------------------------------------------------
 
