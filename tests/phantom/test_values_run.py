@@ -175,7 +175,7 @@ for step in range(3):
 def test_values_are_known_on_a_default_device(script: Callable[..., str]):
     tensors = predict(script(DEFAULT_DEVICE), num_steps=3).level("tensors")
     assert tensors is not None
-    assert tensors.value > 0
+    assert tensors.value
 
 
 PER_SAMPLE = """
@@ -205,4 +205,4 @@ def test_gradients_of_every_sample_behind_the_loop_are_reached_or_listed(script:
     assert [item.text for item in long.assumptions if item.kind == UNSEEN and f"train.py:{line}" in item.text]
     short = predict(script(PER_SAMPLE.replace("400", "6")), num_steps=3).level("tensors")
     assert short is not None
-    assert short.value > 2000 * 64 * 64 * 4
+    assert (short.value or 0) > 2000 * 64 * 64 * 4
