@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from memfit.job.description import describe_job
+from memfit.predict.child.messages import UNSEEN
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.records.prediction import Prediction
@@ -153,3 +154,55 @@ def test_a_backward_through_a_mask_counts_what_its_forward_counted(script: Calla
     said = on_phantom(describe_job(script(MASKED)), parse_device("cuda:a100-40gb"), num_steps=3)
     assert said.num_steps >= 3
     assert not any(item.kind == "value read" for item in said.assumptions), said.assumptions
+
+
+DEFAULT_DEVICE = """
+import torch
+torch.set_default_device("cuda")
+lengths = torch.tensor([3, 5])
+assert lengths.tolist() == [3, 5] and torch.arange(4).sum().item() == 6
+base = torch.distributions.MultivariateNormal(torch.zeros(8), torch.eye(8))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    with torch.device("cuda"):
+        x = base.sample((int(lengths.max()),))
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_values_are_known_on_a_default_device(script: Callable[..., str]):
+    tensors = predict(script(DEFAULT_DEVICE), num_steps=3).level("tensors")
+    assert tensors is not None
+    assert tensors.value
+
+
+PER_SAMPLE = """
+import torch
+from torch.func import functional_call, grad, stack_module_state, vmap
+models = [torch.nn.Linear(64, 64).cuda() for _ in range(3)]
+params, buffers = stack_module_state(models)
+base = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(list(params.values()), lr=0.1)
+for epoch in range(2):
+    for step in range(400):
+        x = torch.randn(16, 64, device="cuda")
+        vmap(lambda p, x: functional_call(base, p, (x,)), in_dims=(0, None))(params, x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    single = {name: value[0].detach() for name, value in params.items()}
+    def loss(p, x):
+        return functional_call(base, p, (x[None],)).sum()
+    gradients = vmap(grad(loss), in_dims=(None, 0))(single, torch.randn(2000, 64, device="cuda"))
+"""
+
+
+def test_gradients_of_every_sample_behind_the_loop_are_reached_or_listed(script: Callable[..., str]):
+    path = script(PER_SAMPLE)
+    long = predict(path, num_steps=3)
+    line = next(i for i, text in enumerate(PER_SAMPLE.splitlines(), 1) if "vmap(grad" in text)
+    assert [item.text for item in long.assumptions if item.kind == UNSEEN and f"train.py:{line}" in item.text]
+    short = predict(script(PER_SAMPLE.replace("400", "6")), num_steps=3).level("tensors")
+    assert short is not None
+    assert (short.value or 0) > 2000 * 64 * 64 * 4

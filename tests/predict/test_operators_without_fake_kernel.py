@@ -306,3 +306,30 @@ def test_different_entries_of_a_sparse_matrix_are_counted_alike_for_small_and_hu
     expected = len({tuple(column) for column in places.t().tolist()})
     assert signatures_of_calls._num_different(places, [9, 9, 9, 4]) == expected
     assert signatures_of_calls._num_different(places, [2**40, 2**40, 9]) == expected
+
+
+SPARSE_WORDS = """
+import torch
+words = torch.nn.Embedding(1000, 64, sparse=True).to(DEVICE)
+layer = torch.nn.Linear(64, 8).to(DEVICE)
+optimizers = torch.optim.SparseAdam(words.parameters()), torch.optim.Adam(layer.parameters())
+for step in range(4):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    layer(words(torch.arange(200, device=DEVICE))).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+def test_sparse_gradients_of_words_are_followed_on_a_gpu_as_on_the_cpu(tmp_path: Path):
+    script = tmp_path / "train.py"
+    peaks: list[float] = []
+    for name, device in (("cpu", "cpu"), ("cuda", "cuda:a100-40gb")):
+        script.write_text(SPARSE_WORDS.replace("DEVICE", repr(name)))
+        prediction = memfit.predict_peak(str(script), device=device, engine="fake")
+        level = prediction.level("tensors")
+        assert level is not None
+        assert any("sparse tensors take inside" in item.text for item in prediction.assumptions)
+        peaks.append(level.value or 0)
+    assert abs(peaks[1] - peaks[0] - 2 * 8519680) < 2**18

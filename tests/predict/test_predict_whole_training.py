@@ -25,6 +25,7 @@ from memfit.predict.fake.probe.in_process import ProbesHere  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.fake.skipped_steps import SEARCHES  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
+from memfit.predict.observe.later.rounds_by_value import ROUNDS  # noqa: E402
 from memfit.predict.observe.repeating_batches import LARGER_MAY_FOLLOW  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
 
@@ -92,6 +93,21 @@ for epoch in range(2):
     assert all(parameter.grad is None for parameter in best.parameters())
     with torch.no_grad():
         model(torch.randn(2000, 64))
+"""
+COPIES_TIED_WEIGHTS = """
+import copy
+words, head = torch.nn.Embedding(2000, 64), torch.nn.Linear(64, 2000, bias=False)
+head.weight = words.weight
+tied = torch.nn.Sequential(words, head)
+halves = tied.state_dict() | {"half": words.weight.detach().view(torch.int32)[:1000]}
+saved = copy.deepcopy(halves)
+assert saved["0.weight"].data_ptr() == saved["1.weight"].data_ptr() == saved["half"].data_ptr()
+optimizer = torch.optim.SGD(tied.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    tied(torch.randint(0, 2000, (8,))).sum().backward()
+    optimizer.step()
+tied.load_state_dict({name: saved[name] for name in ("0.weight", "1.weight")})
 """
 EVALUATES_LONG_BEFORE_AND_AFTER = """
 @torch.no_grad()
@@ -383,6 +399,7 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
         pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
         pytest.param(KEEPS_THE_BEST_MODEL, id="keeps a copy of a trained model"),
+        pytest.param(COPIES_TIED_WEIGHTS, id="copies the state of tied weights"),
         pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
         pytest.param(ACCUMULATES, id="accumulates gradients"),
         pytest.param(LAST_BATCH_IS_SMALLER, id="last batch is smaller"),
@@ -830,3 +847,103 @@ for epoch in range(4):
 def test_what_steps_keep_is_listed_beside_the_states_that_other_optimizers_make_first(tmp_path: Path):
     reply = predicted(tmp_path, "del model, optimizer" + SEVERAL_OPTIMIZERS)
     assert [line for line in said(reply, UNSEEN) if line.startswith("every step leaves")]
+
+
+COUNTING_ENGINE = """
+class Engine:
+    batch = None
+    def run(self, step, loader, after):
+        data = iter(loader)
+        for epoch in range(2):
+            made, restarted = 0, False
+            while made < len(loader):
+                try:
+                    self.batch = next(data)
+                    made, restarted = made + 1, False
+                except StopIteration:
+                    if restarted:
+                        break
+                    data, restarted = iter(loader), True
+                    continue
+                step(self.batch[0])
+            after()
+"""
+COUNTED = """
+import ignite
+engine = ignite.Engine()
+def evaluate():
+    with torch.no_grad():
+        model(torch.randn(900, 64))
+engine.run(train, batches(64 * 9 + 4, 64), evaluate)
+"""
+
+
+def test_a_loop_that_counts_the_batches_of_an_epoch_ends_with_the_last_one(
+    tmp_path: Path, no_collector: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ignite.py").write_text(COUNTING_ENGINE)
+    reply = predicted(tmp_path, COUNTED)
+    sys.modules.pop("ignite", None)
+    assert peak_of(reply.timeline, "cpu")[0] == real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    sys.modules.pop("ignite", None)
+
+
+PLAYS = """
+import random
+policy = torch.nn.Linear(4, 2)
+optimizer = torch.optim.Adam(policy.parameters())
+def act(state):
+    return torch.distributions.Categorical(policy(torch.tensor(state)).softmax(-1)).sample().item()
+def learn(states):
+    optimizer.zero_grad()
+    policy(torch.tensor(states)).sum().backward()
+    optimizer.step()
+def move(state, action):
+    state = [x + random.random() * (action - 0.5) for x in state]
+    return state, abs(state[0]) > 1
+for episode in range(30):
+    state, done, states = [0.0] * 4, False, []
+    START:
+        state, done = move(state, act(state))
+        states.append(state)
+        STOP
+    learn(states)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "is_listed"),
+    [
+        ("while not done", "", True),
+        ("for _ in range(50)", "if done: break", True),
+        ("for _ in range(50)", "", False),
+        ("for turn in range(50)", "if turn == 9: break", False),
+    ],
+)
+def test_a_rollout_that_ends_by_its_actions_is_listed(tmp_path: Path, start: str, stop: str, is_listed: bool):
+    text = PLAYS.replace("START", start).replace("STOP", stop)
+    reply = predicted(tmp_path, text)
+    line = (START + text).splitlines().index(f"    {start}:") + 1
+    assert (ROUNDS.format(line=f"train.py:{line}") in said(reply, UNSEEN)) is is_listed
+
+
+def test_a_training_that_stops_early_is_no_rollout(tmp_path: Path):
+    text = "right = []\nfor epoch in range(30):\n    x = torch.randn(8, 64)\n    train(x)\n"
+    text += "    found = (model(x).argmax(1) == 0).sum().item()\n    right.append(found)\n    if found == 8: break\n"
+    assert [each for each in said(predicted(tmp_path, text), UNSEEN) if each.startswith("how often")] == []
+
+
+TRACES = """
+checked = torch.jit.trace(model, torch.randn(4000, 64))
+for step in range(4):
+    train(torch.randn(16, 64))
+once = torch.jit.trace(model, (torch.randn(3000, 64),), check_trace=False)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_of_torchscript_holds_nothing_for_a_backward(tmp_path: Path, no_collector: None):
+    reply = predicted(tmp_path, TRACES)
+    real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert peak_of(reply.timeline, "cpu")[0] == pytest.approx(real_bytes, rel=1e-3)

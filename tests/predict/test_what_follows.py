@@ -127,6 +127,14 @@ LISTED = {
         "    kept.append(copy.deepcopy(net))\n",
         7,
     ),
+    "gradients of a function that is made later": (
+        "step()\ndef loss(p):\n    return p.sum()\ntorch.vmap(torch.func.grad(loss))(x)\n",
+        4,
+    ),
+    "a function that runs the model is handed on": (
+        "def show(x):\n    return net(x)\nstep()\nlist(map(show, [x]))\n",
+        4,
+    ),
     "finally": ("try:\n    step()\nfinally:\n    net(x)\n", 4),
     "a branch of the loop": ("for k in range(3):\n    step()\n    if k == 100:\n        net(x)\n", 4),
     "a branch of a function that a loop calls": (

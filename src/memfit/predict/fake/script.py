@@ -187,18 +187,28 @@ def _untraced(
 ) -> object:
     """The model itself: torch's tracer records sizes as tensors, which fake tensors do not take.
 
-    torch runs it once to record it, then both to compare them. TensorBoard, which draws what was recorded, gets a graph
-    of nothing.
+    torch runs it without gradients: once to record it, then, to check that, once more on a copy of its inputs, and the
+    model and both records on copies of their own (read in torch 2.13). TensorBoard, which draws what was recorded, gets
+    a graph of nothing.
     """
     note("script", "torch.jit.trace was left out: the model runs as it is")
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     if kwargs.get("example_kwarg_inputs") is None:
-        kept = [function(*inputs) for _ in range(2 if kwargs.get("check_trace", True) else 1)]
-        del kept
+        with torch.no_grad():
+            function(*inputs)
+            if kwargs.get("check_trace", True):
+                copied = _copied(inputs)
+                function(*copied)
+                compared = [function(*_copied(inputs)) for _ in range(3)]
+                del copied, compared
     if not is_drawn_by_tensorboard():
         return function
     with _disable_current_modes():
         return original(torch.nn.Identity(), torch.zeros(1))
+
+
+def _copied(inputs: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(each.clone() if isinstance(each, torch.Tensor) else each for each in inputs)
 
 
 def _known_to_torchscript(original: object, replacement: object) -> None:

@@ -35,6 +35,7 @@ from memfit.predict.observe.phase_and_module import (
 from memfit.predict.observe.repeating_batches import (
     LARGER_MAY_FOLLOW,
     NEGLIGIBLE,
+    counts_batches,
     go_to_smaller_last,
     grows,
     larger_may_follow,
@@ -67,6 +68,10 @@ RARER = 3
 EVALUATIONS = 4
 """Calls of a model without gradients after the steps that are enough when their shapes repeat."""
 BATCHES_ALIKE = 3
+IN_AN_EVALUATION = (
+    "the run was ended in an evaluation that a library makes: others behind it, if there are any, were not reached in "
+    "time and are not in the figures"
+)
 EVALUATION_DIFFERS = "an evaluation was cut whose batches differ in their shapes: larger ones may follow"
 LONGER_MAY_FOLLOW = (
     "texts of different lengths are packed, and only the first batches of an epoch were seen: others may hold more"
@@ -153,7 +158,7 @@ class StepCounter:
             recording.number_of(self)
 
         def next_batch(self: dataloader._BaseDataLoaderIter) -> object:
-            counter.end_early(self)
+            counter.end_early(self, counts_batches(sys._getframe(1)))
             batch = following(self)
             shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
             self.__dict__.setdefault("_memfit_shapes", []).append(shapes)
@@ -272,17 +277,23 @@ class StepCounter:
         self._evaluated.append((shapes, self._recording.tracker.live_bytes()))
         alike = repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
         still_grows = alike and grows([live for _, live in self._evaluated], 1)
-        self._end_if(alike and not still_grows and _seconds_now() > self._until)
+        if alike and not still_grows and _seconds_now() > self._until:
+            if self._in_library:
+                self._recording.shadow.answered[UNSEEN, IN_AN_EVALUATION, ""] += 1
+            self._end_if(True)
         if _seconds_now() > self._until + MOST_KEEPING_SECONDS:
             self._note_cut([live for _, live in self._evaluated], None)
             self._end_if(True)
 
-    def end_early(self, batches: object) -> None:
-        """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
+    def end_early(self, batches: object, is_counted: bool) -> None:
+        """Whether a loader has given enough: StopIteration in an evaluation or after the steps.
+
+        A training that counts its batches (`is_counted`) goes on to the last one.
+        """
         shown = batches.__dict__.get("_memfit_shapes", [])
         batches.__dict__.setdefault("_memfit_first_step", len(self._stepped) if not shown else 0)
         if self._trains(batches, shown):
-            enough = self._until is not None and bool(shown) and self._is_settled(batches, shown)
+            enough = self._until is not None and bool(shown) and not is_counted and self._is_settled(batches, shown)
             self._is_shortened |= enough
         else:
             enough = self._has_shown_enough(batches, shown)

@@ -24,6 +24,7 @@ MACHINERY = tuple(
     os.path.join("torch", *parts)
     for parts in (
         ("_ops.py",), ("_tensor.py",), ("overrides.py",), ("_compile.py",), ("utils", "_python_dispatch.py"),
+        ("utils", "_device.py"),
         ("utils", "_stats.py"), ("_subclasses", ""), ("_library", ""), ("_prims_common", ""),
     )
 )  # fmt: skip

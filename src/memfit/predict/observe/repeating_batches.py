@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence, Sized
+from types import FrameType
 from typing import cast
 
 from memfit.predict.observe.batches_by_length import BatchIterator
@@ -13,6 +14,8 @@ LARGER_MAY_FOLLOW = (
     "batches differ in their shapes, and only the first of an epoch were seen: larger ones may follow, which "
     "--lengths auto looks for"
 )
+_COUNTING_LIBRARIES = ("ignite",)
+"""Their loops begin a loader again until they have counted an epoch: ended early, another batch would be the last."""
 MANY = 10**6
 """Batches of a loader that does not know how many it has."""
 
@@ -37,6 +40,12 @@ def go_to_smaller_last(batches: object, shapes: Sequence[Sequence[int]]) -> bool
         return False
     going._sampler_iter, going._memfit_at_last = iter(rest[-1:]), True
     return True
+
+
+def counts_batches(frame: FrameType | None) -> bool:
+    """Whether the loop that asks for a batch counts them, so that ending its loader early ends nothing."""
+    name = frame.f_globals.get("__name__", "") if frame is not None else ""
+    return isinstance(name, str) and name.partition(".")[0] in _COUNTING_LIBRARIES
 
 
 def larger_may_follow(batches: object, shapes: Sequence[object]) -> bool:

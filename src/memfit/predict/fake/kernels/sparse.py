@@ -130,9 +130,11 @@ def is_stolen(func: OpOverload) -> bool:
 def answer_by_example(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Any other operator on sparse tensors: run on entries that are known, or made up, to see how many there are."""
     if is_stolen(func):
-        return aten.detach.default(args[0])
+        return _of_the_same_parts(tensor_at(args, 0))
     given = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     parts = [part for tensor in given for part in parts_of(tensor)]
+    if func is aten.detach.default:
+        return _of_the_same_parts(given[0])
     if func in AS_THEY_ARE or sum(part.numel() for part in parts) > MOST_MADE_UP:
         return LARGE[func](tensor_at(args, 0), kwargs) if func in LARGE else func(*args, **kwargs)
     examples = [_example(tensor) for tensor in given]
@@ -144,6 +146,13 @@ def answer_by_example(func: OpOverload, args: Arguments, kwargs: Keywords) -> ob
         result = func(*swapped[0], **plain)
     is_known = all(shadow_of(part) is not None for part in parts)
     return _pytree.tree_map(lambda leaf: _fake_of(leaf, device, is_known), result)
+
+
+def _of_the_same_parts(tensor: torch.Tensor) -> torch.Tensor:
+    """The same entries once more: a CPU-only build has no `detach` of a sparse tensor on a GPU."""
+    indices, values = parts_of(tensor)
+    is_coalesced = tensor.is_coalesced()
+    return torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False, is_coalesced=is_coalesced)
 
 
 def _none_joined(tensor: torch.Tensor, kwargs: object) -> torch.Tensor:

@@ -41,10 +41,12 @@ def deep_copy(tensor: torch.Tensor, memo: dict[int, object]) -> object:
     if not tensor.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol")
     with torch.no_grad():
-        if is_parameter(tensor) or covers_storage(tensor):
+        if is_parameter(tensor) or storage_of(tensor) is None:
             made = tensor.detach().clone(memory_format=torch.preserve_format)
         else:
-            made = _whole(tensor, memo).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).detach()
+            whole = _whole(tensor, memo)
+            whole = whole if whole.dtype is tensor.dtype else whole.view(tensor.dtype)
+            made = whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).detach()
     made = as_it_was(made, is_parameter(tensor), tensor.requires_grad)
     memo[id(tensor)] = made
     if is_parameter(tensor):

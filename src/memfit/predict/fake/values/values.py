@@ -55,6 +55,7 @@ from memfit.predict.observe.arguments import (
 )
 from memfit.predict.observe.error_guards import answer_without_error, number_without_error
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
+from memfit.predict.observe.later.rounds_by_value import ROUNDS, rounds_by_value
 from memfit.predict.observe.phase_and_module import is_for_order
 from memfit.predict.observe.storage_tracker import (
     LIFTS,
@@ -297,9 +298,17 @@ class Shadow(LeanMode):
             self.answered["scalar answer", f"{what} was asked for and answered with {given:g}{AS_SET}", line] += 1
             return given
         text = f"{what} was asked for and answered with {shown or usual}"
+        if not self.answered["scalar answer", text, line] and what != CHECKED:
+            self._note_rounds()
         self.answered["scalar answer", text, line] += 1
         self.guesses.add(line, text)
         return usual
+
+    def _note_rounds(self) -> None:
+        """List a loop whose number of rounds may follow from what is guessed."""
+        loop = rounds_by_value(sys._getframe(2))
+        if loop is not None:
+            self.answered[UNSEEN, ROUNDS.format(line=loop), loop] += 1
 
     def note_assumed(self, tensor: torch.Tensor) -> None:
         """List that a value was read which is known only by assumption."""

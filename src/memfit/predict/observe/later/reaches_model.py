@@ -35,6 +35,14 @@ _HARMLESS = frozenset(
 _LIKELY = frozenset(("fit", "train", "learn", "evaluate", "predict", "test", "validate", "generate", "sample"))
 """Methods of something unknown that may train or run a model."""
 _GIVES_ITSELF = frozenset(("eval", "train", "to", "cuda", "cpu", "half", "float", "double", "requires_grad_"))
+_ASK_FOR_GRADIENTS: frozenset[object] = frozenset(
+    (
+        torch.autograd.grad, torch.autograd.backward, torch.func.grad, torch.func.grad_and_value, torch.func.vjp,
+        torch.func.jvp, torch.func.jacrev, torch.func.jacfwd, torch.func.hessian, torch.func.functional_call,
+        torch.autograd.functional.jacobian, torch.autograd.functional.hessian, torch.autograd.functional.vjp,
+        torch.autograd.functional.jvp, torch.autograd.functional.hvp, torch.autograd.functional.vhp,
+    )
+)  # fmt: skip
 _CHANGES_TRAINING = frozenset(("requires_grad_", "add_param_group"))
 
 
@@ -133,7 +141,7 @@ class _Scope:
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
         target = self.resolve(func)
         owner = self.resolve(func.value) if isinstance(func, ast.Attribute) else None
-        if name == "backward" or name in _CHANGES_TRAINING or target is torch.autograd.grad:
+        if name == "backward" or name in _CHANGES_TRAINING or _asks_for_gradients(target):
             return not _is_only_frozen(call)
         if is_model(target) or (isinstance(target, type) and issubclass(target, torch.optim.Optimizer)):
             return True
@@ -146,18 +154,29 @@ class _Scope:
         own = _own_function(target)
         if own is not None:
             return self._leads_there(own, call, owner)
-        if is_model(owner) or _holds_a_model(owner) or self._is_given_a_model(call):
+        if is_model(owner) or _holds_a_model(owner) or self._is_given_a_model(call) or self._is_given_a_way(call):
             return True
         return target is UNKNOWN and isinstance(func, ast.Attribute) and owner is UNKNOWN and name in _LIKELY
 
     def _is_made_of_a_model(self, kind: type, call: ast.Call) -> bool:
         """Whether making an object of a class may run or copy a model: an average of one, a trainer."""
         make = _own_function(inspect.getattr_static(kind, "__init__", None))
-        return self._leads_there(make, call, Made(object)) if make is not None else self._is_given_a_model(call)
+        if make is not None:
+            return self._leads_there(make, call, Made(object))
+        return self._is_given_a_model(call) or self._is_given_a_way(call)
 
     def _is_given_a_model(self, call: ast.Call) -> bool:
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         return any(is_model(self.resolve(value)) for value in given)
+
+    def _is_given_a_way(self, call: ast.Call) -> bool:
+        """Whether a function of the user's own that may run a model is handed on (`vmap(loss)`, `map(evaluate, x)`)."""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        functions = (
+            _own_function(self.resolve(value)) for value in given if isinstance(value, (ast.Name, ast.Attribute))
+        )
+        none_given = ast.Call(func=call.func, args=[], keywords=[])
+        return any(self._leads_there(own, none_given, None) for own in functions if own is not None)
 
     def _leads_there(self, function: FunctionType, call: ast.Call, owner: object) -> bool:
         """Whether a function of the user's own may run a model when it is called like this."""
@@ -231,6 +250,10 @@ def _holds_a_model(owner: object) -> bool:
     fields = getattr(type(owner), "__dict__", None) and inspect.getattr_static(owner, "__dict__", None)
     values = vars(owner).values() if fields is not None and hasattr(owner, "__dict__") else ()
     return any(is_model(value) for value in values)
+
+
+def _asks_for_gradients(target: object) -> bool:
+    return isinstance(target, FunctionType) and target in _ASK_FOR_GRADIENTS
 
 
 def _is_of_every_module(name: str) -> bool:

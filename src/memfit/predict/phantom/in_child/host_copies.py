@@ -7,6 +7,8 @@ being used again (`torch.multiprocessing.reductions.StorageWeakRef`, read in tor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -37,7 +39,7 @@ class Twins:
     def find(self, tensor: torch.Tensor) -> Twin | None:
         """The twin of a tensor's storage."""
         tensor = _arrived(tensor)
-        if not self._by_storage or type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+        if not self._by_storage or not _has_storage(tensor):
             return None
         return self._by_storage.get(tensor.untyped_storage()._cdata)
 
@@ -65,7 +67,7 @@ class Twins:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """What this tensor holds is no longer known."""
-        if self._by_storage:
+        if self._by_storage and _has_storage(tensor):
             self._by_storage.pop(tensor.untyped_storage()._cdata, None)
 
     def _tidy(self) -> None:
@@ -78,6 +80,25 @@ def _arrived(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "elem", tensor) if type(tensor).__name__ == "AsyncCollectiveTensor" else tensor
 
 
+def stands_for_others(tensor: torch.Tensor) -> bool:
+    """Whether this is a tensor within `vmap` or `grad`, which has no storage of its own (torch 2.14)."""
+    library: Any = torch._C
+    return library._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def what_it_stands_for(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor below all transforms of `torch.func` (torch 2.14)."""
+    library: Any = torch._C
+    while stands_for_others(tensor):
+        tensor = library._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Whether this is a tensor with a storage that can be known."""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided and not stands_for_others(tensor)
+
+
 def _view(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
     view = torch.empty(0, dtype=tensor.dtype)
     return view.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())  # pyright: ignore[reportArgumentType]
@@ -86,8 +107,7 @@ def _view(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
 def can_be_kept(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of the kind that has twins at all."""
     return (
-        type(tensor) in PLAIN
-        and tensor.layout is torch.strided
+        _has_storage(tensor)
         and not tensor.requires_grad
         and not (tensor.is_conj() or tensor.is_neg())
         and 0 < tensor.untyped_storage().nbytes() <= MOST_BYTES

@@ -26,6 +26,7 @@ from memfit.predict.gpu_rules.cublas import workspace_stays
 from memfit.predict.observe import own_threads
 from memfit.predict.observe.batches_by_length import BatchChooser
 from memfit.predict.observe.garbage_collection import GarbageCollection
+from memfit.predict.observe.later.rounds_by_value import ROUNDS, rounds_by_value
 from memfit.predict.observe.source_files import kind_of_file
 from memfit.predict.phantom.in_child.compiling import compiling
 from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
@@ -65,6 +66,7 @@ class PhantomRun:
         self.weights = SkippedWeights()
         self.reads = ReadLog(dict(request.answers))
         self.values = Values(self.reads, self.watch.where)
+        self.values.on_guess = self._note_rounds
         self.facts = RankFacts(request.mail)
         self.notes: Counter[tuple[str, str, str]] = Counter()
         self.out_of_memory: FailedAllocation | None = None
@@ -162,6 +164,12 @@ class PhantomRun:
     def note(self, kind: str, text: str) -> None:
         """Remember something that was assumed, with the line where."""
         self.notes[kind, text, self.watch.line()] += 1
+
+    def _note_rounds(self) -> None:
+        """List a loop whose number of rounds may follow from what was guessed."""
+        loop = rounds_by_value(sys._getframe(1))
+        if loop is not None:
+            self.notes[UNSEEN, ROUNDS.format(line=loop), loop] += 1
 
     # ---- what is said afterwards -------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from memfit.predict.observe.later.what_follows import Later, what_follows
 from memfit.predict.observe.phase_and_module import is_called_by_library, speaks_of_evaluation, tensors_anywhere
 from memfit.predict.observe.repeating_batches import (
     LARGER_MAY_FOLLOW,
+    counts_batches,
     go_to_smaller_last,
     grows,
     larger_may_follow,
@@ -102,7 +103,7 @@ class PhantomSteps:
             counter._living.add(self)
 
         def next_batch(self: dataloader._BaseDataLoaderIter) -> object:
-            counter.end_early(self)
+            counter.end_early(self, counts_batches(sys._getframe(1)))
             batch = following(self)
             shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
             self.__dict__.setdefault("_memfit_shapes", []).append(shapes)
@@ -164,12 +165,16 @@ class PhantomSteps:
         self._end_if(alike and not grows([live for _, live in self._evaluated], 1))
         self._cut_if_over()
 
-    def end_early(self, batches: object) -> None:
-        """Whether a loader has given enough: StopIteration in an evaluation or after the steps."""
+    def end_early(self, batches: object, is_counted: bool) -> None:
+        """Whether a loader has given enough: StopIteration in an evaluation or after the steps.
+
+        A training that counts its batches (`is_counted`) goes on to the last one.
+        """
         shown = batches.__dict__.get("_memfit_shapes", [])
         first = batches.__dict__.setdefault("_memfit_first_step", len(self._stepped) if not shown else 0)
         if torch.is_grad_enabled():
-            enough = self._until is not None and bool(shown) and self._is_settled(first, shown)
+            settled = self._until is not None and bool(shown) and self._is_settled(first, shown)
+            enough = settled and not is_counted
         else:
             live = batches.__dict__.setdefault("_memfit_live", [])
             live.append(torch.cuda.memory_allocated())

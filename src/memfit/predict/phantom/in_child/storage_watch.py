@@ -23,6 +23,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from memfit.predict.observe.phase_and_module import phase_now, tensors_anywhere
 from memfit.predict.observe.source_files import kind_of_file
+from memfit.predict.phantom.in_child.host_copies import what_it_stands_for
 from memfit.predict.phantom.snapshot_timeline import Place, StorageClaim
 from memfit.predict.snapshot.recorded import RecordedFrame
 from memfit.records.timeline import Category, Phase
@@ -278,6 +279,7 @@ class RunWatch:
 
     def claim(self, tensor: torch.Tensor, category: Category, module: str = "") -> None:
         """Say what a tensor's storage is."""
+        tensor = what_it_stands_for(tensor)
         part: torch.Tensor = getattr(tensor, "_local_tensor", tensor)  # of a sharded tensor, what this rank holds
         if part.is_cuda and part.layout is torch.strided and type(part) in (torch.Tensor, torch.nn.Parameter):
             address = part.untyped_storage().data_ptr()

@@ -71,6 +71,8 @@ class Values(TorchFunctionMode):
         self._running = threading.local()
         self._plain: dict[FollowedFunction, bool] = {}
         self._collectives: dict[FollowedFunction, str] = {}
+        self.on_guess: Callable[[], None] | None = None
+        """Called when a value was read that is not known."""
         self.functional: Callable[[str, tuple[object, ...], object], bool] | None = None
         """Carries the values of functional collectives, given name, arguments and result."""
         self._random = torch.Generator().manual_seed(0)
@@ -104,7 +106,8 @@ class Values(TorchFunctionMode):
             self._running.call = before
         if call[3] and func.__name__ in COUNTS:
             _count_again(result if result is not None else args[0], call[3][1])
-        return self._after(func, args, kwargs, result)
+        with torch._C.DisableTorchFunction():  # a default device (`set_default_device`) would put twins on the GPU
+            return self._after(func, args, kwargs, result)
 
     # ---- what a call leaves behind -----------------------------------------------------------------------------
 
@@ -306,7 +309,7 @@ class Values(TorchFunctionMode):
             if start >= 0 and start + num_bytes <= twin.storage.nbytes():
                 ctypes.memmove(to, twin.storage.data_ptr() + start, num_bytes)
                 if twin.assumed:
-                    self.log.add(twin.assumed, *self._where())
+                    self._guessed(twin.assumed)
                 return True
         return False
 
@@ -332,7 +335,7 @@ class Values(TorchFunctionMode):
         asked_in, line = self._where()
         kind = "value" if tensor is None else str(tensor.dtype).removeprefix("torch.")
         if num_bytes > 8:
-            self.log.add(f"{num_bytes} bytes of unknown {kind} values were copied to the host as zeros", asked_in, line)
+            self._guessed(f"{num_bytes} bytes of unknown {kind} values were copied to the host as zeros")
             return
         answer = self.log.answer(asked_in, line)
         passing = _passing(kind) if answer is None else None
@@ -340,7 +343,12 @@ class Values(TorchFunctionMode):
         answer = passing if answer is None else answer
         if answer is not None:
             ctypes.memmove(to, _encoded(answer, None if tensor is None else tensor.dtype, num_bytes), num_bytes)
-        self.log.add(f"{what} was read and answered with {answer or 0:g}", asked_in, line)
+        self._guessed(f"{what} was read and answered with {answer or 0:g}")
+
+    def _guessed(self, what: str) -> None:
+        self.log.add(what, *self._where())
+        if self.on_guess is not None:
+            self.on_guess()
 
 
 def _passing(kind: str) -> float | None:
