@@ -1,5 +1,4 @@
-"""Simulated studies with a known truth, on independent, tuner-like, blocked and repeated designs, for tests of
-`memfit explain`.
+"""Simulated studies with a known truth, on four kinds of designs, for tests of `memfit explain`.
 
     independent   every hyperparameter drawn by itself
     tuner         after ten random trials, new ones near the good ones: values crowd and hyperparameters move together;
