@@ -15,6 +15,7 @@ from memfit.explain.study.statistics.inference import Base, Estimand, Rows, answ
 from memfit.records.study import Study
 from memfit.records.study_findings import StudyFinding, StudyFindings
 from memfit.show.terminal.findings import findings_text
+from memfit.show.terminal.study import study_text
 from memfit.testing.oracles.contradictions import contradictions
 
 KINDS: tuple[Any, ...] = (None, "adam", 1, 1.5, True, [64, 64], {"a": 1})
@@ -308,3 +309,18 @@ def test_points_that_were_run_once_do_not_spoil_those_that_were_repeated():
     findings = explain_study(made_study(lambda row, place: 100.0 * (row["opt"] == "adam"), rows=rows, noise_mib=1.0))
     assert verdict_of(findings, "opt") == "found"
     assert verdict_of(findings, "amp") != "found"
+
+
+def test_a_peak_that_is_known_as_a_range_only_is_not_taken_for_a_number():
+    """Jobs as small as the process that started them: one was 3 MiB beside others of 11, and nothing said that it may
+    have been 11 as well."""
+    study = made_study(lambda row, place: 40.0 * (place % 2), rows=[{"w": place % 2} for place in range(14)])
+    first = study.trials[0]
+    assert first.peak.value is not None
+    peak = msgspec.structs.replace(first.peak, low=first.peak.value, high=first.peak.value + 30 * 2**20)
+    unsure = msgspec.structs.replace(study, trials=(msgspec.structs.replace(first, peak=peak), *study.trials[1:]))
+    (note,) = [each for each in explain_study(unsure).notes if "range" in each]
+    assert "the peak of 1 trial is known as a range only, up to 30.0 MiB wide" in note
+    assert not [each for each in explain_study(study).notes if "range" in each]
+    assert "1 x the peak is the lower end of a range" in study_text(unsure)
+    assert "lower end" not in study_text(study)

@@ -60,7 +60,11 @@ def explain_table(table: Table) -> StudyFindings:
 def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
     """A report in sentences; `unknown` holds what could not be asked, with the reason."""
     table, design = report.table, report.design
-    notes = [*order.left_out_notes(table), *order.far_off_notes(table)]
+    notes = [
+        *order.left_out_notes(table),
+        *order.far_off_notes(table),
+        *order.unsure_notes(table, report.matters_bytes),
+    ]
     if design.constant:
         notes.append(f"did not vary: {', '.join(design.constant)}")
     importances, reason = _importances(report)
@@ -212,7 +216,7 @@ def differ_bytes(memory_bytes: np.ndarray) -> float:
 
 
 def _nothing(table: Table) -> StudyFindings:
-    notes = order.left_out_notes(table)
+    notes = [*order.left_out_notes(table), *order.unsure_notes(table, 0.0)]
     known = table.memory_bytes
     too_few = f"{counted_trials(len(known))} with a number; {MIN_TRIALS} or more are needed"
     why = "every trial took the same memory" if len(known) >= MIN_TRIALS else too_few
