@@ -1,11 +1,12 @@
 """How often do the intervals of `memfit explain` hold the truth, how often is something found where nothing is, and do
 any two sentences of a report contradict each other?
 
-Simulated studies with a known truth on three designs (`memfit.testing.made_records.simulated_studies`): points drawn
-independently, near the good ones as a tuner does, and in blocks with steps in time and repeats. Of every design so many
-studies with effects (is the true change within its 95 % interval? one that is asked with several options counts once,
-all of them together) and so many without (is anything found?). Networks that follow the law are a fourth group. Every
-report is searched for contradictions (`memfit.testing.oracles.contradictions`).
+Simulated studies with a known truth on four designs (`memfit.testing.made_records.simulated_studies`): points drawn
+independently, near the good ones as a tuner does, in blocks with steps in time and repeats, and few points that are
+each run several times (a grid of two by two). Of every design so many studies with effects (is the true change within
+its 95 % interval? one that is asked with several options counts once, all of them together) and so many without (is
+anything found?). Networks that follow the law are a fifth group. Every report is searched for contradictions
+(`memfit.testing.oracles.contradictions`).
 
     python -m benchmarks.study.coverage [--studies 1000] [--first-seed 0] [--trials 10000]
 

@@ -40,6 +40,18 @@ def holds_truth(factor, intervals, truth: Truth) -> bool:
     return all(low <= change <= high for change, (_, low, high) in zip(changes, intervals, strict=True))
 
 
+@pytest.mark.parametrize(("design", "seed"), [("independent", 149), ("independent", 273), ("repeats", 158)])
+def test_what_was_taken_out_by_a_look_at_memory_makes_nothing_else_a_finding(design: DesignName, seed: int):
+    """Nothing is there but noise. Something besides hyperparameters seemed to stand out by itself, was taken out, and
+    beside it as many as three hyperparameters were found."""
+    made = simulate(design, seed, has_effects=False)
+    report, unknown = report_of(made.table)
+    assert report.taken_out
+    findings = findings_of(report, unknown)
+    assert [each.sentence for each in findings.findings if each.verdict == "found"] == []
+    assert contradictions(findings, made.table.labels) == []
+
+
 def test_networks_that_follow_the_law_get_it_without_contradiction_or_a_term_that_is_not_there():
     for seed in range(6):
         made = simulate_networks(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -308,3 +310,15 @@ def test_three_steps_do_not_tell_what_thirty_epochs_take():
     )  # fmt: skip
     rerun = msgspec.structs.replace(rerun_with("mnist", lambda row: 400 + row), evidence=evidence)
     assert judged(rerun)[EPOCHS] == "cannot tell"
+
+
+def test_a_report_says_on_which_images_the_trials_were_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Without the data sets it was synthetic ones, and only the output of each trial said so."""
+    monkeypatch.setenv("MEMFIT_DATA", str(tmp_path))
+    settings = rerun_settings("mnist", steps=3)
+    assert "synthetic, as many and as large as those of mnist" in settings.notes[-1]
+    (change,) = single.CHANGE_SETS["cifar-10"]
+    (note,) = single.change_settings(change, replicates=1, steps=3, seed=0).notes
+    assert "memfit data fetch cifar-10" in note
+    text = hyperparameters_text(HyperparameterTrials(reruns=(), statements=(), notes=(note,)))
+    assert text.count(note) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import matplotlib
 import msgspec
@@ -12,18 +12,31 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 
 from memfit import api
 from memfit.errors import UsageError
 from memfit.explain.study.law import memory_law
-from memfit.records.study import Branch, Choice, Goal, Integers, Intermediate, Nested, SearchSpace, Span
+from memfit.records.study import (
+    Branch,
+    Choice,
+    Goal,
+    Integers,
+    Intermediate,
+    Nested,
+    SearchSpace,
+    Span,
+    TrialOutcome,
+    TrialOutcomeKind,
+)
 from memfit.records.study_findings import MemoryLaw
 from memfit.show.figures.labels import number_words, text_inches, wrapped
 from memfit.show.figures.line_density import counted
-from memfit.show.figures.study import _overlap, size_picture
+from memfit.show.figures.study import _memory_picture, _overlap, size_picture
 from memfit.show.figures.study_curves import MOST_POINTS, curve_of, curves_picture
 from memfit.show.figures.study_parallel import parallel_picture
 from memfit.show.views.study_axes import (
+    GAP_PLACE,
     NOT_SET,
     NULL_OPTION,
     StudyAxis,
@@ -32,6 +45,7 @@ from memfit.show.views.study_axes import (
     distinct_cut,
     distinct_words,
     in_order,
+    placed_trials,
     point_of,
 )
 from memfit.show.views.study_ranking import RankedBy, rank_trials, top_groups
@@ -299,6 +313,46 @@ def test_the_law_is_drawn_where_it_holds_and_its_absence_is_written_in_the_pictu
 
 
 @pytest.mark.slow
+def mixed_figure() -> list[Axes]:
+    """Memory against each hyperparameter, of trials of all kinds: a choice of three numbers in one of two branches."""
+    kernel = Choice(name="kernel", options=(3, 5, 7))
+    branches = (Branch(name="cnn", parameters=(kernel,)), Branch(name="mlp"))
+    kinds = [kind for kind in get_args(TrialOutcomeKind) if kind != "running"]
+    study = made_study(60)
+    trials = []
+    for place, trial in enumerate(study.trials):
+        model = {"_name": "cnn", "kernel": (3, 5, 7)[place % 3]} if place % 2 else {"_name": "mlp"}
+        proposal = msgspec.structs.replace(trial.proposal, parameters={"model": model})
+        outcome = TrialOutcome(kind=kinds[place % len(kinds)] if place < 20 else "done")
+        trials.append(msgspec.structs.replace(trial, proposal=proposal, outcome=outcome))
+    space = SearchSpace(parameters=(Nested(name="model", branches=branches),))
+    settings = msgspec.structs.replace(study.settings, space=space)
+    study = msgspec.structs.replace(study, settings=settings, trials=tuple(trials))
+    picture = _memory_picture(study, placed_trials(study))
+    assert picture is not None
+    return picture.axes
+
+
+def test_no_two_outcomes_have_the_same_mark_in_a_figure():
+    """Out of memory and over the limit were the same red cross, twice in the legend."""
+    lines = [line for line in mixed_figure()[0].get_lines() if not str(line.get_label()).startswith("_")]
+    marks = {str(line.get_label()): (line.get_color(), line.get_marker()) for line in lines}
+    marks.pop("limit", None)
+    assert len(marks) == len(get_args(TrialOutcomeKind)) - 1
+    assert len(set(marks.values())) == len(marks)
+
+
+def test_trials_without_a_value_are_drawn_apart_from_those_with_the_first_one():
+    """`not set` lay half within the points of the first option, and so did its median."""
+    (panel,) = [axes for axes in mixed_figure() if axes.get_xlabel().startswith("model/cnn")]
+    places = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in panel.get_lines()[:-1]])
+    places = places[(places > -1) & (places < 0.25)]
+    without, first = places[places < GAP_PLACE / 2], places[places > GAP_PLACE / 2]
+    assert without.size
+    assert first.size
+    assert abs(without - GAP_PLACE).max() < 0.059 > abs(first).max()
+
+
 def test_every_figure_is_written(tmp_path: Path):
     paths = api.draw_study(made_study(60), tmp_path)
     assert [path.name for path in paths] == [

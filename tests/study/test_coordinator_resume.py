@@ -14,7 +14,8 @@ from study_jobs import GOOD, PATIENCE_SECONDS, WAITS, carriers, memfit_study, ru
 
 from memfit.errors import MemfitError, UsageError
 from memfit.records.study import GpuWish, Proposal, Study
-from memfit.study.folder import create, read_folder, storage_of
+from memfit.study.folder import create, find, read_folder, storage_of
+from memfit.study.options import StudyOptions, environment_of
 from memfit.study.storage.interface import Proposed, Started, StudyExtent, fact
 from memfit.study.trials.descendants import is_of_study, start_ticks
 from memfit.study.trials.gpus import GpuPool, used_by_others
@@ -279,3 +280,31 @@ def test_a_storage_of_an_unknown_kind_is_refused_before_a_folder_is_made(tmp_pat
     study, _ = run(settings_for(tmp_path, GOOD), tmp_path / "study", storage="sqlite:///own.db")
     assert [trial.kind for trial in study.trials] == ["done"]
     assert (tmp_path / "study" / "own.db").is_file()
+
+
+TOKEN = """
+import nni, os
+nni.get_next_parameter()
+nni.report_final_result({"default": 1, "token": os.environ.get("MEMFIT_TEST_TOKEN", "none")})
+"""
+
+
+def test_a_variable_that_was_named_once_is_given_to_the_trials_of_later_sessions(tmp_path: Path, monkeypatch):
+    """On a cluster they ran without it, and nobody said so: workers have an environment of their own."""
+    folder, settings = tmp_path / "study", settings_for(tmp_path, TOKEN)
+    monkeypatch.setenv("MEMFIT_TEST_TOKEN", "secret-one")
+    run(settings, folder, env=("MEMFIT_TEST_TOKEN",))
+    assert b"secret" not in (folder / "where.json").read_bytes()
+    monkeypatch.delenv("MEMFIT_TEST_TOKEN")
+    with pytest.raises(UsageError, match="an earlier session gave the trials a variable that is not set here") as error:
+        run(None, folder, trials=2)
+    assert "--env MEMFIT_TEST_TOKEN=VALUE" in str(error.value)
+    run(None, folder, trials=2, env=("MEMFIT_TEST_TOKEN=another",))
+    monkeypatch.setenv("MEMFIT_TEST_TOKEN", "set-again")
+    study, _ = run(None, folder, trials=3)
+    assert [trial.others["token"] for trial in study.trials] == ["secret-one", "another", "set-again"]
+    kept = find(folder)
+    assert kept is not None
+    assert environment_of(StudyOptions(), {"MEMFIT_TEST_TOKEN": "x", "OTHER": "y"}, kept.variables) == {
+        "MEMFIT_TEST_TOKEN": "x"
+    }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from study_jobs import run, settings_for
+from study_jobs import GOOD, PATIENCE_SECONDS, memfit_study, run, script, settings_for, wait_until
 
 from memfit.errors import UsageError
 from memfit.records.study import (
@@ -87,7 +89,7 @@ def folder(tmp_path: Path) -> Iterator[str]:
     yield str(tmp_path)
     sys.path[:] = path
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("nni", "made_tuner", "made_assessor", "made_noting"):
+        if name.split(".")[0] in ("nni", "made_tuner", "made_assessor", "made_noting", "made_slow"):
             del sys.modules[name]
 
 
@@ -277,3 +279,117 @@ def test_a_class_that_cannot_be_made_is_refused(folder: str, class_name: str, ar
     tool = Tool(class_name=class_name, code_folder=folder, arguments=arguments)
     with pytest.raises(UsageError, match=message):
         SearchEngine(msgspec.structs.replace(settings_of(folder), tuner=tool))
+
+
+# ---- classes that take long ------------------------------------------------------------------------------------------
+
+SLOW = '''
+import os, time
+from nni.tuner import Tuner
+
+
+class Slow(Tuner):
+    """Answers the first question at once and every other one after so many seconds, or when a file is there."""
+
+    def __init__(self, seconds, notes):
+        self.seconds, self.notes = seconds, notes
+
+    def update_search_space(self, search_space):
+        pass
+
+    def note(self, words):
+        with open(self.notes, "a") as file:
+            print(words, file=file)
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        deadline = time.monotonic() + self.seconds * (parameter_id > 0)
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.note(f"asked {parameter_id}")
+        return {"x": parameter_id}
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        self.note(f"result {parameter_id} {value:g}")
+
+    def _on_exit(self):
+        self.note("exit")
+'''
+SLEEPS = """
+import nni, time
+x = nni.get_next_parameter()["x"]
+time.sleep(SECONDS)
+nni.report_final_result(x)
+"""
+
+
+def slow_settings(folder: str, seconds: float, *, trial_seconds: float, **changes: object) -> StudySettings:
+    (Path(folder) / "made_slow.py").write_text(SLOW)
+    arguments = {"seconds": seconds, "notes": str(Path(folder) / "notes.txt")}
+    tool = Tool(class_name="made_slow.Slow", code_folder=folder, arguments=arguments)
+    text = SLEEPS.replace("SECONDS", str(trial_seconds))
+    return settings_for(Path(folder), text, tuner=tool, **changes)
+
+
+def test_a_tuner_that_takes_long_hears_of_everything_once_and_in_order(folder: str):
+    """It is asked while trials end: their results wait until it has answered, as in NNI."""
+    settings = slow_settings(folder, 0.7, trial_seconds=0.0, max_trials=4, concurrency=2)
+    study, _ = run(settings, Path(folder) / "study")
+    assert [trial.metric for trial in study.trials] == [0.0, 1.0, 2.0, 3.0]
+    notes = (Path(folder) / "notes.txt").read_text().splitlines()
+    assert [each for each in notes if each.startswith("asked")] == [f"asked {number}" for number in range(4)]
+    assert sorted(each for each in notes if each.startswith("result")) == [f"result {n} {n}" for n in range(4)]
+    assert notes[:2] == ["asked 0", "asked 1"]
+    assert notes[-1] == "exit"
+
+
+def test_a_tuner_that_does_not_answer_keeps_no_trial_beyond_its_time_and_no_study_beyond_its_own(folder: str):
+    """A tuner of NNI's own tests waits in its question for a result; the study stood still for ever, and a trial whose
+    time was up ran on."""
+    settings = slow_settings(
+        folder, 600.0, trial_seconds=50.0, max_trials=2, concurrency=2, max_trial_seconds=1.0, max_seconds=4.0
+    )
+    began = time.monotonic()
+    study, watcher = run(settings, Path(folder) / "study")
+    assert time.monotonic() - began < 40
+    (trial,) = study.trials
+    assert trial.kind == "out of time"
+    assert trial.duration.value is not None
+    assert trial.duration.value < 10
+    assert any("it was still at its last call" in note for note in watcher.notes)
+
+
+STUCK = """
+import time
+from nni.assessor import Assessor
+
+
+class Stuck(Assessor):
+    def assess_trial(self, trial_job_id, trial_history):
+        open("stuck", "w").close()
+        while True:
+            time.sleep(0.02)
+"""
+STUCK_CONFIG = """
+searchSpace: {x: {_type: uniform, _value: [0, 1]}}
+trialCommand: COMMAND
+trialConcurrency: 1
+maxTrialNumber: 2
+tuner: {name: Random}
+assessor: {className: made_stuck.Stuck, codeDirectory: .}
+trainingService: {platform: local}
+"""
+
+
+def test_an_assessor_that_never_answers_does_not_keep_a_study_from_being_ended(tmp_path: Path):
+    """Nothing but kill -9 ended it: what is to be done on SIGTERM was done between two rounds only."""
+    (tmp_path / "made_stuck.py").write_text(STUCK)
+    (tmp_path / "config.yml").write_text(STUCK_CONFIG.replace("COMMAND", script(tmp_path, GOOD)))
+    process = memfit_study("config.yml", "-o", "study", "--no-figures", cwd=tmp_path)
+    try:
+        wait_until(lambda: (tmp_path / "stuck").exists(), "the assessor")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "ToolGivenUp: it was interrupted while it was busy" in errors

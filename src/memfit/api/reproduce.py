@@ -195,6 +195,7 @@ def reproduce_hyperparameters(
     reruns: list[Rerun] = []
     changes: list[SingleChange] = []
     learners: list[Learner] = []
+    notes: dict[str, None] = {}
     was_interrupted = False
 
     def ran(settings: StudySettings) -> Study | None:
@@ -205,6 +206,7 @@ def reproduce_hyperparameters(
         settings = msgspec.structs.replace(settings, concurrency=concurrency)
         run = run_study(settings, output=Path(output) / settings.name, overwrite=overwrite, progress=progress)
         was_interrupted = run.was_interrupted
+        notes.update(dict.fromkeys(note for note in run.study.settings.notes if note.startswith("The images are")))
         return run.study
 
     for name in chosen if "tables" in wanted else ():
@@ -221,7 +223,7 @@ def reproduce_hyperparameters(
         reruns=tuple(reruns), statements=statements_on(reruns, changes), changes=tuple(changes),
         learners=tuple(learners), layers=layers,
         answers=answers_of(layers, learners, reruns) if "future-work" in wanted else (),
-        was_interrupted=was_interrupted,
+        notes=tuple(notes), was_interrupted=was_interrupted,
     )  # fmt: skip
 
 

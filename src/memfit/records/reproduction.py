@@ -306,6 +306,8 @@ class HyperparameterTrials(msgspec.Struct, frozen=True, kw_only=True):
     learners: tuple[Learner, ...] = ()
     layers: tuple[LayerShare, ...] = ()
     answers: tuple[FutureAnswer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """On which data it was run."""
     was_interrupted: bool = False
     """The same command goes on with it."""
 

@@ -46,6 +46,11 @@ DIE_ALIKE = 5
 MOST_ATTEMPTS = 3
 """A trial whose end is lost so many times is a failed one."""
 WAIT_SECONDS = 0.5
+LONG_THOUGHT_SECONDS = 30.0
+
+
+class ToolGivenUp(Exception):
+    """A class of the user's own did not come back, and the study is to end."""
 
 
 class StudyWatcher(Protocol):
@@ -86,6 +91,9 @@ class Coordinator:
     _num_interrupts: int = 0
     _tool_failed: bool = False
     """Whether a tuner or assessor raised; its last call is then the one for errors."""
+    _thinks_since: float | None = None
+    """When the tuner was asked what it has not answered yet."""
+    _is_in_tool: bool = False
     _noted: set[str] = field(default_factory=set)
     _first_deaths: list[str] | None = field(default_factory=list)
     """How the first trials failed; None as soon as one has not."""
@@ -119,7 +127,8 @@ class Coordinator:
     def _leave(self) -> None:
         """Let classes of the user's own write down what they want to keep."""
         try:
-            self.engine.leave(failed=self._tool_failed)
+            with self._calling_tool():
+                self.engine.leave(failed=self._tool_failed)
         except Exception as error:  # the study itself is complete
             self._note(f"the tuner or assessor failed at the end of the session: {_words(error)}")
 
@@ -129,7 +138,7 @@ class Coordinator:
         self._answer_requests()
         self._fill()
         if not self.orders:
-            return self._await_prediction()
+            return self._await_prediction() or self._await_tuner()
         with self.log.together():
             for news in self.runner.wait(WAIT_SECONDS):
                 self._hear(news)
@@ -143,6 +152,13 @@ class Coordinator:
         if not self.predictor.is_busy or self._has_to_stop():
             return False
         self._take_prediction(WAIT_SECONDS)
+        self.watcher.tick(self.standing())
+        return True
+
+    def _await_tuner(self) -> bool:
+        """With nothing running, a tuner that is at its answer is all there is to wait for."""
+        if not self.engine.is_thinking or self._has_to_stop():
+            return False
         self.watcher.tick(self.standing())
         return True
 
@@ -206,14 +222,25 @@ class Coordinator:
     def _ask(self) -> Proposal | None:
         """The next point; a tuner that raises ends the study, not what runs."""
         try:
-            proposal = self.engine.ask()
+            with self._calling_tool():
+                proposal = self.engine.ask()
         except Exception as error:  # a tuner may be the user's own class
             self._tool_failed = True
             self._stop(f"the tuner failed: {_words(error)}")
             return None
+        if self.engine.is_thinking:
+            self._note_long_thought()
+            return None
+        self._thinks_since = None
         if proposal is None and not self.engine.is_finished and not self.orders and not self.again:
             self._stop(f"the tuner waits for a trial, but none runs: {self.engine.why_waiting}")
         return proposal
+
+    def _note_long_thought(self) -> None:
+        """Say once of every long silence of the tuner that it is the tuner who is waited for."""
+        self._thinks_since = self._thinks_since or time.monotonic()
+        if time.monotonic() - self._thinks_since > LONG_THOUGHT_SECONDS:
+            self._note(f"the tuner is waited for: it has not answered for {LONG_THOUGHT_SECONDS:.0f} s")
 
     def _begin(self, proposal: Proposal, peak: Figure | None) -> None:
         """Store a new point, and put it in line unless it cannot fit."""
@@ -293,7 +320,8 @@ class Coordinator:
         trial = self.engine.tell(self._completed(trial))
         self.log.add(f"e{trial.number}", "ended", trial, trial.number)
         try:
-            self.engine.hand_on()
+            with self._calling_tool():
+                self.engine.hand_on()
         except Exception as error:  # a tuner or an assessor may be the user's own class
             self._tool_failed = True
             self._stop(f"the tuner or assessor failed at the result of trial {trial.number}: {_words(error)}")
@@ -345,7 +373,8 @@ class Coordinator:
             return
         trial = msgspec.structs.replace(order.blank_record(), intermediates=intermediates_of(reports, 0.0))
         try:
-            assessment = self.engine.assess(trial)
+            with self._calling_tool():
+                assessment = self.engine.assess(trial)
         except Exception as error:  # an assessor may be the user's own class
             self._note(f"the assessor failed: {_words(error)}; trials go on without it")
             return
@@ -447,8 +476,20 @@ class Coordinator:
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, _: object) -> None:
-        """Only count: what is to be done is done between two rounds, where nothing is half done."""
+        """Only count: what is to be done is done between two rounds, where nothing is half done. A class of the user's
+        own that is in a call then, and may never come back, is given up at the second time."""
         self._num_interrupts += 2 if number == signal.SIGTERM else 1
+        if self._num_interrupts > 1 and self._is_in_tool:
+            raise ToolGivenUp("it was interrupted while it was busy")
+
+    @contextlib.contextmanager
+    def _calling_tool(self) -> Iterator[None]:
+        """While a tuner or an assessor is called, which may be the user's own class."""
+        self._is_in_tool = True
+        try:
+            yield
+        finally:
+            self._is_in_tool = False
 
     def _obey(self) -> None:
         if not self._num_interrupts:

@@ -1,7 +1,8 @@
 """Folder of a study on disk: whether it is this study, and whether it may be resumed.
 
     memfit-studies/NAME/
-      where.json     the study's id, and the address of its database (never a password)
+      where.json     the study's id, the address of its database (never a password), and the names of variables that
+                     its trials get (never a value)
       study.db       its facts, unless they are in PostgreSQL
       study.json     the whole study, written after every session
       coordinator.json, requests/   the process that runs it now, and what others ask of it (see `control`)
@@ -16,6 +17,7 @@ import re
 import secrets
 import shutil
 import string
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -44,6 +46,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     study_id: str
     storage: str
     """An address, or the name of a file in the folder."""
+    variables: tuple[str, ...] = ()
+    """What `--env` named in any session; the values are kept nowhere."""
 
 
 def default_folder(settings: StudySettings) -> Path:
@@ -87,6 +91,17 @@ def find(folder: Path) -> Where | None:
         hint = "remove the folder, or choose another one with -o"
         found = describe_error(error) if isinstance(error, OSError) else str(error)
         raise NotARun(f"{folder / WHERE_FILE} cannot be read", found=found, hint=hint) from None
+
+
+def remember_variables(folder: Path, names: Iterable[str]) -> None:
+    """Keep the names of what trials get, for sessions that do not name it again."""
+    where = find(folder)
+    if where is None or set(names) <= set(where.variables):
+        return
+    changed = msgspec.structs.replace(where, variables=tuple(dict.fromkeys((*where.variables, *names))))
+    beside = folder / f"{WHERE_FILE}.new"
+    beside.write_bytes(msgspec.json.encode(changed))
+    beside.replace(folder / WHERE_FILE)
 
 
 def storage_of(folder: Path, where: Where, address: str = "") -> Storage:

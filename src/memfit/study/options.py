@@ -108,9 +108,18 @@ def refuse_job_options(options: StudyOptions) -> None:
         raise UsageError("these options describe the jobs of a batch system", found=found, hint=hint)
 
 
-def environment_of(options: StudyOptions, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables that every trial gets, with their values."""
+def environment_of(options: StudyOptions, base: Mapping[str, str], earlier: Sequence[str] = ()) -> dict[str, str]:
+    """The variables that every trial gets, with their values; `earlier` names those of earlier sessions, which are
+    taken as if they were named again."""
     found: dict[str, str] = {}
+    given = {entry.partition("=")[0] for entry in options.env}
+    for name in (name for name in earlier if name not in given):
+        if name not in base:
+            hint = f"set it here, or give it with --env {name}=VALUE (--env {name}= leaves it empty)"
+            raise UsageError(
+                "an earlier session gave the trials a variable that is not set here", found=name, hint=hint
+            )
+        found[name] = base[name]
     for entry in options.env:
         name, is_given, value = entry.partition("=")
         if not name or (not is_given and name not in base):

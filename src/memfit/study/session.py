@@ -45,7 +45,9 @@ class Session:
 
     def run(self, watcher: StudyWatcher, options: StudyOptions) -> Study:
         """Run until nothing is left to do, and leave the whole study in study.json as well."""
-        environment = environment_of(options, os.environ)
+        where = study_folder.find(self.folder)
+        environment = environment_of(options, os.environ, where.variables if where is not None else ())
+        study_folder.remember_variables(self.folder, environment)
         runner = self._runner(options)
         # On a cluster a worker has its own GPU, and the scheduler counts them.
         gpus = GpuPool(GpuWish(), ()) if options.on else make_pool(self.settings.gpus)

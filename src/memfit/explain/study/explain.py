@@ -8,18 +8,26 @@ statistic.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from memfit.explain.study.effects import EffectPlan, found_pairs, plan_effects
 from memfit.explain.study.importance import importances_of
-from memfit.explain.study.law import fit_law
+from memfit.explain.study.law import Law, fit_law
 from memfit.explain.study.sentences import effects as say_effects
 from memfit.explain.study.sentences import order, sizes
 from memfit.explain.study.sentences.report import StudyReport
 from memfit.explain.study.sentences.words import counted_trials
 from memfit.explain.study.statistics.design import Design, beside_points, design_of, repeats_spread, twins_of
 from memfit.explain.study.statistics.drift_intervals import with_unseen_steps
-from memfit.explain.study.statistics.inference import ERROR_RATE, Estimate, Key, answer
+from memfit.explain.study.statistics.inference import (
+    ERROR_RATE,
+    Estimate,
+    Key,
+    answer,
+    scatter_of_points,
+)
 from memfit.explain.study.statistics.regression import independent, residuals
 from memfit.explain.study.table import Table, table_of
 from memfit.explain.study.time_and_background import (
@@ -52,7 +60,11 @@ def explain_table(table: Table) -> StudyFindings:
 def findings_of(report: StudyReport, unknown: dict[str, str]) -> StudyFindings:
     """A report in sentences; `unknown` holds what could not be asked, with the reason."""
     table, design = report.table, report.design
-    notes = [*order.left_out_notes(table), *order.far_off_notes(table)]
+    notes = [
+        *order.left_out_notes(table),
+        *order.far_off_notes(table),
+        *order.unsure_notes(table, report.matters_bytes),
+    ]
     if design.constant:
         notes.append(f"did not vary: {', '.join(design.constant)}")
     importances, reason = _importances(report)
@@ -95,9 +107,9 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
         covariates = independent(np.hstack([np.ones((len(table), 1)), covariates]))[:, 1:]
     plan = plan_effects(design, covariates, in_order=over_time)
     law = fit_law(table, design, covariates)
-    questions = [question for each in circumstances for question in each.questions]
-    questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
-    answers = answer(questions, y)
+    answers = _answers(circumstances, plan, law, table, design)
+    if taken_out:
+        answers = _behind_the_first_look(answers, circumstances, table, design, in_order=over_time)
     answers |= _allowing_for_steps(answers, plan, circumstances, taken_out, y, design)
     answers |= {question.key: answers[question.key].by_size() for question in plan.questions}
     report = StudyReport(
@@ -113,6 +125,36 @@ def report_of(table: Table, *, over_time: bool = True) -> tuple[StudyReport, dic
         matters_bytes=MATTERS * differ_bytes(y),
     )
     return report, unknown
+
+
+def _answers(
+    circumstances: list[Circumstance], plan: EffectPlan, law: Law | str, table: Table, design: Design
+) -> dict[Key, Estimate]:
+    """All questions of the report at once. Where points are compared by their repeats, those say how far each point
+    scatters; elsewhere one scatter has to do."""
+    questions = [question for each in circumstances for question in each.questions]
+    questions += [*plan.questions, *(() if isinstance(law, str) else law.questions)]
+    scatter = None
+    if plan.is_by_repeats:
+        assert plan.base is not None
+        scatter = scatter_of_points(plan.base, design.points, table.memory_bytes)
+    return answer(questions, table.memory_bytes, scatter)
+
+
+def _behind_the_first_look(
+    answers: dict[Key, Estimate], circumstances: list[Circumstance], table: Table, design: Design, *, in_order: bool
+) -> dict[Key, Estimate]:
+    """The answers beside what was taken out, no surer than the surest of the same questions with nothing taken out.
+
+    What is taken out was chosen by a look at memory: where nothing is there, one study in twenty has something that
+    seems to stand out by itself, and beside it noise is small, so that more than half of those studies would show a
+    finding. All questions together before anything was taken out (a closed test) keep the error rate of the report.
+    """
+    nothing = np.empty((len(table), 0))
+    plan, law = plan_effects(design, nothing, in_order=in_order), fit_law(table, design, nothing)
+    first_look = _answers(circumstances, plan, law, table, design)
+    surest = min(each.p for each in first_look.values())
+    return {key: replace(each, p=max(each.p, surest)) for key, each in answers.items()}
 
 
 def _allowing_for_steps(
@@ -174,7 +216,7 @@ def differ_bytes(memory_bytes: np.ndarray) -> float:
 
 
 def _nothing(table: Table) -> StudyFindings:
-    notes = order.left_out_notes(table)
+    notes = [*order.left_out_notes(table), *order.unsure_notes(table, 0.0)]
     known = table.memory_bytes
     too_few = f"{counted_trials(len(known))} with a number; {MIN_TRIALS} or more are needed"
     why = "every trial took the same memory" if len(known) >= MIN_TRIALS else too_few

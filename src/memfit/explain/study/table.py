@@ -44,6 +44,8 @@ class Table:
     num_parameters: np.ndarray
     num_activations: np.ndarray
     """Per example."""
+    unsure_bytes: np.ndarray = field(default_factory=lambda: np.empty(0))
+    """For each trial how wide the range is in which its peak lies; empty where no range is known."""
     left_out: Counter[str] = field(default_factory=Counter)
     absent_elsewhere: frozenset[str] = frozenset()
     """In a table of several studies: hyperparameters that some of the studies do not have."""
@@ -76,6 +78,7 @@ def table_of(study: Study, quantity: str | None = None) -> Table:
         times_hours=np.array([absolute for _, absolute in clocks], dtype=float),
         num_parameters=_others(rows, "num_parameters"),
         num_activations=_others(rows, "num_activations"),
+        unsure_bytes=np.array([_width_bytes(figure) for figure in figures]) if chosen == "peak" else np.empty(0),
         left_out=+left_out + Counter({"running": len(study.trials) - len(finished)}),
     )
 
@@ -104,6 +107,10 @@ def _clock(started_at: str) -> tuple[float, float]:
 
 def _numbers(figures: Sequence[Figure]) -> np.ndarray:
     return np.array([math.nan if figure.value is None else figure.value for figure in figures], dtype=float)
+
+
+def _width_bytes(figure: Figure) -> float:
+    return 0.0 if figure.low is None or figure.high is None else float(figure.high - figure.low)
 
 
 def _others(trials: Sequence[TrialRecord], name: str) -> np.ndarray:

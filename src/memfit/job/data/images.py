@@ -46,6 +46,15 @@ def shape_of(name: str) -> tuple[int, int, int]:
     return _image_set(name).shape or (0, 0, 0)
 
 
+def images_said(name: str) -> str:
+    """Which images a training on this data set sees here now, as a sentence; reads none."""
+    data_set = _image_set(name)
+    if not name.startswith(SYNTHETIC) and is_cached(data_set):
+        return f"The images are those of {data_set.name}."
+    hint = "as asked for" if name.startswith(SYNTHETIC) else f"the real ones: memfit data fetch {data_set.name}"
+    return f"The images are synthetic, as many and as large as those of {data_set.name} ({hint})."
+
+
 def load_images(name: str) -> Images:
     """'mnist' is real where it is cached, else synthetic; 'synthetic-mnist' is synthetic always."""
     data_set = _image_set(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from memfit.errors import MemfitError, UsageError
+from memfit.job.data.images import images_said
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.reproduction import Rerun, RerunRow, StepEvidence
 from memfit.records.study import Study, StudySettings, TrialRecord
@@ -63,7 +64,7 @@ def rerun_settings(
         tuner=ordered_tool(points, replicates),
         seed=seed,
         max_trials=len(points) * replicates,
-        notes=(*published.settings.notes, *_cap_note(steps)),
+        notes=(*published.settings.notes, *_cap_note(steps), images_said(data)),
     )
 
 

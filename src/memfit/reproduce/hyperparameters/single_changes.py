@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from memfit.job.data.images import images_said
 from memfit.records.figure import Figure, measured, unknown
 from memfit.records.reproduction import Learner, SingleChange
 from memfit.records.study import Choice, SearchSpace, Study, StudySettings, TrialRecord
@@ -122,6 +123,7 @@ def _settings(
     return StudySettings(
         name=name, source=SOURCE, workload=workload, fixed=fixed, space=space, seed=seed,
         tuner=ordered_tool(points, replicates), max_trials=len(points) * replicates,
+        notes=(images_said(str(fixed["data"])),),
     )  # fmt: skip
 
 

@@ -225,9 +225,11 @@ def _on_small(reruns: Sequence[Rerun]) -> Statement:
         clear = all(_high(row) < _low(other) for row in small for other in others)
         verdicts.append(False if lower else True if clear else None)
         peaks = ", ".join(format_bytes(_peak(row)) for row in small)
+        gap_bytes = min(_low(other) for other in others) - max(_high(row) for row in small)
+        apart = f"; all replicates lie {format_bytes(gap_bytes)} or more apart" if clear else ""
         evidence.append(
             f"{rerun.data}, re-run: {len(small)} such network(s) with a peak of {peaks}; the least of {len(others)} "
-            f"others {format_bytes(_peak(least))}; {len(lower)} of them clearly below a small one"
+            f"others {format_bytes(_peak(least))}; {len(lower)} of them clearly below a small one{apart}"
         )
     holds = None if not verdicts or (None in verdicts and False not in verdicts) else all(verdicts)
     reason = "they lie within the spread of replicates, or of a tenth of all" if verdicts else NOT_RUN

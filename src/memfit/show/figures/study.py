@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 _PANEL_INCHES = 3.7
 MOST_PANELS = 60
 """Of one picture; further hyperparameters are named in its title."""
-_BAD_COLORS = {"out of memory": RED, "over the limit": RED, "failed": GREY, "stopped early": ORANGE}
+_BAD_MARKS = {
+    "out of memory": (RED, "x"), "over the limit": (RED, "^"), "failed": (GREY, "x"), "stopped early": (ORANGE, "x"),
+    "out of time": (GREY, "+"), "rejected by prediction": (RED, "1"), "cancelled": (GREY, "1"),
+}  # fmt: skip
+"""Colour and mark of trials that did not come to their end, no two alike."""
 
 
 def draw_study(
@@ -131,7 +135,7 @@ def _scatter(
     kinds = np.array([trial.kind for trial in trials])
     for kind in dict.fromkeys(["done", *kinds.tolist()]):
         keep = kinds == kind
-        color, marker = (BLUE, "o") if kind == "done" else (_BAD_COLORS.get(kind, GREY), "x")
+        color, marker = (BLUE, "o") if kind == "done" else _BAD_MARKS[kind]
         shade = min(0.8, max(0.12, 25 / math.sqrt(max(1, keep.sum())) * 0.35))
         size = 4.5 if len(trials) < 1000 else 2.5
         panel.plot(
@@ -152,7 +156,7 @@ def _jitter(count: int, axis: StudyAxis) -> np.ndarray:
 
 
 def _half_width(axis: StudyAxis) -> float:
-    return min(0.2 / max(1, (axis.num_places or 1) - 1), 0.07)
+    return min(0.2 / max(1, (axis.num_places or 1) - 1), 0.045 if axis.has_gaps else 0.07)  # apart from 'not set'
 
 
 def _medians(panel: Axes, axis: StudyAxis, places: np.ndarray, sizes: np.ndarray) -> None:

@@ -263,6 +263,8 @@ def hyperparameters_text(found: HyperparameterTrials, *, width: int = 120, color
     """Every table beside its re-run, then the statements; 120 wide at least."""
     width = max(width, 120)
     parts = [rerun_text(rerun, width=width) for rerun in found.reruns]
+    unsaid = [note for note in found.notes if all(note not in rerun.notes for rerun in found.reruns)]
+    parts += ["\n".join(unsaid).translate(_CONTROLS) + "\n"] if unsaid else []
     if found.changes:
         parts.append(render(_changes_part(found), width, color))
     parts.append(render(statements_part(found.statements), width, color))

@@ -124,11 +124,19 @@ def _wrapped(text: str, room: int | None) -> list[str]:
 
 def _notes(study: Study, width: int | None) -> list[str]:
     """What went wrong, counted; and why trials have no metric."""
-    counted = Counter(note for trial in study.trials for note in trial.notes)
+    counted = Counter(note for trial in study.trials for note in (*trial.notes, *_range_of_peak(trial)))
     reasons = Counter(t.metric_reason for t in study.trials if t.kind == "done" and t.metric is None)
     failures = Counter(t.outcome.message for t in study.trials if t.kind == "failed")
     lines = [*_counted(reasons + failures, width), *_counted(counted, width)]
     return ["", *lines, *study.settings.notes] if lines or study.settings.notes else []
+
+
+def _range_of_peak(trial: TrialRecord) -> list[str]:
+    """A peak that is the lower end of a range, by more than a fiftieth."""
+    peak = trial.peak
+    if peak.value is None or peak.low != peak.value or (peak.high is not None and peak.high <= 1.02 * peak.value):
+        return []
+    return ["the peak is the lower end of a range (memfit export --to json has both ends)"]
 
 
 def _counted(texts: Counter[str], width: int | None) -> list[str]:

@@ -29,7 +29,7 @@ from memfit.study.engine.advisor import CustomAdvisor
 from memfit.study.engine.history import History
 from memfit.study.engine.registry import make_assessor, make_tuner, tool_notes
 from memfit.study.engine.user_classes import CustomAssessor, CustomTuner
-from memfit.study.tuners.base import NoMore, Wait
+from memfit.study.tuners.base import NoMore, Thinking, Wait
 
 MOST_REJECTIONS_PER_TRIAL = 50
 """So many points in a row that cannot fit end the study: then the limit, not the tuner, is what to change."""
@@ -59,6 +59,8 @@ class SearchEngine:
         """Why nothing will be asked any more; empty while the study goes on."""
         self.why_waiting = ""
         """Why the last question had no answer, though later ones may."""
+        self.is_thinking = False
+        """Whether the tuner is still at the last question."""
 
     @property
     def is_finished(self) -> bool:
@@ -75,15 +77,15 @@ class SearchEngine:
 
     def ask(self) -> Proposal | None:
         """The next point to try; None when there is none now, or, if `is_finished`, never again."""
-        self.why_waiting = ""
+        self.why_waiting, self.is_thinking = "", False
         self.why_finished = self._spent()
         if self.is_finished:
             return None
         answer = self.tuner.propose(self.history, self.history.next_number)
         if isinstance(answer, NoMore):
             self.why_finished = answer.reason
-        elif isinstance(answer, Wait):
-            self.why_waiting = answer.reason
+        elif isinstance(answer, (Wait, Thinking)):
+            self.why_waiting, self.is_thinking = answer.reason, isinstance(answer, Thinking)
         else:
             self.history.add(TrialRecord(proposal=answer))
             return answer

@@ -14,6 +14,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +22,13 @@ from memfit.errors import UsageError
 from memfit.records.study import Assessment, Intermediate, Proposal, SearchSpace, Tool, TrialRecord
 from memfit.study.assessors.median_stop import GO_ON
 from memfit.study.engine.history import History, Lesson
+from memfit.study.engine.user_calls import UserCalls
 from memfit.study.space.nni_space import write_space
 from memfit.study.trials.files import shim_folder
-from memfit.study.tuners.base import Answer, NoMore, Wait
+from memfit.study.tuners.base import Answer, NoMore, Thinking, Wait
+
+LEAVE_SECONDS = 5.0
+"""A call that is not over by then when a session ends is given up."""
 
 
 def make_custom(tool: Tool) -> Any:
@@ -106,11 +111,41 @@ class CustomTuner:
         self.metric = metric
         self.tuner.update_search_space(write_space(space))
         self._asked: set[int] = set()
+        self._asks = False
+        """Whether the call that it is at is a question."""
         self._num_reported = 0
         self._late: deque[tuple[int, dict[str, Any]]] = deque()
         """Parameters the tuner sent by its callback, after it had none when it was asked."""
+        self._calls = UserCalls()
+        self._heard: History | None = None
+        """The last that it was called with, or is to be."""
 
     def propose(self, history: History, number: int) -> Answer:
+        if not self._asks and not self._may_begin():
+            return self._thinking()
+        if not self._asks:
+            seen = _as_it_stands(history)
+            self._calls.begin(lambda: self._answer(seen, number))
+            self._asks = True
+        try:
+            end = self._calls.ended()
+        except BaseException:
+            self._asks = False
+            raise
+        if end is None:
+            return self._thinking()
+        self._asks = False
+        assert isinstance(end.value, Answer)
+        return end.value
+
+    def _may_begin(self) -> bool:
+        """Whether the last call is over; raises what the class raised."""
+        return not self._calls.is_busy or self._calls.ended() is not None
+
+    def _thinking(self) -> Thinking:
+        return Thinking(f"{type(self.tuner).__name__} has not answered for {self._calls.seconds:.0f} s")
+
+    def _answer(self, history: History, number: int) -> Answer:
         self._catch_up(history)
         parameters = self._generate(number)
         if parameters is None:
@@ -120,10 +155,20 @@ class CustomTuner:
         return Proposal(number=number, parameters=parameters, memo={"num_told": self._num_reported})
 
     def hear(self, history: History) -> None:
-        """Take in what has ended, without a question."""
-        self._catch_up(history)
+        """Take in what has ended, without a question; a class that is busy hears of it before its next question."""
+        self._heard = history
+        if self._asks or not self._may_begin():
+            return
+        seen = _as_it_stands(history)
+        self._calls.begin(lambda: self._catch_up(seen))
+        self._calls.ended()
 
     def leave(self, *, failed: bool) -> None:
+        """Everything it has not heard of, then its last word; a call that it is at is waited for a while only."""
+        if self._calls.is_busy and self._calls.ended(LEAVE_SECONDS) is None:
+            raise TimeoutError(f"it was still at its last call, for {self._calls.seconds:.0f} s")
+        if self._heard is not None and not failed:
+            self._catch_up(self._heard)
         last_word(self.tuner, failed=failed)
 
     def _catch_up(self, history: History) -> None:
@@ -164,6 +209,11 @@ class CustomTuner:
                 trial.number, trial.parameters, lesson.violation
             )
         self.tuner.trial_end(trial.number, trial.kind == "done", trial_job_id=trial.trial_id)
+
+
+def _as_it_stands(history: History) -> History:
+    """The trials of this moment, for a thread that reads them while others end."""
+    return replace(history, lessons=dict(history.lessons))
 
 
 class CustomAssessor:

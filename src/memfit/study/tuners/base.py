@@ -1,6 +1,7 @@
 """Base class of tuners, and what one may answer when it is asked for a point.
 
-A tuner is a function of the history. `Wait` means: nothing before a running trial ends; `NoMore`: never again.
+A tuner is a function of the history. `Wait` means: nothing before a running trial ends; `Thinking`: not yet; `NoMore`:
+never again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ class NoMore:
     reason: str
 
 
-Answer = Proposal | Wait | NoMore
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """No answer yet: the same question is to be asked again."""
+
+    reason: str
+
+
+Answer = Proposal | Wait | Thinking | NoMore
 
 
 class Tuner(Protocol):

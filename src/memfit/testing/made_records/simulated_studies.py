@@ -1,10 +1,13 @@
-"""Simulated studies with a known truth, on independent, tuner-like and blocked designs, for tests of `memfit explain`.
+"""Simulated studies with a known truth, on four kinds of designs, for tests of `memfit explain`.
 
     independent   every hyperparameter drawn by itself
     tuner         after ten random trials, new ones near the good ones: values crowd and hyperparameters move together;
                   in every second study what the tuner minimises is memory itself, so that noise steers the design
     blocked       one batch size after the other, in the order of time; in half of the studies memory steps up or down
                   at some trial, in a third every point is run twice
+    repeats       a grid of two to six points of one or two hyperparameters, each run two to eight times: all trials
+                  shuffled, or one round through the grid after the other; in a quarter of the studies a few trials are
+                  missing, in half memory steps up or down as above
 
 Noise is normal, heavy-tailed (Student's t with 3 degrees of freedom) or grows with the batch, in turn.
 """
@@ -21,9 +24,12 @@ import numpy as np
 from memfit.explain.study.table import Table
 from memfit.units import MIB
 
-DesignName = Literal["independent", "tuner", "blocked"]
-DESIGNS: tuple[DesignName, ...] = ("independent", "tuner", "blocked")
+DesignName = Literal["independent", "tuner", "blocked", "repeats"]
+DESIGNS: tuple[DesignName, ...] = ("independent", "tuner", "blocked", "repeats")
 BATCHES, OPTIMIZERS = (16, 32, 64, 128, 256), ("adam", "sgd", "rmsprop")
+GRIDS = ((2, 2), (2, 2), (2, 3), (3, 2), (2,), (3,), (5,))
+LEAST_REPEATS_DF = 4
+"""So many trials a grid has at least beyond its points."""
 FLOOR_MIB, NOISE_MIB = 400.0, 5.0
 
 Row = dict[str, Any]
@@ -52,7 +58,7 @@ class Simulated:
 
 
 def simulate(design: DesignName, seed: int, *, has_effects: bool = True, num_trials: int | None = None) -> Simulated:
-    """A study of 24 to 60 trials; without effects nothing but noise moves memory."""
+    """A study of 24 to 60 trials (of a repeated grid, 6 to 48); without effects nothing but noise moves memory."""
     random = np.random.default_rng([seed, DESIGNS.index(design), int(has_effects)])
     n = num_trials or int(random.integers(24, 61))
     parts = _parts(random, has_effects)
@@ -62,11 +68,12 @@ def simulate(design: DesignName, seed: int, *, has_effects: bool = True, num_tri
         return FLOOR_MIB + sum(part(row[name]) for name, part in parts.items()) / MIB + noises(row, place)
 
     step_mib, step_place = 0.0, 0
-    if design == "blocked":
-        rows = _blocked(random, n, is_twice=seed % 3 == 0)
+    if design in ("blocked", "repeats"):
+        rows = _blocked(random, n, is_twice=seed % 3 == 0) if design == "blocked" else _repeated(random)
         n = len(rows)
         if has_effects and seed % 2:
-            step_mib, step_place = float(random.uniform(-60, 60)), int(random.integers(4, n - 4))
+            edge = min(4, n // 3)
+            step_mib, step_place = float(random.uniform(-60, 60)), int(random.integers(edge, n - edge))
     elif design == "tuner":
         rows = _tuned(random, n, memory_mib, by_memory=bool(seed % 2))
     else:
@@ -114,6 +121,38 @@ def _blocked(random: np.random.Generator, n: int, *, is_twice: bool) -> list[Row
     num_points = n // 2 if is_twice else n
     rows = [_drawn(random) | {"batch_size": BATCHES[place * len(BATCHES) // num_points]} for place in range(num_points)]
     return rows + [rows[place] for place in random.permutation(num_points)] if is_twice else rows
+
+
+def _repeated(random: np.random.Generator) -> list[Row]:
+    """Repeats that do not come one after the other: what a step in time does would be in all points alike."""
+    points = _grid(random)
+    least = 2 + LEAST_REPEATS_DF // len(points)
+    num_rounds = int(random.integers(least, 9))
+    rounds = [[points[place] for place in random.permutation(len(points))] for _ in range(num_rounds)]
+    if random.random() < 0.5:
+        rounds = [points] * num_rounds
+    rows = [row for each in rounds for row in each]
+    if random.random() < 0.5:
+        rows = [rows[place] for place in random.permutation(len(rows))]
+    if random.random() < 0.25:
+        spare = len(rows) - len(points) - LEAST_REPEATS_DF
+        lost = set(random.permutation(np.arange(len(points), len(rows)))[: int(random.integers(0, min(spare, 3) + 1))])
+        rows = [row for place, row in enumerate(rows) if place not in lost]
+    return rows
+
+
+def _grid(random: np.random.Generator) -> list[Row]:
+    """All combinations of some values of one or two hyperparameters; the others are the same everywhere."""
+    sizes = GRIDS[random.integers(len(GRIDS))]
+    names = random.permutation(["batch_size", "width", "lr"] + ["optimizer"] * (max(sizes) <= len(OPTIMIZERS)))
+    points = [_drawn(random)]
+    for name, size in zip(names, sizes, strict=False):
+        values: list[Any] = []
+        while len(values) < size:
+            value = _drawn(random)[name]
+            values += [] if value in values else [value]
+        points = [{**point, name: value} for point in points for value in values]
+    return points
 
 
 def _tuned(

@@ -43,6 +43,17 @@ def left_out_notes(table: Table) -> list[str]:
     return notes
 
 
+def unsure_notes(table: Table, matters_bytes: float) -> list[str]:
+    """Peaks of which only a range is known that is as wide as effects that matter: of jobs as small as the process that
+    started them."""
+    wide = table.unsure_bytes[table.unsure_bytes > matters_bytes]
+    if not len(wide):
+        return []
+    what = f"the peak of {counted_trials(len(wide))} is known as a range only"
+    width = format_bytes(float(wide.max()))
+    return [f"{what}, up to {width} wide; its lower end was taken: an effect of that size may be due to it"]
+
+
 def far_off_notes(table: Table) -> list[str]:
     """One trial that lies far from all others: what is said of the rest is judged with it."""
     ranked = np.argsort(table.memory_bytes)

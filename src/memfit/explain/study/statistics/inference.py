@@ -3,9 +3,11 @@
 Every estimand is one or more contrasts of a linear model. The statistic is the estimate divided by its HC3 standard
 error (MacKinnon and White 1985), so that noise may differ between trials. What the statistics do by chance is
 simulated: normal noise goes through the same models on the same design, whether its points were drawn independently,
-crowd where a tuner found them good, or come in blocks. An interval covers all contrasts of its estimand together; a
-p-value is the chance that anything in the report looks this large (the largest of all, Westfall and Young 1993). Both
-come from the same statistic: a p-value at or below 5 % implies an interval without zero.
+crowd where a tuner found them good, or come in blocks. Where points are compared by their repeats, that noise scatters
+at every point as its repeats do (the parametric bootstrap of Krishnamoorthy, Lu and Mathew 2007): with few repeats HC3
+alone takes a difference between a quiet and a restless point for surer than it is. An interval covers all contrasts of
+its estimand together; a p-value is the chance that anything in the report looks this large (the largest of all,
+Westfall and Young 1993). Both come from the same statistic: a p-value at or below 5 % implies an interval without zero.
 
 Statistics with few degrees of freedom have long tails; before the largest is taken, each is brought to the scale of a
 normal deviate by a t distribution fitted to its simulated quantiles (Wallace 1959).
@@ -31,6 +33,10 @@ POOLED_LEVERAGE = 0.95
 """A trial with more leverage than this determines its own residual; there the common variance is taken."""
 _ROUNDING = 1e-9
 """Noise below this share of the data is rounding."""
+_LEAST_FREEDOM = 0.5
+"""A point with fewer degrees of freedom than this says nothing of its own scatter."""
+_LEAST_SCATTER = 1e-3
+"""Of the common scatter: repeats that are equal to the byte are taken to scatter by this share of it."""
 _CHUNK_NUMBERS = 1_500_000
 
 Key = tuple[str, ...]
@@ -165,14 +171,28 @@ class Estimate:
         return max(max(abs(low), abs(high)) for _, low, high in self.intervals)
 
 
-def answer(questions: Sequence[Estimand], y: np.ndarray) -> dict[Key, Estimate]:
-    """Estimate all questions of a report at once."""
+def scatter_of_points(base: Base, points: Rows, y: np.ndarray) -> np.ndarray | None:
+    """For every trial how far the repeats of its point scatter around what the base says; None where none do. A point
+    without repeats is taken to scatter as the others do."""
+    left = y - base.basis @ (base.basis.T @ y)
+    squares = np.bincount(points.point_of, left**2)
+    freedom = np.bincount(points.point_of, 1 - (base.basis**2).sum(axis=1))
+    common = squares.sum() / max(freedom.sum(), 1e-300)
+    if common <= _ROUNDING**2 * np.mean((y - y.mean()) ** 2):
+        return None
+    own = np.where(freedom > _LEAST_FREEDOM, squares / np.maximum(freedom, _LEAST_FREEDOM), common)
+    return np.sqrt(np.maximum(own, _LEAST_SCATTER**2 * common))[points.point_of]
+
+
+def answer(questions: Sequence[Estimand], y: np.ndarray, scatter: np.ndarray | None = None) -> dict[Key, Estimate]:
+    """Estimate all questions of a report at once; `scatter` is the standard deviation of the noise of every trial, up
+    to a factor, where it is known."""
     if not questions:
         return {}
     prepared = [_Prepared(question) for question in questions]
     scale = float(np.sqrt(np.mean((y - y.mean()) ** 2))) or 1.0
     centred = (y - y.mean()) / scale
-    statistics = np.hstack([_statistics(prepared, block) for block in _blocks(centred)])
+    statistics = np.hstack([_statistics(prepared, block) for block in _blocks(centred, scatter)])
     values, errors = _observed(prepared, y, scale)
     deviates, tails = _normalised(statistics)
     places = _places(prepared)
@@ -237,7 +257,7 @@ def _squares(numbers: np.ndarray) -> np.ndarray:
     return numbers * numbers
 
 
-def _blocks(centred: np.ndarray) -> Iterator[np.ndarray]:
+def _blocks(centred: np.ndarray, scatter: np.ndarray | None) -> Iterator[np.ndarray]:
     """The data, then draws of noise, a row each; the seed is fixed, so is the answer."""
     n = len(centred)
     yield centred[None, :]
@@ -245,7 +265,8 @@ def _blocks(centred: np.ndarray) -> Iterator[np.ndarray]:
     generator = np.random.default_rng(SEED)
     while left:
         size = min(left, max(1, _CHUNK_NUMBERS // n))
-        yield generator.standard_normal((size, n))
+        noise = generator.standard_normal((size, n))
+        yield noise if scatter is None else noise * scatter
         left -= size
 
 
