@@ -135,7 +135,7 @@ def _scatter(
     kinds = np.array([trial.kind for trial in trials])
     for kind in dict.fromkeys(["done", *kinds.tolist()]):
         keep = kinds == kind
-        color, marker = (BLUE, "o") if kind == "done" else _BAD_MARKS[kind]
+        color, marker = (BLUE, "o") if kind == "done" else _BAD_MARKS.get(kind, (GREY, "x"))
         shade = min(0.8, max(0.12, 25 / math.sqrt(max(1, keep.sum())) * 0.35))
         size = 4.5 if len(trials) < 1000 else 2.5
         panel.plot(
