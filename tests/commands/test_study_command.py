@@ -78,6 +78,17 @@ def test_a_refused_option_makes_no_folder_and_leaves_the_study_that_is_there(
     assert len(json.loads((here / "one" / "study.json").read_text())["trials"]) == 3
 
 
+def test_a_study_whose_first_trials_all_die_alike_has_failed(here: Path, capsys: pytest.CaptureFixture[str]):
+    """Exit code 1, in scripts as well; one in which some trials fail is done."""
+    (here / "trial.py").write_text("raise ValueError('no such layer')")
+    (here / "space.json").write_text(json.dumps({"x": {"_type": "choice", "_value": list(range(20))}}))
+    study = ("--space", "space.json", "--tuner", "Random", "--no-figures", "-q")
+    assert memfit(*study, "--trials", "9", "-o", "all", *in_shell("trial.py")) == 1
+    assert "all failed alike" in capsys.readouterr().err
+    (here / "trial.py").write_text(TRIAL + "assert nni.get_sequence_id()")
+    assert memfit(*study, "--trials", "2", "-o", "some", *in_shell("trial.py")) == 0
+
+
 def test_a_config_of_nni_runs_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]):
     (here / "config.yml").write_text(
         f"searchSpaceFile: space.json\ntrialCommand: {sys.executable} trial.py\ntrialConcurrency: 2\n"

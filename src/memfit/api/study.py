@@ -27,6 +27,8 @@ class StudyRun:
     study: Study
     why_stopped: str
     was_interrupted: bool = False
+    has_failed: bool = False
+    """Whether its tuner failed, or its first trials all did alike, so that it was ended before its time."""
     notes: tuple[str, ...] = ()
     """Notes for a person that were not shown while it ran."""
 
@@ -137,6 +139,7 @@ def _run_session(settings: StudySettings | None, options: StudyOptions, progress
         study=study,
         why_stopped=session.why_stopped,
         was_interrupted=session.was_interrupted,
+        has_failed=session.has_failed,
         notes=tuple(unheard.notes),
     )
 

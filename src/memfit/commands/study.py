@@ -146,6 +146,8 @@ def _run(
         _say_the_end(run, written, events)
     if run.was_interrupted:
         sys.exit(130)
+    if run.has_failed:
+        sys.exit(1)
 
 
 def _refuse_elsewhere(action: str, *, now: bool, trial: str | None, to: str | None) -> None:

@@ -84,6 +84,8 @@ class Coordinator:
     again: list[tuple[TrialRecord, int]] = field(default_factory=list)
     """Trials to start with the parameters they have, and the number of the attempt."""
     why_stopped: str = ""
+    has_failed: bool = False
+    """Whether that was no way for a study to end: its tuner failed, or its first trials all did."""
     problem: StorageError | None = None
     _starting: list[TrialOrder] = field(default_factory=list)
     """Trials of this round that are stored as started, and will be as soon as that is on disk."""
@@ -457,6 +459,8 @@ class Coordinator:
             self.watcher.note(sentence)
 
     def _stop(self, why: str) -> None:
+        """End a study that cannot go on."""
+        self.has_failed = self.has_failed or not self.why_stopped
         self.why_stopped = self.why_stopped or why
         self._note(why)
 

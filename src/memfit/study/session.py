@@ -42,6 +42,7 @@ class Session:
         self.is_new = is_new
         self.why_stopped = ""
         self.was_interrupted = False
+        self.has_failed = False
 
     def run(self, watcher: StudyWatcher, options: StudyOptions) -> Study:
         """Run until nothing is left to do, and leave the whole study in study.json as well."""
@@ -61,6 +62,7 @@ class Session:
         finally:
             withdraw(self.folder)
             self.why_stopped, self.was_interrupted = coordinator.why_stopped, coordinator.was_interrupted
+            self.has_failed = coordinator.has_failed
             runner.close()
             if options.on in BATCH_SYSTEMS:
                 release_jobs(self.folder)
