@@ -24,6 +24,8 @@ from memfit.model.step import Job, leaving_no_trace, tensors_of
 from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
+PLAIN = (bool, int, float, str, bytes, type(None))
+"""Values without an identity of their own, which hold nothing."""
 _READS_A_VALUE = "aten::_local_scalar_dense"
 """What `item()`, `float(tensor)` and `if tensor:` come down to."""
 
@@ -40,19 +42,26 @@ class SeenTensor:
     requires_grad: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    """Another object as it went by, such as a cache of keys and values; what it holds is not held either."""
+
+    number: int
+
+
 class Numbers:
-    """Numbers tensors and storages; the number of one that has died is not used again."""
+    """Numbers objects and storages; the number of one that has died is not used again."""
 
     def __init__(self) -> None:
         self._next = itertools.count()
-        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._objects: dict[int, tuple[Callable[[], builtins.object], int]] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def object(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor."""
-        known = self._objects.get(id(tensor))
-        if known is None or known[0]() is not tensor:
-            known = self._objects[id(tensor)] = (weakref.ref(tensor), next(self._next))
+    def object(self, seen: builtins.object) -> int:
+        """The number of a tensor, or of any other object."""
+        known = self._objects.get(id(seen))
+        if known is None or known[0]() is not seen:
+            known = self._objects[id(seen)] = (_reference_to(seen), next(self._next))
         return known[1]
 
     def storage(self, tensor: torch.Tensor) -> int:
@@ -68,11 +77,19 @@ class Numbers:
     @overload
     def seen(self, value: builtins.object) -> builtins.object: ...
     def seen(self, value: builtins.object) -> builtins.object:
-        """What is kept of a value: all of it unless it is a tensor."""
+        """What is kept of a value: all of it where it can hold no tensor, else its number."""
         if not isinstance(value, torch.Tensor):
-            return value
+            return value if isinstance(value, PLAIN) else SeenObject(self.object(value))
         size = value.untyped_storage().nbytes()
         return SeenTensor(self.object(value), self.storage(value), size, value.requires_grad)
+
+
+def _reference_to(seen: object) -> Callable[[], object]:
+    """What tells whether an object is still the one that was seen: one that cannot be referred to weakly is held."""
+    try:
+        return weakref.ref(seen)
+    except TypeError:
+        return lambda: seen
 
 
 @dataclass(eq=False, slots=True)
