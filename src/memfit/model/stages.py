@@ -195,6 +195,8 @@ def _why_apart(this: Call, following: Call, tree: CallTree) -> str:
     returned, given = this.returned, following.tensors_given()
     if this.end != following.start:
         return "glue"
+    if getattr(tree.root.module, "keeps_apart", False) and this.name.split(".")[:2] != following.name.split(".")[:2]:
+        return "another model, which is also called by itself"
     if this.is_checkpointed or following.is_checkpointed:
         return "torch's checkpoint, which runs each of them by itself"
     if len(returned) != 1 or not given or given[0].number != returned[0].number:
