@@ -16,7 +16,8 @@ from memfit.apply.checkpoints import AppliedPlan
 from memfit.errors import MemfitError, UsageError
 from memfit.fit.levers import carry_out
 from memfit.fit.options import FitOptions
-from memfit.fit.training_loop import ApplyReady, LoopFitter, StopAfterFitting, optimizer_of
+from memfit.fit.tensors_alive import optimizer_of
+from memfit.fit.training_loop import ApplyReady, LoopFitter, StopAfterFitting
 from memfit.measure.counters.free_memory import process_peak_bytes
 from memfit.records.fit import LoopFit
 from memfit.records.plan import read_plan
