@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from memfit.errors import MemfitError
 from memfit.fit.recorded_pass import Tape
+from memfit.fit.replaced_results import LastResult, bytes_let_go, bytes_replaced
 from memfit.fit.tensors_alive import bytes_around, optimizer_of, other_optimizers
 from memfit.model.module_state import State, Watch
 from memfit.model.step import Job, storage_bytes, tensors_of
@@ -22,8 +25,20 @@ class Together(torch.nn.Module):
         self.parts = torch.nn.ModuleList(modules)
 
 
-def job_of_pass(tape: Tape, name: str, *, keeps_apart: bool = False) -> Job:
-    """The step that a tape plays, with gradients and states of what is not its model left as they are."""
+def job_of_pass(
+    tape: Tape,
+    name: str,
+    *,
+    keeps_apart: bool = False,
+    last_result: LastResult | None = None,
+    given: Sequence[torch.Tensor] = (),
+) -> Job:
+    """The step that a tape plays, with gradients and states of what is not its model left as they are.
+
+    What the program gives now stands in the place of what it gave then, where only the tape still holds that. What it
+    holds of the last result is there until the call that began the pass has returned.
+    """
+    replaced_bytes = bytes_replaced(tape, given)
     model = model_of(tape.modules, keeps_apart=keeps_apart)
     parameters = {id(p) for p in model.parameters()}
     held = tape.held()
@@ -32,11 +47,14 @@ def job_of_pass(tape: Tape, name: str, *, keeps_apart: bool = False) -> Job:
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
 
+    job.let_go_bytes = 0 if last_result is None else bytes_let_go(last_result, job.device)
+
     def run() -> object:
         gradients = [(tensor, tensor.grad) for tensor in outside]
         before = [State.now(Watch(other)) for other in tape.others]
+        old_result = [torch.empty(job.let_go_bytes, dtype=torch.uint8, device=job.device)]
         try:
-            loss = tape.play()
+            loss = tape.play(after_first_call=old_result.clear)
         finally:
             for state in before:
                 state.lay()
@@ -49,7 +67,8 @@ def job_of_pass(tape: Tape, name: str, *, keeps_apart: bool = False) -> Job:
     job.run = run
     job.accumulates = any(p.grad is not None for p in model.parameters())
     job.counts_everything = True
-    job.around_bytes = bytes_around(job) + sum(map(_state_to_come, other_optimizers(job.optimizer)))
+    around_bytes = max(0, bytes_around(job) - job.let_go_bytes - replaced_bytes)
+    job.around_bytes = around_bytes + sum(map(_state_to_come, other_optimizers(job.optimizer)))
     return job
 
 

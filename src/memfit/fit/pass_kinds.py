@@ -18,6 +18,7 @@ from memfit.fit.fitted import FittedModel
 from memfit.fit.job_of_pass import model_of
 from memfit.fit.levers import carry_out
 from memfit.fit.recorded_pass import Tape
+from memfit.fit.replaced_results import LastResult
 from memfit.fit.tensors_alive import optimizer_of
 from memfit.model.tensors_in_arguments import tensors_in
 from memfit.records.plan import Plan
@@ -34,6 +35,8 @@ class PassKind:
     takes_gradients: bool
     tape: Tape | None = None
     """Of a pass that was recorded and is to be fitted when the next one of its kind begins."""
+    last_result: LastResult = field(default_factory=LastResult)
+    """What the call returned that began the recorded pass."""
     fitted: FittedModel | AppliedPlan | None = None
     """The plan while it is applied."""
     planned_bytes: int = 0

@@ -21,6 +21,7 @@ history that was not recorded (made by a hook, or by another thread), or in an o
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -93,6 +94,8 @@ class Tape:
         self._backward: _Entry | None = None
         self._held_to_the_end: set[int] = set()
         """Entries with a tensor that was alive when the backward began: in a variable of the loop, or saved."""
+        self._first_call: int | None = None
+        """Number of the entry with the call of a module that began the pass."""
         self._outside: set[int] = set()
         """Storages of tensors from before the pass that entries are given."""
         self._fault = ""
@@ -139,6 +142,8 @@ class Tape:
         known = self.modules if is_trained else self.others
         if not any(module is each for each in known):
             known.append(module)
+        if self._first_call is None and is_trained:
+            self._first_call = len(self.entries)
         self.add(module, args, kwargs, output)
 
     def add_copy(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -149,6 +154,21 @@ class Tape:
     def is_from_before(self, tensor: torch.Tensor) -> bool:
         """Whether the pass did not make this tensor."""
         return tensor not in self._known
+
+    def given_and_held_alone(self) -> list[torch.Tensor]:
+        """Tensors that the first call was given and that nothing holds but the entries of this tape."""
+        if self._first_call is None:
+            return []
+        first = self.entries[self._first_call]
+        given = [leaf for leaf in leaves_of((first.args, first.kwargs)) if isinstance(leaf, torch.Tensor)]
+        entries = [*self.entries, *([self._backward] if self._backward is not None else [])]
+        places = [id(leaf) for entry in entries for leaf in leaves_of((entry.args, entry.kwargs))]
+        alone: list[torch.Tensor] = []
+        for place in range(len(given)):
+            num_elsewhere = sys.getrefcount(given[place]) - 2 - places.count(id(given[place]))  # 2: list and question
+            if not num_elsewhere and not isinstance(given[place], torch.nn.Parameter):
+                alone.extend(given[place : place + 1])
+        return alone
 
     def close(self, backward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Note the backward, and drop what it does not need."""
@@ -171,14 +191,17 @@ class Tape:
                 self._made[tensor] = made
         self._known, self._cut_off = WeakIdKeyDictionary(), WeakIdKeyDictionary()
 
-    def play(self) -> torch.Tensor | None:
-        """Do all of it again; returns what the backward began with."""
+    def play(self, after_first_call: Callable[[], object] = lambda: None) -> torch.Tensor | None:
+        """Do all of it again; returns what the backward began with. `after_first_call` follows the call of a module
+        that began the pass."""
         assert self._backward is not None
         made: list[list[torch.Tensor]] = []
         last_use = self._last_uses()
         for number, entry in enumerate(self.entries):
             args, kwargs = self._filled(entry, made)
             made.append(_played(entry, args, kwargs))
+            if number == self._first_call:
+                after_first_call()
             del args, kwargs
             for done in last_use.get(number, ()):
                 made[done] = []  # as the loop's own variables, no tensor lives longer than it is used

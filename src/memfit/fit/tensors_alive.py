@@ -34,7 +34,7 @@ def _optimizers() -> list[torch.optim.Optimizer]:
     return [each for each in gc.get_objects() if type(each) in kinds and not hasattr(each, "optimizer")]
 
 
-def _tensors_alive() -> list[torch.Tensor]:
+def tensors_alive() -> list[torch.Tensor]:
     """All that have a Python object, and those without one: gradients not read yet, and what graphs keep."""
     kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
     found: list[torch.Tensor] = [each for each in gc.get_objects() if type(each) in kinds]
@@ -79,7 +79,7 @@ def _with_subclasses(kind: type) -> set[type]:
 
 def alive_bytes(device: torch.device) -> int:
     """What all tensors of the program on a kind of device take."""
-    return sum(storages_of(_tensors_alive(), device).values())
+    return sum(storages_of(tensors_alive(), device).values())
 
 
 def waiting_bytes(device: torch.device) -> int:
@@ -92,7 +92,7 @@ def waiting_bytes(device: torch.device) -> int:
 
 def bytes_around(job: Job) -> int:
     """What tensors of the program take that belong neither to the model, nor to its batch, optimizer or gradients."""
-    everything = storages_of(_tensors_alive(), job.device)
+    everything = storages_of(tensors_alive(), job.device)
     gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
     state = tensors_of([dict(entry) for entry in job.optimizer.state.values()]) if job.optimizer is not None else []
     own = storages_of(

@@ -108,6 +108,8 @@ class LoopFitter:
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
     _within_pass: bool = False
+    _is_first_call: bool = False
+    """Whether the call of a module is the one that begins the pass."""
     _kinds: PassKinds = field(default_factory=PassKinds)
     _kind: PassKind | None = None
     """Of the pass that goes on, or was the last."""
@@ -230,8 +232,11 @@ class LoopFitter:
                     raise
             if self._recorder is not None:
                 output = self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
+                if self._is_first_call and self._kind is not None:
+                    self._kind.last_result.note(output)
             else:
                 output = self._plain_call(module, *args, **kwargs)
+            self._is_first_call = False
             self._remember(output)
             return output
         finally:
@@ -291,7 +296,7 @@ class LoopFitter:
     def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._is_between and self._is_due(self.num_between):
             self._num_to_measure = AFTER_EVALUATION
-        self._within_pass, self._is_between = True, False
+        self._within_pass, self._is_between, self._is_first_call = True, False, True
         self._num_begun += 1
         self._end_recording()
         self._note_departures()
@@ -316,7 +321,7 @@ class LoopFitter:
         if kind.tape is not None:
             self._end_measuring()
             self._put_plan_away()
-            self._fit(kind)
+            self._fit(kind, tensors_of((args, kwargs)))
         elif kind.has_plan and size <= kind.planned_bytes and self._keeps_more(kind, module):
             kind.planned_bytes = -1  # recorded again below
         if kind.has_plan and size <= kind.planned_bytes:
@@ -428,9 +433,9 @@ class LoopFitter:
             if not self._stale.is_on_stack:
                 self._stale = None  # with its tape, which holds a batch
 
-    def _fit(self, kind: PassKind) -> None:
-        """Plan and prove with the pass that was recorded, and apply."""
-        tape, kind.tape = self._kinds.tape_to_fit(kind), None
+    def _fit(self, kind: PassKind, given: list[torch.Tensor]) -> None:
+        """Plan and prove with the pass that was recorded, and apply; the one that begins is given these tensors."""
+        own_tape, tape, kind.tape = kind.tape, self._kinds.tape_to_fit(kind), None
         for follower in self._kinds.followers_of(kind):
             follower.tape = None
         assert tape is not None
@@ -440,7 +445,8 @@ class LoopFitter:
         refuse_unplayable(tape)
         began = time.monotonic()
         self.say(f"fitting into {format_bytes(self.options.require_budget())}: measuring the step, planning, proving")
-        job = self._job(kind, tape)
+        job = self._job(kind, tape, given if tape is own_tape else None)
+        del own_tape
         try:
             with lending_gradients(job):
                 fitted = self.fit_job(job)
@@ -475,8 +481,13 @@ class LoopFitter:
         begins = type(kind.begins()).__name__
         self._say_once(f"passes that begin with {begins} get no plan of their own, and may take more ({why})")
 
-    def _job(self, kind: PassKind, tape: Tape) -> Job:
-        job = job_of_pass(tape, self.name, keeps_apart=bool(self._kinds.followers_of(kind)))
+    def _job(self, kind: PassKind, tape: Tape, given: list[torch.Tensor] | None = None) -> Job:
+        """The step of a tape; with what is `given` to the pass that begins, where the tape is of one like it."""
+        keeps_apart = bool(self._kinds.followers_of(kind))
+        if given is None:
+            job = job_of_pass(tape, self.name, keeps_apart=keeps_apart)
+        else:
+            job = job_of_pass(tape, self.name, keeps_apart=keeps_apart, last_result=kind.last_result, given=given)
         job.unsteppable = SEVERAL_KINDS if len(self._kinds) > 1 else kind.unsteppable
         job.limit_bytes = self.options.require_budget()
         return job
@@ -648,4 +659,5 @@ def _highest_beside(job: Job, fit: Fit) -> int | None:
     proof, plan = fit.proof, fit.plan
     if proof is None or proof.measured_peak_bytes is None or plan.applied_levers or plan.moves:
         return None
-    return proof.measured_peak_bytes - base_bytes_of(job, plan.chain.fixed.optimizer_state_bytes)
+    before_bytes = base_bytes_of(job, plan.chain.fixed.optimizer_state_bytes) + job.let_go_bytes
+    return proof.measured_peak_bytes - before_bytes
