@@ -758,6 +758,18 @@ def test_the_smallest_budget_that_is_named_for_several_kinds_of_passes_holds(loo
     assert found.within_budget
 
 
+def test_a_file_gets_the_plan_of_the_first_kind_of_pass():
+    """Its next run applies it to what the first pass begins with."""
+    fitter = fitting_loop(2**30)
+    fitter.start()
+    try:
+        as_dcgan_does(3)
+    finally:
+        found = fitter.stop()
+    assert len(found.fits) == 2
+    assert fitter.to_write is found.fits[0]
+
+
 def test_a_refusal_before_another_kind_was_seen_says_so():
     with pytest.raises(DoesNotFit, match="another optimizer of the program has not been at work"):
         run(critic_more_often, int(0.85 * highest_of_all(critic_more_often)))
