@@ -702,11 +702,12 @@ def critic_more_often(num_rounds: int = 8) -> tuple[Losses, nn.Module]:
             loss = critic(x).mean() - critic(maker(torch.randn(512, WIDTH)).detach()).mean()
             loss.backward()
             steps[0].step()
+            losses.append(loss.item())
         steps[1].zero_grad()
         fooled = critic(maker(torch.randn(512, WIDTH))).mean()
         fooled.backward()
         steps[1].step()
-        losses += [loss.item(), fooled.item()]
+        losses.append(fooled.item())
     return losses, nn.ModuleList([maker, critic])
 
 
