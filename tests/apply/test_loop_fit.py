@@ -702,11 +702,12 @@ def critic_more_often(num_rounds: int = 8) -> tuple[Losses, nn.Module]:
             loss = critic(x).mean() - critic(maker(torch.randn(512, WIDTH)).detach()).mean()
             loss.backward()
             steps[0].step()
+            losses.append(loss.item())
         steps[1].zero_grad()
         fooled = critic(maker(torch.randn(512, WIDTH))).mean()
         fooled.backward()
         steps[1].step()
-        losses += [loss.item(), fooled.item()]
+        losses.append(fooled.item())
     return losses, nn.ModuleList([maker, critic])
 
 
@@ -756,6 +757,18 @@ def test_the_smallest_budget_that_is_named_for_several_kinds_of_passes_holds(loo
     found = run(loop, _named_for(loop, int(share * highest_of_all(loop))), measure_every=1)[2]
     assert found is not None
     assert found.within_budget
+
+
+def test_a_file_gets_the_plan_of_the_first_kind_of_pass():
+    """Its next run applies it to what the first pass begins with."""
+    fitter = fitting_loop(2**30)
+    fitter.start()
+    try:
+        as_dcgan_does(3)
+    finally:
+        found = fitter.stop()
+    assert len(found.fits) == 2
+    assert fitter.to_write is found.fits[0]
 
 
 def test_a_refusal_before_another_kind_was_seen_says_so():

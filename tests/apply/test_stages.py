@@ -158,13 +158,14 @@ class GivingShelves(nn.Module):
         return x
 
 
-class GivenShelf(nn.Linear):
+class GivenShelf(nn.Module):
     def __init__(self) -> None:
-        super().__init__(16, 16)
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor, shelf: Shelf) -> torch.Tensor:
         shelf.tensors.append(x)
-        return super().forward(x)
+        return self.inner(x)
 
 
 @pytest.mark.parametrize("kind", [Shelf, NarrowShelf])

@@ -52,7 +52,7 @@ def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> Loo
     if not found.num_passes and not found.fits and not ended:
         raise UsageError(
             f"{path} ended before a plan could be made",
-            found="fewer than two passes: a call of a module in train() that a backward() follows",
+            found="fewer than two passes of a kind: a call of a module in train() that a backward() follows",
             hint="two batches or more, in this process, with backward() and not torch.autograd.grad alone",
         )
     return msgspec.structs.replace(found, ended=ended, process_peak_bytes=process_peak_bytes())

@@ -95,6 +95,8 @@ class LoopFitter:
     name: str = ""
     ready_plan: ApplyReady | None = None
     fits: list[Fit] = field(default_factory=list)
+    to_write: Fit | None = None
+    """What a file gets."""
     notes: list[str] = field(default_factory=list)
     departures: dict[str, None] = field(default_factory=dict)
     """Sentences about passes that did not go as planned."""
@@ -113,6 +115,7 @@ class LoopFitter:
     _kinds: PassKinds = field(default_factory=PassKinds)
     _kind: PassKind | None = None
     """Of the pass that goes on, or was the last."""
+    _first_kind: PassKind | None = None
     _at_work: PassKind | None = None
     """The kind whose plan is applied: the pass's own, or one that begins with the same module."""
     _recorder: PassRecorder | None = None
@@ -171,7 +174,12 @@ class LoopFitter:
         self._unspare()
         self._end_watching_steps()
         self._put_plan_away()
-        self._kinds, self._kind, self._stale = PassKinds(), None, None  # who keeps the fitter keeps no model, no batch
+        self._kinds, self._kind, self._first_kind, self._stale = (
+            PassKinds(),
+            None,
+            None,
+            None,
+        )  # who keeps the fitter keeps no model, no batch
         return LoopFit(
             name=self.name,
             budget_bytes=self.options.require_budget(),
@@ -470,9 +478,19 @@ class LoopFitter:
         self._fitting_seconds += time.monotonic() - began
         kind.planned_bytes = kind.recorded_bytes
         self.fits.append(fitted.fit)
+        self._note_for_file(kind, fitted.fit)
         self.say(_said_of(fitted.fit))
         if self.options.only_plan:
             raise StopAfterFitting
+
+    def _note_for_file(self, kind: PassKind, fit: Fit) -> None:
+        """A file holds one plan: the last one of the kind of pass that came first."""
+        is_first = self._first_kind is None or self._first_kind is kind
+        if is_first:
+            self._first_kind, self.to_write = kind, fit
+        elif self.options.plan_file is not None:
+            begins = type(kind.begins()).__name__
+            self._say_once(f"the file gets the plan of the first kind of pass, none for those that begin with {begins}")
 
     def _give_up(self, kind: PassKind, why: str) -> None:
         """Go on without a plan for one kind of pass, where there is one for another."""
