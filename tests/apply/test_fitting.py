@@ -394,3 +394,51 @@ def test_modules_that_a_forward_replaces_are_back_after_a_try():
     assert [id(module) for module in model.modules()] == before
     assert model.kind == "dense"
     assert not hasattr(model, "extra")
+
+
+class ReadingATable(nn.Module):
+    """Adds a table that hangs on it, or that only its forward knows."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = normed_stack(BLOCKS)
+        table = torch.randn(ROWS, 16)
+        if hangs:
+            self.kept = [table]
+        self.read = _Reading(table)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(self.read(x))
+
+
+class _Reading:
+    """Closes over a tensor, so that it is no attribute of anything."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.add = lambda x: x + table
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.add(x)
+
+
+def test_what_a_step_reads_counts_wherever_it_hangs():
+    """A mask in a global, a table in a closure, the class weights of a loss: they are there all the time."""
+    measured = []
+    for hangs in (True, False):
+        with fit(ReadingATable(hangs=hangs), "1GiB") as fitted:
+            assert fitted.fit.proof is not None
+            measured.append(fitted.fit.proof.measured_peak_bytes)
+    assert measured[0] == measured[1]
+    weights = torch.ones(4096, 16)
+
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return CROSS_ENTROPY(logits, targets) + weights.sum() * 0
+
+    peaks = []
+    for each in (CROSS_ENTROPY, loss):
+        job = job_for(normed_stack(BLOCKS), rows=ROWS)
+        with memfit.fit_to_budget(job.model, job.batch, each, job.optimizer, budget="1GiB") as fitted:
+            assert fitted.fit.proof is not None
+            peaks.append(fitted.fit.proof.measured_peak_bytes or 0)
+    assert peaks[1] - peaks[0] >= weights.nbytes

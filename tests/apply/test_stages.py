@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -119,6 +121,77 @@ def test_a_model_without_modules_to_run_again_is_refused():
 
     with pytest.raises(UsageError, match="no chain of blocks"):
         layout_of(Bare())
+
+
+class Shelf:
+    """Holds tensors, as a cache of keys and values does."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+
+class NarrowShelf:
+    """One to which no weak reference can be made."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+
+class GivingShelves(nn.Module):
+    """Gives all of its blocks one object, or each of them one of its own."""
+
+    def __init__(self, kind: type[Shelf | NarrowShelf], *, shares: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(GivenShelf() for _ in range(3))
+        self.kind, self.shares = kind, shares
+        self.seen: list[weakref.ref[Shelf]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shelf = self.kind()
+        for block in self.blocks:
+            x = block(x, shelf)
+            shelf = shelf if self.shares else self.kind()
+            if isinstance(shelf, Shelf):
+                self.seen.append(weakref.ref(shelf))
+        return x
+
+
+class GivenShelf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, shelf: Shelf) -> torch.Tensor:
+        shelf.tensors.append(x)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kind", [Shelf, NarrowShelf])
+@pytest.mark.parametrize("shares", [True, False])
+def test_blocks_that_are_given_one_object_are_joined_and_those_with_several_are_not(
+    kind: type[Shelf | NarrowShelf], shares: bool
+):
+    layout = layout_of(GivingShelves(kind, shares=shares))
+    assert joined(layout) == {"blocks.0": shares, "blocks.1": shares, "blocks.2": False}
+
+
+def test_what_was_watched_holds_no_object_that_the_blocks_were_given():
+    model = GivingShelves(Shelf, shares=True)
+    seen = model.seen
+    model.__dict__["seen"] = _OutOfSight(seen)
+    tree = watch_calls(job_for(model))
+    assert tree.root.children
+    assert seen
+    assert not any(reference() for reference in seen)
+
+
+class _OutOfSight:
+    """A list that putting the model back does not reach."""
+
+    def __init__(self, content: list[weakref.ref[Shelf]]) -> None:
+        self.append = content.append
 
 
 def test_watching_leaves_no_trace():

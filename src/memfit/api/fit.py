@@ -177,8 +177,8 @@ def fit_script(
     set_threads(options.threads)
     fitter = _loop_fitter(target, options, say)
     ended = msgspec.structs.replace(run_fitted(target, options.arguments, fitter), arguments=options.arguments)
-    if plan_file is not None and fitter.ready_plan is None and fitter.fits:
-        write_plan(fitter.fits[-1].plan, plan_file)
+    if plan_file is not None and fitter.ready_plan is None and fitter.to_write is not None:
+        write_plan(fitter.to_write.plan, plan_file)
         ended = msgspec.structs.replace(ended, plan_file=plan_file)
     return ended
 

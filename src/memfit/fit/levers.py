@@ -218,11 +218,16 @@ def _in_chunks(model: torch.nn.Module, lever: AppliedLever) -> Callable[[], None
 
 
 def carry_out(
-    model: torch.nn.Module, plan: Plan, disk: str | None = None, optimizer: torch.optim.Optimizer | None = None
+    model: torch.nn.Module,
+    plan: Plan,
+    disk: str | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    is_exact: bool = True,
 ) -> AppliedPlan:
-    """Make a model carry out a whole plan: its blocks and its levers."""
+    """Make a model carry out a whole plan: its blocks and its levers. `is_exact` is that of `apply_to`."""
     refuse_pulled(model)
-    applied = apply_to(model, plan, disk)
+    applied = apply_to(model, plan, disk, is_exact)
     pull(applied.closers, model, optimizer, plan)
     return applied
 

@@ -10,12 +10,18 @@ What was there before is never changed by playing: a tensor that the loop writes
 begins with zeros) is written into a copy, made of the value it had; writing that the backward does not need is left
 out. Each call is repeated with or without gradients and under the autocast that it had.
 
+What a module returned in an earlier pass whose graph goes on here (the images of a generator, in the second pass of a
+GAN) is made again as that pass made it, where it was recorded; else it is given without its history, and that part of
+the backward is not played.
+
 A tape that would compute something else, or change what is not its own, is refused when it is closed: a tensor with a
 history that was not recorded (made by a hook, or by another thread), or in an object that is not opened.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +33,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.errors import DoesNotFit, UsageError
 from memfit.model.random_and_autocast import Autocast
-from memfit.model.tensors_in_arguments import leaves_of, replaced, stands_for_a_tensor, tensors_in
+from memfit.model.tensors_in_arguments import leaves_of, replaced, stands_for_a_tensor, tensors_in, without_history
 
 _SILENT = {"__get__", "size", "dim", "numel", "stride", "item", "tolist", "register_hook", "backward"}
 """Functions that make no tensor worth repeating, or act on the graph alone."""
@@ -74,7 +80,11 @@ class _Entry:
 class Tape:
     """What one pass did; `play` does it again."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        is_from_earlier_pass: Callable[[torch.Tensor], bool] = lambda _: False,
+        earlier: Callable[[], Sequence[Tape]] = lambda: (),
+    ) -> None:
         self.entries: list[_Entry] = []
         self.modules: list[torch.nn.Module] = []
         """Modules with parameters that the pass called, each once, in the order of their first calls."""
@@ -84,9 +94,18 @@ class Tape:
         self._backward: _Entry | None = None
         self._held_to_the_end: set[int] = set()
         """Entries with a tensor that was alive when the backward began: in a variable of the loop, or saved."""
+        self._first_call: int | None = None
+        """Number of the entry with the call of a module that began the pass."""
         self._outside: set[int] = set()
         """Storages of tensors from before the pass that entries are given."""
         self._fault = ""
+        self._is_from_earlier_pass, self._earlier = is_from_earlier_pass, earlier
+        self.goes_on_from: Tape | None = None
+        """The first of the earlier tapes of which a part is played here."""
+        self._made: Any = WeakIdKeyDictionary()
+        """By tensor, what made it, of those whose graph is still there when the backward is over."""
+        self._cut_off: Any = WeakIdKeyDictionary()
+        """By tensor of an earlier pass, what stands for it: its values, without its history."""
 
     @property
     def fault(self) -> str:
@@ -123,6 +142,8 @@ class Tape:
         known = self.modules if is_trained else self.others
         if not any(module is each for each in known):
             known.append(module)
+        if self._first_call is None and is_trained:
+            self._first_call = len(self.entries)
         self.add(module, args, kwargs, output)
 
     def add_copy(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -133,6 +154,21 @@ class Tape:
     def is_from_before(self, tensor: torch.Tensor) -> bool:
         """Whether the pass did not make this tensor."""
         return tensor not in self._known
+
+    def given_and_held_alone(self) -> list[torch.Tensor]:
+        """Tensors that the first call was given and that nothing holds but the entries of this tape."""
+        if self._first_call is None:
+            return []
+        first = self.entries[self._first_call]
+        given = [leaf for leaf in leaves_of((first.args, first.kwargs)) if isinstance(leaf, torch.Tensor)]
+        entries = [*self.entries, *([self._backward] if self._backward is not None else [])]
+        places = [id(leaf) for entry in entries for leaf in leaves_of((entry.args, entry.kwargs))]
+        alone: list[torch.Tensor] = []
+        for place in range(len(given)):
+            num_elsewhere = sys.getrefcount(given[place]) - 2 - places.count(id(given[place]))  # 2: list and question
+            if not num_elsewhere and not isinstance(given[place], torch.nn.Parameter):
+                alone.extend(given[place : place + 1])
+        return alone
 
     def close(self, backward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Note the backward, and drop what it does not need."""
@@ -149,16 +185,23 @@ class Tape:
             if number not in needed:
                 entry.function, entry.args, entry.kwargs = _nothing, (), {}
         self._held_to_the_end = {known.entry for known in self._known.values()}
-        self._known = WeakIdKeyDictionary()
+        used_up = _nodes_behind(tensors_in((args, kwargs)))
+        for tensor, made in self._known.items():
+            if tensor.grad_fn not in used_up:
+                self._made[tensor] = made
+        self._known, self._cut_off = WeakIdKeyDictionary(), WeakIdKeyDictionary()
 
-    def play(self) -> torch.Tensor | None:
-        """Do all of it again; returns what the backward began with."""
+    def play(self, after_first_call: Callable[[], object] = lambda: None) -> torch.Tensor | None:
+        """Do all of it again; returns what the backward began with. `after_first_call` follows the call of a module
+        that began the pass."""
         assert self._backward is not None
         made: list[list[torch.Tensor]] = []
         last_use = self._last_uses()
         for number, entry in enumerate(self.entries):
             args, kwargs = self._filled(entry, made)
             made.append(_played(entry, args, kwargs))
+            if number == self._first_call:
+                after_first_call()
             del args, kwargs
             for done in last_use.get(number, ()):
                 made[done] = []  # as the loop's own variables, no tensor lives longer than it is used
@@ -187,6 +230,11 @@ class Tape:
                     self._say(f"{_name_of(function)} is given a {type(leaf).__name__} with tensors of this pass in it")
                 return leaf
             known = self._known.get(leaf)
+            if known is None and leaf.grad_fn is not None and self._is_from_earlier_pass(leaf):
+                known = self._taken_over(leaf)
+                if known is None:
+                    self._outside.add(_storage(leaf))
+                    return self._without_history(leaf)
             if known is None and leaf.grad_fn is not None:
                 known = self._found_on_a_module(leaf)
             if known is None:
@@ -198,6 +246,58 @@ class Tape:
         kinds = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
         circumstances = torch.is_grad_enabled(), Autocast(kinds)
         return _Entry(function, replaced(args, kept), replaced(kwargs, kept), *circumstances, reads=reads)
+
+    def _taken_over(self, tensor: torch.Tensor) -> _Made | None:
+        """What makes a tensor of an earlier pass, written to this tape as well; None where that was not recorded."""
+        for tape in self._earlier():
+            numbers = tape.numbers_that_made(tensor)
+            if numbers:
+                self.goes_on_from = self.goes_on_from or tape
+                self._take_over(tape, numbers)
+                return self._known[tensor]
+        return None
+
+    def numbers_that_made(self, tensor: torch.Tensor) -> list[int]:
+        """The entries that are needed to make a tensor of this pass again; none where that cannot be done."""
+        made = self._made.get(tensor)
+        if made is None or self.fault:
+            return []
+        needed: set[int] = set()
+        waiting = {made.entry}
+        for number in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[number]
+            if number in waiting or entry.written & (needed | waiting):
+                needed.add(number)
+                waiting |= entry.reads
+        entries = [self.entries[number] for number in needed]
+        return [] if any(each.function is _nothing or each.writes_outside for each in entries) else sorted(needed)
+
+    def _take_over(self, tape: Tape, numbers: Sequence[int]) -> None:
+        new = {number: len(self.entries) + position for position, number in enumerate(numbers)}
+
+        def renumbered(leaf: object) -> object:
+            return _Made(new[leaf.entry], leaf.position) if isinstance(leaf, _Made) else leaf
+
+        for number in numbers:
+            entry = tape.entries[number]
+            if isinstance(entry.function, torch.nn.Module):
+                known = self.modules if any(entry.function is each for each in tape.modules) else self.others
+                if not any(entry.function is each for each in known):
+                    known.append(entry.function)
+            args, kwargs = replaced((entry.args, entry.kwargs), renumbered)
+            written = frozenset(new[each] for each in entry.written if each in new)
+            reads = {new[each] for each in entry.reads}
+            self.entries.append(dataclasses.replace(entry, args=args, kwargs=kwargs, written=written, reads=reads))
+        for tensor, made in list(tape._made.items()):
+            if made.entry in new and tensor not in self._known:
+                self._known[tensor] = _Made(new[made.entry], made.position)
+
+    def _without_history(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor of an earlier pass: a gradient that comes to it goes no further."""
+        if tensor not in self._cut_off:
+            with torch._C.DisableTorchFunction():  # memfit's own calls are not recorded
+                self._cut_off[tensor] = without_history(tensor)
+        return self._cut_off[tensor]
 
     def _found_on_a_module(self, tensor: torch.Tensor) -> _Hung | None:
         for root in self.modules:
@@ -226,6 +326,17 @@ class Tape:
         """Every tensor that was there before the pass and is held for playing it."""
         entries = [*self.entries, *([self._backward] if self._backward is not None else [])]
         return [tensor for entry in entries for tensor in tensors_in((entry.args, entry.kwargs))]
+
+
+def _nodes_behind(tensors: Sequence[torch.Tensor]) -> set[torch.autograd.graph.Node]:
+    """The graph that a backward from these tensors goes through, and releases."""
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    found = set(waiting)
+    while waiting:
+        before = {node for node, _ in waiting.pop().next_functions if node is not None} - found
+        found |= before
+        waiting.extend(before)
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -402,15 +513,35 @@ def refuse_unplayable(tape: Tape) -> None:
         )
 
 
-def of_first_kind(refusal: DoesNotFit, begins: torch.nn.Module) -> DoesNotFit:
-    """A refusal of a program whose passes are of several kinds: what it names is enough for the first kind alone."""
+def of_first_kind(refusal: DoesNotFit) -> DoesNotFit:
+    """A refusal for a program that trains something else as well, of which no pass was seen so far."""
+    found = f"{refusal.found}, for the passes seen so far; another optimizer of the program has not been at work: its "
     error = DoesNotFit(
         refusal.what,
         limit_bytes=refusal.limit_bytes,
         needed_bytes=refusal.needed_bytes,
-        found=f"{refusal.found}, for the first kind of pass alone; another begins with {type(begins).__name__} and was "
-        "not tried: it may need more",
+        found=found + "passes may need more",
         hint=refusal.hint,
     )
     error.levers = refusal.levers
+    return error
+
+
+def of_several_kinds(refusals: Sequence[DoesNotFit], num_kinds: int) -> DoesNotFit:
+    """A refusal of a program whose passes are of several kinds: what it names is enough for each of them."""
+    first = refusals[0]
+    needs = [refusal.needed_bytes for refusal in refusals if refusal.needed_bytes is not None]
+    needed_bytes = max(needs) if len(needs) == len(refusals) else None
+    if needed_bytes == first.needed_bytes:
+        largest = first
+    else:
+        largest = max(refusals, key=lambda refusal: refusal.needed_bytes or 0)
+    error = DoesNotFit(
+        first.what,
+        limit_bytes=first.limit_bytes,
+        needed_bytes=needed_bytes,
+        found=f"{largest.found}, for one of {num_kinds} kinds of passes; each was tried for itself",
+        hint=largest.hint,
+    )
+    error.levers = largest.levers
     return error

@@ -16,7 +16,8 @@ from memfit.apply.checkpoints import AppliedPlan
 from memfit.errors import MemfitError, UsageError
 from memfit.fit.levers import carry_out
 from memfit.fit.options import FitOptions
-from memfit.fit.training_loop import ApplyReady, LoopFitter, StopAfterFitting, optimizer_of
+from memfit.fit.tensors_alive import optimizer_of
+from memfit.fit.training_loop import ApplyReady, LoopFitter, StopAfterFitting
 from memfit.measure.counters.free_memory import process_peak_bytes
 from memfit.records.fit import LoopFit
 from memfit.records.plan import read_plan
@@ -51,7 +52,7 @@ def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> Loo
     if not found.num_passes and not found.fits and not ended:
         raise UsageError(
             f"{path} ended before a plan could be made",
-            found="fewer than two passes: a call of a module in train() that a backward() follows",
+            found="fewer than two passes of a kind: a call of a module in train() that a backward() follows",
             hint="two batches or more, in this process, with backward() and not torch.autograd.grad alone",
         )
     return msgspec.structs.replace(found, ended=ended, process_peak_bytes=process_peak_bytes())

@@ -12,31 +12,34 @@ allocator's own peak; elsewhere in some passes, by its events.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.step_in_backward import NAME as STEP_IN_BACKWARD
 from memfit.apply.step_in_backward import ProgramWatch
-from memfit.errors import DoesNotFit
+from memfit.errors import DoesNotFit, ProofFailed, UsageError
 from memfit.fit.fitted import FittedModel
+from memfit.fit.job_of_pass import job_of_pass, model_of
 from memfit.fit.options import FitOptions
-from memfit.fit.recorded_pass import PassRecorder, Tape, of_first_kind, refuse_unplayable
+from memfit.fit.pass_kinds import MOST_KINDS, PassKind, PassKinds
+from memfit.fit.proof import base_bytes_of
+from memfit.fit.recorded_pass import PassRecorder, Tape, of_first_kind, of_several_kinds, refuse_unplayable
+from memfit.fit.tensors_alive import alive_bytes, bytes_around, optimizer_of, other_optimizers, waiting_bytes
 from memfit.model.gradients_aside import lending_gradients
-from memfit.model.memo_by_class import memo_by_class
-from memfit.model.module_state import State, Watch
 from memfit.model.out_of_memory import refusing_sparse_tensors
 from memfit.model.refused_models import refuse_model
-from memfit.model.step import Job, storage_bytes, storages_of, tensors_of
-from memfit.model.tensors_in_arguments import tensors_in
+from memfit.model.step import Job, storage_bytes, tensors_of
+from memfit.model.tensors_in_arguments import replaced, tensors_in, without_history
 from memfit.profile.block_by_block import recompute_every_block
 from memfit.profile.meter.meter import Meter, WindowPeak
 from memfit.records.fit import Fit, LoopFit
@@ -51,6 +54,7 @@ BETWEEN = 0
 """In place of the number of a pass, which begins at 1."""
 FIRST_UNSEEN = 3
 """After so many backwards without a pass, that is said."""
+SEVERAL_KINDS = "the program makes several kinds of passes, and gradients of one may add to those of another"
 MOST_WINDOWS = 25
 """Passes in one recording of events, so that it stays small."""
 
@@ -91,6 +95,8 @@ class LoopFitter:
     name: str = ""
     ready_plan: ApplyReady | None = None
     fits: list[Fit] = field(default_factory=list)
+    to_write: Fit | None = None
+    """What a file gets."""
     notes: list[str] = field(default_factory=list)
     departures: dict[str, None] = field(default_factory=dict)
     """Sentences about passes that did not go as planned."""
@@ -104,16 +110,24 @@ class LoopFitter:
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
     _within_pass: bool = False
-    _fitted: FittedModel | AppliedPlan | None = None
-    _tape: Tape | None = None
+    _is_first_call: bool = False
+    """Whether the call of a module is the one that begins the pass."""
+    _kinds: PassKinds = field(default_factory=PassKinds)
+    _kind: PassKind | None = None
+    """Of the pass that goes on, or was the last."""
+    _first_kind: PassKind | None = None
+    _at_work: PassKind | None = None
+    """The kind whose plan is applied: the pass's own, or one that begins with the same module."""
     _recorder: PassRecorder | None = None
     _stale: PassRecorder | None = None
     """Records no more, and is to leave torch's stack of modes."""
     _spare: AppliedPlan | None = None
+    _returned: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    """Tensors with a history that calls of earlier passes returned."""
     _steps: ProgramWatch | None = None
     """Watches what the program does with its gradients, from the recorded backward to the pass after it."""
-    _planned_bytes: int = 0
-    _recorded_bytes: int = 0
+    _num_begun: int = 0
+    """Passes, planned or not."""
     _num_unseen: int = 0
     """Backwards that followed no pass."""
     _depth: int = 0
@@ -159,10 +173,13 @@ class LoopFitter:
         self._end_measuring()
         self._unspare()
         self._end_watching_steps()
-        self._note_departures()
-        if self._fitted is not None:
-            self._fitted.undo()
-        self._fitted = self._tape = self._stale = None  # whoever keeps the fitter keeps no model and no batch
+        self._put_plan_away()
+        self._kinds, self._kind, self._first_kind, self._stale = (
+            PassKinds(),
+            None,
+            None,
+            None,
+        )  # who keeps the fitter keeps no model, no batch
         return LoopFit(
             name=self.name,
             budget_bytes=self.options.require_budget(),
@@ -185,7 +202,8 @@ class LoopFitter:
 
     def _note_departures(self) -> None:
         """Remember what the plan has said of calls that were not as planned."""
-        applied = self._fitted.applied if isinstance(self._fitted, FittedModel) else self._fitted
+        fitted = None if self._at_work is None else self._at_work.fitted
+        applied = fitted.applied if isinstance(fitted, FittedModel) else fitted
         if applied is not None:
             self.departures.update(dict.fromkeys(applied.listeners.said.values()))
 
@@ -221,10 +239,30 @@ class LoopFitter:
                     self._give_torch_back()  # for who goes on all the same, and never comes to stop
                     raise
             if self._recorder is not None:
-                return self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
-            return self._plain_call(module, *args, **kwargs)
+                output = self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
+                if self._is_first_call and self._kind is not None:
+                    self._kind.last_result.note(output)
+            else:
+                output = self._plain_call(module, *args, **kwargs)
+            self._is_first_call = False
+            self._remember(output)
+            return output
         finally:
             self._depth -= 1
+
+    def _tapes(self) -> list[Tape]:
+        return [kind.tape for kind in self._kinds if kind.tape is not None and kind is not self._kind]
+
+    def _is_from_earlier_pass(self, tensor: torch.Tensor) -> bool:
+        """Whether a call of an earlier pass returned this tensor, so that its history is not of this one."""
+        number = self._returned.get(tensor)
+        return number is not None and number < self._num_begun
+
+    def _remember(self, output: object) -> None:
+        """Note what a call of this pass returned: another pass may go on from it."""
+        for tensor in tensors_in(output):
+            if tensor.grad_fn is not None:
+                self._returned[tensor] = self._num_begun
 
     def _records(self, module: torch.nn.Module) -> bool:
         """Whether a module that is not trained has to be on the tape: a teacher, whose state must stay as it is."""
@@ -237,11 +275,13 @@ class LoopFitter:
     def _backward(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._depth or threading.get_ident() != self._thread:
             return self._plain_backward(*args, **kwargs)
-        tape = self._tape if self._recorder is not None else None
+        tape = self._kind.tape if self._recorder is not None and self._kind is not None else None
         if not self._within_pass:
             self._say_unseen()
         if tape is not None:
             tape.close(_backward_of_torch, args, kwargs)
+            if self._kind is not None and tape.goes_on_from is not None:
+                self._kind.follows = self._kinds.whose_tape(tape.goes_on_from)
             self._end_recording()
         try:
             return self._plain_backward(*args, **kwargs)
@@ -253,7 +293,7 @@ class LoopFitter:
     def _say_unseen(self) -> None:
         """Say early that backwards follow no pass: a program that goes on so is refused only when it has ended."""
         self._num_unseen += 1
-        if self._num_unseen == FIRST_UNSEEN and not self.fits and self._tape is None and self._fitted is None:
+        if self._num_unseen == FIRST_UNSEEN and not len(self._kinds):
             self.say(
                 f"{FIRST_UNSEEN} backwards, and none follows a call of a module in train(): no plan can be made for "
                 "them. A call is model(x), not model.forward(x), in the thread that began"
@@ -264,53 +304,124 @@ class LoopFitter:
     def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._is_between and self._is_due(self.num_between):
             self._num_to_measure = AFTER_EVALUATION
-        self._within_pass, self._is_between = True, False
+        self._within_pass, self._is_between, self._is_first_call = True, False, True
+        self._num_begun += 1
         self._end_recording()
         self._note_departures()
+        if self._kind is not None and self._kind.tape is not None:
+            self._kind.unsteppable = self._end_watching_steps()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
-        if self._tape is not None:
-            self._end_measuring()
-            self._fit(module)
-        elif self._fitted is None and self.ready_plan is not None:
-            refuse_model(module)
-            self._fitted = self.ready_plan(module)
-            self._planned_bytes = size
-        if self._fitted is None or (size > self._planned_bytes and self.ready_plan is None):
-            self._record(module, args, kwargs, size)
+        kind = self._kind = self._kinds.of(module, args, kwargs)
+        self._unspare()
+        if kind is None or self.ready_plan is not None:
+            self._begin_with_what_there_is(module, size)
+        else:
+            self._begin_of_kind(kind, module, args, kwargs, size)
         self._measure(module)
 
-    def _record(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], size: int) -> None:
+    def _begin_of_kind(
+        self, kind: PassKind, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], size: int
+    ) -> None:
+        """Fit, record, or go on with the plan of a kind of pass."""
+        if kind.follows is not None and kind.follows.tape is None:
+            self._put_to_work(kind.follows)
+            return
+        if kind.tape is not None:
+            self._end_measuring()
+            self._put_plan_away()
+            self._fit(kind, tensors_of((args, kwargs)))
+        elif kind.has_plan and size <= kind.planned_bytes and self._keeps_more(kind, module):
+            kind.planned_bytes = -1  # recorded again below
+        if kind.has_plan and size <= kind.planned_bytes:
+            self._put_to_work(kind)
+        elif kind.given_up:
+            self._put_to_work(self._kinds.like(kind))
+        else:
+            self._record(kind, module, args, kwargs, size)
+
+    def _begin_with_what_there_is(self, module: torch.nn.Module, size: int) -> None:
+        """A pass under a plan that was made before the program began; or one of too many kinds, without a plan."""
+        if self.ready_plan is None:
+            self._put_plan_away()
+            self._say_once(f"passes of more than {MOST_KINDS} kinds: those of further kinds run without a plan")
+        elif self._at_work is None:
+            refuse_model(module)
+            kind = self._kind or PassKind(weakref.ref(module), takes_gradients=False)
+            kind.fitted, kind.planned_bytes = self.ready_plan(module), size
+            self._at_work = kind
+
+    def _put_to_work(self, kind: PassKind | None) -> None:
+        """Let the plan of this kind be the one that is applied."""
+        if kind is self._at_work and kind is not None and kind.fitted is not None:
+            return
+        self._put_plan_away()
+        if kind is not None:
+            kind.apply(self.options.disk)
+            self._at_work = kind
+
+    def _put_plan_away(self) -> None:
+        self._note_departures()
+        if self._at_work is not None:
+            self._at_work.put_away()
+            self._at_work = None
+
+    def _say_once(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
+            self.say(what)
+
+    def _keeps_more(self, kind: PassKind, module: torch.nn.Module) -> bool:
+        """Whether the program keeps so much more than when the plan was made that the pass would go over the budget."""
+        is_looked_at = kind.num_passes < FIRST_MEASURED * max(1, len(self._kinds)) or self._meter is not None
+        if kind.highest_beside_bytes is None or kind.keeps_plan or not is_looked_at:
+            return False
+        before_bytes = alive_bytes(_device_of(module))
+        budget_bytes = self.options.require_budget()
+        expected_bytes = before_bytes + kind.highest_beside_bytes
+        if expected_bytes <= budget_bytes or kind.num_fits >= MOST_FITS:
+            return False
+        self.say(
+            f"the program keeps more than when the plan was made: {format_bytes(before_bytes)} are there before a pass "
+            f"that takes {format_bytes(kind.highest_beside_bytes)} beside them"
+        )
+        return True
+
+    def _record(
+        self, kind: PassKind, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], size: int
+    ) -> None:
         """Write the pass that begins to a tape, recomputing its blocks where it would be too large."""
-        if len(self.fits) >= MOST_FITS:
+        if kind.num_fits >= MOST_FITS:
             warnings.warn(
                 f"memfit: batches grew {MOST_FITS} times; a pass with {format_bytes(size)} of input runs under the "
-                f"plan for {format_bytes(self._planned_bytes)} and may take more than the budget: let the largest "
+                f"plan for {format_bytes(kind.planned_bytes)} and may take more than the budget: let the largest "
                 "batch come first",
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._planned_bytes = size
+            kind.planned_bytes = size
+            self._put_to_work(kind)
             return
         refuse_model(module)
-        if self._fitted is not None:
-            self.say(f"a pass has {format_bytes(size)} of input, the plan was for {format_bytes(self._planned_bytes)}")
-            self._fitted.undo()
-            self._fitted = None
-        self._recorded_bytes = size
+        if kind.has_plan and size > kind.planned_bytes >= 0:
+            self.say(f"a pass has {format_bytes(size)} of input, the plan was for {format_bytes(kind.planned_bytes)}")
+        kind.recorded_bytes = size
         self._end_measuring()  # predicting records events of its own
+        self._put_plan_away()
         self._spare = self._first_pass_plan(module, args, kwargs)
         gc.collect()
-        self._tape = Tape()
-        self._recorder = PassRecorder(self._tape)
+        kind.waiting_bytes = waiting_bytes(_device_of(module)) if len(self._kinds) > 1 else 0
+        kind.tape = Tape(self._is_from_earlier_pass, self._tapes)
+        self._recorder = PassRecorder(kind.tape)
         self._recorder.begin()
 
     def _first_pass_plan(
         self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> AppliedPlan | None:
+        args, kwargs = replaced((args, kwargs), without_history)  # its graph is the program's, and is run once
         stand_in = Job(model=module, run=lambda: _run_to_a_sum(module, args, kwargs), batch=(args, kwargs))
         stand_in.optimizer = optimizer_of([module])
         stand_in.limit_bytes = self.options.require_budget()
-        stand_in.around_bytes = _bytes_around(stand_in)
+        stand_in.around_bytes = bytes_around(stand_in)
         applied, what = recompute_every_block(stand_in)
         if what:
             self.say(what)
@@ -330,35 +441,97 @@ class LoopFitter:
             if not self._stale.is_on_stack:
                 self._stale = None  # with its tape, which holds a batch
 
-    def _fit(self, begins: torch.nn.Module) -> None:
-        """Plan and prove with the pass that was recorded, and apply; the next one begins with a call of `begins`."""
-        tape, self._tape = self._tape, None
+    def _fit(self, kind: PassKind, given: list[torch.Tensor]) -> None:
+        """Plan and prove with the pass that was recorded, and apply; the one that begins is given these tensors."""
+        own_tape, tape, kind.tape = kind.tape, self._kinds.tape_to_fit(kind), None
+        for follower in self._kinds.followers_of(kind):
+            follower.tape = None
         assert tape is not None
-        unsteppable = self._end_watching_steps()
-        self._unspare()
+        if tape.fault and self.fits:
+            self._give_up(kind, tape.fault)
+            return
         refuse_unplayable(tape)
         began = time.monotonic()
         self.say(f"fitting into {format_bytes(self.options.require_budget())}: measuring the step, planning, proving")
-        job = _job_of(tape, self.name)
-        job.unsteppable = unsteppable
-        job.limit_bytes = self.options.require_budget()
+        job = self._job(kind, tape, given if tape is own_tape else None)
+        del own_tape
         try:
             with lending_gradients(job):
-                fitted = self._fitted = self.fit_job(job)
+                fitted = self.fit_job(job)
         except DoesNotFit as refusal:
-            raise refusal if begins is tape.modules[0] else of_first_kind(refusal, begins) from None
+            if not kind.has_plan or kind.planned_bytes >= 0:
+                raise self._of_all_kinds(refusal, job) from None
+            kind.keeps_plan, kind.planned_bytes = True, kind.recorded_bytes
+            self.say(f"{refusal.what} beside what the program keeps now: the plan stays as it is")
+            return
+        except (UsageError, ProofFailed) as error:
+            if not self.fits:
+                raise
+            self._give_up(kind, f"{error.what}: {error.found}" if error.found else error.what)
+            return
+        kind.forget_plan()
+        kind.take(fitted, tape.modules)
+        kind.highest_beside_bytes = _highest_beside(job, fitted.fit)
+        self._at_work = kind
         del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
-        self._planned_bytes = self._recorded_bytes
+        kind.planned_bytes = kind.recorded_bytes
         self.fits.append(fitted.fit)
+        self._note_for_file(kind, fitted.fit)
         self.say(_said_of(fitted.fit))
         if self.options.only_plan:
             raise StopAfterFitting
 
+    def _note_for_file(self, kind: PassKind, fit: Fit) -> None:
+        """A file holds one plan: the last one of the kind of pass that came first."""
+        is_first = self._first_kind is None or self._first_kind is kind
+        if is_first:
+            self._first_kind, self.to_write = kind, fit
+        elif self.options.plan_file is not None:
+            begins = type(kind.begins()).__name__
+            self._say_once(f"the file gets the plan of the first kind of pass, none for those that begin with {begins}")
+
+    def _give_up(self, kind: PassKind, why: str) -> None:
+        """Go on without a plan for one kind of pass, where there is one for another."""
+        kind.given_up = why
+        kind.forget_plan()
+        begins = type(kind.begins()).__name__
+        self._say_once(f"passes that begin with {begins} get no plan of their own, and may take more ({why})")
+
+    def _job(self, kind: PassKind, tape: Tape, given: list[torch.Tensor] | None = None) -> Job:
+        """The step of a tape; with what is `given` to the pass that begins, where the tape is of one like it."""
+        keeps_apart = bool(self._kinds.followers_of(kind))
+        if given is None:
+            job = job_of_pass(tape, self.name, keeps_apart=keeps_apart)
+        else:
+            job = job_of_pass(tape, self.name, keeps_apart=keeps_apart, last_result=kind.last_result, given=given)
+        job.unsteppable = SEVERAL_KINDS if len(self._kinds) > 1 else kind.unsteppable
+        job.limit_bytes = self.options.require_budget()
+        return job
+
+    def _of_all_kinds(self, refusal: DoesNotFit, job: Job) -> DoesNotFit:
+        """A refusal that names what is enough for every kind of pass that was seen, as far as each can be tried."""
+        others = [kind for kind in self._kinds if kind.follows is None and (kind.tape is not None or kind.has_plan)]
+        refusals = [refusal]
+        for kind in others:
+            tape = self._kinds.tape_to_fit(kind)
+            if tape is not None and not tape.fault:
+                another_job = self._job(kind, tape)
+                another_job.around_bytes += max(0, kind.waiting_bytes - waiting_bytes(another_job.device))
+                try:
+                    with lending_gradients(another_job):
+                        self.fit_job(another_job).undo()
+                except DoesNotFit as another:
+                    refusals.append(another)
+        if others:
+            return of_several_kinds(refusals, 1 + len(others))
+        is_alone = not other_optimizers(job.optimizer)
+        return refusal if is_alone else of_first_kind(refusal)
+
     def _watch_steps(self, tape: Tape) -> None:
         """From here to the next pass, note whether the step could have been taken in the backward."""
-        model = tape.modules[0] if len(tape.modules) == 1 else _together(tape.modules)
+        model = model_of(tape.modules)
         optimizer = optimizer_of([model])
         if optimizer is not None and self._steps is None:
             self._steps = ProgramWatch(optimizer, model)
@@ -375,11 +548,14 @@ class LoopFitter:
 
     def _measure(self, module: torch.nn.Module) -> None:
         """Go on measuring, begin or end it, as the pass that begins demands; what an evaluation keeps counts in it."""
-        planned = self._fitted is not None and self._tape is None
+        planned = self._at_work is not None and self._recorder is None
         self.measured.num_passes += planned
         number = self.measured.num_passes
-        device = next(module.parameters()).device
-        is_due = self._num_to_measure > 0 or self._is_due(number) or self._is_due(number + 1)
+        is_first = planned and self._at_work is not None and self._at_work.num_passes < FIRST_MEASURED
+        if planned and self._at_work is not None:
+            self._at_work.num_passes += 1
+        device = _device_of(module)
+        is_due = is_first or self._num_to_measure > 0 or self._is_due(number) or self._is_due(number + 1)
         self._num_to_measure = max(0, self._num_to_measure - 1)
         wanted = device.type == "cuda" or not planned or is_due
         if self._meter is not None and (not wanted or len(self._windows) >= MOST_WINDOWS):
@@ -391,7 +567,7 @@ class LoopFitter:
     def _measure_between(self, module: torch.nn.Module) -> None:
         """Measure what an evaluation takes, call by call; on CUDA the window of the pass before it holds that too."""
         device = next((p.device for p in module.parameters()), None)
-        if self._fitted is None or self._recorder is not None or device is None or device.type == "cuda":
+        if self._at_work is None or self._recorder is not None or device is None or device.type == "cuda":
             return
         if not self._is_between:
             self._is_between = True
@@ -425,7 +601,9 @@ class LoopFitter:
 
     def _is_due(self, number: int) -> bool:
         """Whether a pass is measured: the first ones, some later ones, and all since one did not go as planned."""
-        return bool(self.departures) or number <= FIRST_MEASURED or number % self.options.measure_every == 0
+        every = max(self.options.measure_every, len(self._kinds))
+        is_its_turn = number % every < max(1, len(self._kinds)) and number >= every  # one of each kind
+        return bool(self.departures) or number <= FIRST_MEASURED or is_its_turn
 
     def _end_measuring(self) -> None:
         meter, self._meter = self._meter, None
@@ -490,118 +668,14 @@ def _run_to_a_sum(module: torch.nn.Module, args: tuple[object, ...], kwargs: dic
     torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
 
 
-# ---- the job of a tape ---------------------------------------------------------------------------------------------
+def _device_of(module: torch.nn.Module) -> torch.device:
+    return next(module.parameters()).device
 
 
-class Together(torch.nn.Module):
-    """Several modules that one pass calls, as one model."""
-
-    def __init__(self, modules: list[torch.nn.Module]) -> None:
-        super().__init__()
-        self.parts = torch.nn.ModuleList(modules)
-
-
-def _job_of(tape: Tape, name: str) -> Job:
-    model = tape.modules[0] if len(tape.modules) == 1 else _together(tape.modules)
-    parameters = {id(p) for p in model.parameters()}
-    held = tape.held()
-    outside = [t for t in held if t.requires_grad and t.is_leaf and id(t) not in parameters]
-    outside += [p for other in tape.others for p in other.parameters() if id(p) not in parameters]
-    batch = [t for t in held if id(t) not in parameters]
-    job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
-
-    def run() -> object:
-        gradients = [(tensor, tensor.grad) for tensor in outside]
-        before = [State.now(Watch(other)) for other in tape.others]
-        try:
-            loss = tape.play()
-        finally:
-            for state in before:
-                state.lay()
-            for tensor, gradient in gradients:
-                tensor.grad = gradient
-        if loss is not None:
-            job.seen["loss"] = loss.detach()
-        return job.seen.get("loss")
-
-    job.run = run
-    job.accumulates = any(p.grad is not None for p in model.parameters())
-    job.around_bytes = _bytes_around(job)
-    return job
-
-
-def _together(modules: list[torch.nn.Module]) -> torch.nn.Module:
-    whole = Together(modules)
-    whole.training = True  # not through train(): the parts keep what they have
-    return whole
-
-
-def optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None:
-    """The optimizer of the program that has most of a model's parameters; a wrapper of another one does not count."""
-    wanted = {id(p) for module in modules for p in module.parameters()}
-    best: tuple[int, Any] = (0, None)
-    kinds = _with_subclasses(torch.optim.Optimizer)
-    for each in gc.get_objects():
-        if type(each) in kinds and not hasattr(each, "optimizer"):
-            count = sum(id(p) in wanted for group in each.param_groups for p in group["params"])
-            best = max(best, (count, each), key=lambda pair: pair[0])
-    return best[1]
-
-
-def _tensors_alive() -> list[torch.Tensor]:
-    """All that have a Python object, and those without one: gradients not read yet, and what graphs keep."""
-    kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
-    found: list[torch.Tensor] = [each for each in gc.get_objects() if type(each) in kinds]
-    read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
-    gradients = [read.__get__(each) for each in found if each.requires_grad and _graph_of(each) is None]
-    return [*found, *(gradient for gradient in gradients if gradient is not None), *_kept_by_graphs(found)]
-
-
-def _graph_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
-    """Its `grad_fn`. Torch may refuse to tell it of a view whose base was written into, which has none of its own."""
-    with contextlib.suppress(RuntimeError):
-        return tensor.grad_fn
-    return None
-
-
-def _kept_by_graphs(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """What autograd has saved for a backward of these tensors, and not released; nothing is unpacked for it."""
-    waiting: list[Any] = [graph for tensor in tensors if (graph := _graph_of(tensor)) is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        for name in _saved_names(type(node)):
-            saved: Any = None
-            with contextlib.suppress(RuntimeError):  # a list that was released
-                saved = getattr(node, name)
-            for each in saved if isinstance(saved, tuple) else (saved,):
-                if isinstance(kept := getattr(each, "data", None), torch.Tensor):
-                    yield kept
-        before = {parent for parent, _ in node.next_functions if parent is not None} - seen
-        seen |= before
-        waiting.extend(before)
-
-
-@memo_by_class
-def _saved_names(kind: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-
-
-def _with_subclasses(kind: type) -> set[type]:
-    return {kind}.union(*(_with_subclasses(each) for each in type.__subclasses__(kind)))
-
-
-def alive_bytes(device: torch.device) -> int:
-    """What all tensors of the program on a kind of device take."""
-    return sum(storages_of(_tensors_alive(), device).values())
-
-
-def _bytes_around(job: Job) -> int:
-    """What tensors of the program take that belong neither to the model, nor to its batch, optimizer or gradients."""
-    everything = storages_of(_tensors_alive(), job.device)
-    gradients = [p.grad for p in job.model.parameters() if p.grad is not None]
-    state = tensors_of([dict(entry) for entry in job.optimizer.state.values()]) if job.optimizer is not None else []
-    own = storages_of(
-        [*job.model.parameters(), *job.model.buffers(), *gradients, *state, *tensors_of(job.batch)], job.device
-    )
-    return sum(size for key, size in everything.items() if key not in own)
+def _highest_beside(job: Job, fit: Fit) -> int | None:
+    """What the planned step takes above all that is there when it begins; None where that is not to be compared."""
+    proof, plan = fit.proof, fit.plan
+    if proof is None or proof.measured_peak_bytes is None or plan.applied_levers or plan.moves:
+        return None
+    before_bytes = base_bytes_of(job, plan.chain.fixed.optimizer_state_bytes) + job.let_go_bytes
+    return proof.measured_peak_bytes - before_bytes

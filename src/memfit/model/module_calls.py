@@ -20,10 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
-from memfit.model.step import Job, leaving_no_trace, tensors_of
+from memfit.model.step import Job, leaving_no_trace, storages_of, tensors_of
 from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
+PLAIN = (bool, int, float, str, bytes, type(None))
+"""Values without an identity of their own, which hold nothing."""
 _READS_A_VALUE = "aten::_local_scalar_dense"
 """What `item()`, `float(tensor)` and `if tensor:` come down to."""
 
@@ -40,19 +42,26 @@ class SeenTensor:
     requires_grad: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    """Another object as it went by, such as a cache of keys and values; what it holds is not held either."""
+
+    number: int
+
+
 class Numbers:
-    """Numbers tensors and storages; the number of one that has died is not used again."""
+    """Numbers objects and storages; the number of one that has died is not used again."""
 
     def __init__(self) -> None:
         self._next = itertools.count()
-        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._objects: dict[int, tuple[Callable[[], builtins.object], int]] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    def object(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor."""
-        known = self._objects.get(id(tensor))
-        if known is None or known[0]() is not tensor:
-            known = self._objects[id(tensor)] = (weakref.ref(tensor), next(self._next))
+    def object(self, seen: builtins.object) -> int:
+        """The number of a tensor, or of any other object."""
+        known = self._objects.get(id(seen))
+        if known is None or known[0]() is not seen:
+            known = self._objects[id(seen)] = (_reference_to(seen), next(self._next))
         return known[1]
 
     def storage(self, tensor: torch.Tensor) -> int:
@@ -68,11 +77,19 @@ class Numbers:
     @overload
     def seen(self, value: builtins.object) -> builtins.object: ...
     def seen(self, value: builtins.object) -> builtins.object:
-        """What is kept of a value: all of it unless it is a tensor."""
+        """What is kept of a value: all of it where it can hold no tensor, else its number."""
         if not isinstance(value, torch.Tensor):
-            return value
+            return value if isinstance(value, PLAIN) else SeenObject(self.object(value))
         size = value.untyped_storage().nbytes()
         return SeenTensor(self.object(value), self.storage(value), size, value.requires_grad)
+
+
+def _reference_to(seen: object) -> Callable[[], object]:
+    """What tells whether an object is still the one that was seen: one that cannot be referred to weakly is held."""
+    try:
+        return weakref.ref(seen)
+    except TypeError:
+        return lambda: seen
 
 
 @dataclass(eq=False, slots=True)
@@ -117,6 +134,8 @@ class CallTree:
     """Where the forward first read a value into Python, which may decide what it does; empty if it never did."""
     graph: list[tuple[str, int]] = field(default_factory=list)
     """Name and bytes made of every operator that a gradient goes through."""
+    from_before: dict[int, int] = field(default_factory=dict)
+    """Address and bytes of storages that the forward read, did not make, and that are there when the step is over."""
 
     def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
@@ -139,6 +158,12 @@ class _Watch(TorchDispatchMode):
         self.is_open = True
         self.sized_by_values = self.decided_by_values = ""
         self.graph: list[tuple[str, int]] = []
+        self._made: set[int] = set()
+        self._read_first: dict[int, tuple[StorageWeakRef, int, int]] = {}
+
+    def from_before(self) -> dict[int, int]:
+        """Address and bytes of storages that were read before any operator made them, and are still there."""
+        return {address: size for seen, address, size in self._read_first.values() if not seen.expired()}
 
     def __torch_dispatch__(
         self,
@@ -165,13 +190,27 @@ class _Watch(TorchDispatchMode):
         read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
         for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
             self.readers.setdefault(key, []).append(self.number)
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if (
+                storage._cdata not in self._made
+                and storage._cdata not in self._read_first
+                and tensor.device.type != "meta"
+            ):
+                self._read_first[storage._cdata] = StorageWeakRef(storage), _address_of(tensor), storage.nbytes()
         fresh = [tensor for tensor in made if ("storage", self.numbers.storage(tensor)) not in read]
+        self._made.update(tensor.untyped_storage()._cdata for tensor in fresh)
         made_bytes = sum(tensor.untyped_storage().nbytes() for tensor in fresh)
         if self.current is not None:
             self.current.made_bytes += made_bytes
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             self.graph.append((func.name(), made_bytes))
         self.number += 1
+
+
+def _address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage lies; 0 for those that have none."""
+    return next(iter(storages_of([tensor])), 0)
 
 
 def _is_sized_by_values(func: torch._ops.OpOverload, args: tuple[object, ...]) -> bool:
@@ -207,7 +246,7 @@ def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[No
         yield
     _add_up(root)
     decided = watch.sized_by_values, watch.decided_by_values
-    found.append(CallTree(root, watch.number, watch.readers, counts, *decided, watch.graph))
+    found.append(CallTree(root, watch.number, watch.readers, counts, *decided, watch.graph, watch.from_before()))
 
 
 @contextlib.contextmanager

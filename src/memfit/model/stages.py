@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from memfit.errors import UsageError
-from memfit.model.module_calls import Call, CallTree, SeenTensor
+from memfit.model.module_calls import PLAIN, Call, CallTree, SeenObject, SeenTensor
 
 DOMINANT = 0.5
 STACK = 0.1
@@ -195,6 +195,8 @@ def _why_apart(this: Call, following: Call, tree: CallTree) -> str:
     returned, given = this.returned, following.tensors_given()
     if this.end != following.start:
         return "glue"
+    if getattr(tree.root.module, "keeps_apart", False) and this.name.split(".")[:2] != following.name.split(".")[:2]:
+        return "another model, which is also called by itself"
     if this.is_checkpointed or following.is_checkpointed:
         return "torch's checkpoint, which runs each of them by itself"
     if len(returned) != 1 or not given or given[0].number != returned[0].number:
@@ -225,9 +227,9 @@ def same_argument(mine: object, other: object) -> bool:
     """The same object, or an equal plain value."""
     if mine is other:
         return True
-    if isinstance(mine, SeenTensor) and isinstance(other, SeenTensor):
+    if isinstance(mine, (SeenTensor, SeenObject)) and isinstance(other, (SeenTensor, SeenObject)):
         return mine.number == other.number
-    return isinstance(mine, (bool, int, float, str)) and type(mine) is type(other) and mine == other
+    return isinstance(mine, PLAIN) and type(mine) is type(other) and mine == other
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:

@@ -69,8 +69,12 @@ class Job:
     around_bytes: int = 0
     """Of tensors that are neither parameters, buffers, batch nor optimizer state; they count.
 
-    In a program that is watched, all of them; else those that hang on the model.
+    In a program that is watched, all of them; else those that hang on the model, and those that its step reads.
     """
+    counts_everything: bool = False
+    """Whether all of them are counted: the job is a pass of a program that is watched."""
+    let_go_bytes: int = 0
+    """Of tensors that are there when a step begins and not to its end; runs have them, and `around_bytes` does not."""
     varies: bool = False
     """Whether steps take different amounts: plans are then held to what they promise, not to one measured step."""
     reorders: bool = False
@@ -324,11 +328,25 @@ def hanging_bytes(model: torch.nn.Module, batch: object = None, optimizer: torch
 
     That is its parameters, its buffers, the batch, and the state of its optimizer, which may hang on the model as well.
     """
+    counted, hanging = _counted_and_hanging(model, batch, optimizer)
+    return sum(num_bytes for key, num_bytes in hanging.items() if key not in counted)
+
+
+def bytes_from_elsewhere(job: Job, read: dict[int, int]) -> int:
+    """Of what a step read, by address, what hangs nowhere: a mask in a global, a table that a function closes over."""
+    if job.counts_everything:
+        return 0
+    counted, hanging = _counted_and_hanging(job.model, job.batch, job.optimizer)
+    return sum(size for address, size in read.items() if address and address not in counted and address not in hanging)
+
+
+def _counted_and_hanging(
+    model: torch.nn.Module, batch: object, optimizer: torch.optim.Optimizer | None
+) -> tuple[dict[int, int], dict[int, int]]:
     watch = Watch(model, ALL_OBJECTS)
     state = [] if optimizer is None else tensors_of([dict(each) for each in optimizer.state.values()])
     counted = storages_of([*watch.parameters(), *watch.buffers(), *tensors_of(batch), *state])
-    hanging = storages_of([tensor for tensor, _ in watch.attributes().tensors])
-    return sum(num_bytes for key, num_bytes in hanging.items() if key not in counted)
+    return counted, storages_of([tensor for tensor, _ in watch.attributes().tensors])
 
 
 def storages_of(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> dict[int, int]:

@@ -58,6 +58,13 @@ def tensors_in(value: object) -> list[torch.Tensor]:
     return []
 
 
+def without_history(value: object) -> object:
+    """A tensor that ends a graph in place of one in its middle: the same values; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+        return value
+    return value.detach().requires_grad_(value.requires_grad)
+
+
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
     whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride

@@ -57,7 +57,7 @@ def too_large(job: Job) -> str:
     if job.limit_bytes is None or left_bytes is None or left_bytes > PLENTY * job.limit_bytes:
         return ""
     try:
-        plain_bytes = predict_step(job).plain_bytes
+        plain_bytes = predict_step(job, needs_blocks=False).plain_bytes
     except RuntimeError:  # what fake tensors raise when an operator needs a value: the plain step will tell
         return ""
     needed_bytes = MARGIN * plain_bytes - _fixed_bytes(job)

@@ -99,12 +99,15 @@ class PredictedStep:
     """What autograd keeps of the one stage of which it keeps the most."""
 
 
-def predict_step(job: Job) -> PredictedStep:
-    """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched."""
+def predict_step(job: Job, *, needs_blocks: bool = True) -> PredictedStep:
+    """Run the step of a live job on fakes of its parameters and buffers; the real ones are not touched.
+
+    A model without blocks that could be run again is refused, unless only the sum is asked for.
+    """
     with leaving_no_trace(job, runs=False):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.model, mode):
-                layout = find_stages(watch_calls(job))
+                layout = find_stages(watch_calls(job), needs_blocks=needs_blocks)
                 draft = tuple(_draft(layout, index) for index in range(len(layout.stages)))
                 kept = _watch_kept(job, layout)
         finally:

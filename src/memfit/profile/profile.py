@@ -7,7 +7,7 @@ import torch
 from memfit.model.module_calls import CallTree, watching_calls
 from memfit.model.out_of_memory import refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.stages import find_stages
-from memfit.model.step import Job, RandomState, storage_bytes
+from memfit.model.step import Job, RandomState, bytes_from_elsewhere, storage_bytes
 from memfit.profile.block_by_block import profile_blocks, too_large
 from memfit.profile.plain_step import TIMED_RUNS, Profile, Start, profile_plain
 from memfit.profile.reference_step import Reference, reference_of
@@ -30,6 +30,7 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
         watched = unless_memory_runs_out(lambda: _watched_reference(job, RandomState.now()))
         if watched is not None:
             reference, calls = watched
+            job.around_bytes += bytes_from_elsewhere(job, calls.from_before)
             varied = variation_of(job, reference, calls)
     if varied is not None:
         job.varies, job.reorders = True, varied.reorders
