@@ -1,4 +1,4 @@
-"""What a loop holds of the pass before and lets go of: is a step proven with what the program's own pass will have?"""
+"""What a loop holds of the pass before, and releases: is a step proven with what the program's own pass will have?"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def in_an_object_and_a_variable(model: nn.Module, optimizer: torch.optim.Optimiz
         stepped(optimizer, logits.square().mean() + half.mean())
 
 
-def let_go_before(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def deleted_before(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for _ in range(5):
         out = model(torch.randn(ROWS, WIDTH))
         stepped(optimizer, out.square().mean())
@@ -116,13 +116,13 @@ def fitted(loop: Loop, form: Callable[[torch.Tensor], object]) -> LoopFit:
         (in_a_variable, lambda x: x),
         (in_two_variables, lambda x: (x, x[:, ::2] * 2)),
         (in_an_object, Output),
-        (let_go_before, lambda x: x),
+        (deleted_before, lambda x: x),
         (kept_by_a_second_variable, lambda x: x),
         (at_the_top_of_a_script, lambda x: x),
     ],
 )
 def test_the_proof_measures_what_the_passes_after_it_take(loop: Loop, form: Callable[[torch.Tensor], object]):
-    """The result of the pass before was counted to the end of the step, as if no pass would let go of it."""
+    """The result of the pass before was counted to the end of the step, as if no pass would release it."""
     found = fitted(loop, form)
     (fit,) = found.fits
     assert fit.proof is not None
@@ -151,7 +151,7 @@ class Model:
         self.last, self.num_going = LastResult(), []
 
     def __call__(self):
-        self.num_going.append(len(self.last.let_go()))
+        self.num_going.append(len(self.last.to_release()))
         result = torch.ones(4)
         self.last.note(result)
         return result
@@ -169,7 +169,7 @@ class Model:
         ("outs = {}\nfor n in range(2):\n    outs[0] = model()\n", [0, 0]),
     ],
 )
-def test_only_what_one_variable_holds_and_the_same_call_assigns_is_let_go(program: str, num_going: list[int]):
+def test_only_what_one_variable_holds_and_the_same_call_assigns_is_released(program: str, num_going: list[int]):
     """At the top of a script and in a function."""
     ours: dict[str, Any] = {"__name__": "memfit.fit.stand_in"}
     exec(MODEL, ours)

@@ -8,7 +8,7 @@ import torch
 
 from memfit.errors import MemfitError
 from memfit.fit.recorded_pass import Tape
-from memfit.fit.replaced_results import LastResult, bytes_let_go, bytes_replaced
+from memfit.fit.replaced_results import LastResult, bytes_replaced, bytes_to_release
 from memfit.fit.tensors_alive import bytes_around, optimizer_of, other_optimizers
 from memfit.model.module_state import State, Watch
 from memfit.model.step import Job, storage_bytes, tensors_of
@@ -47,12 +47,12 @@ def job_of_pass(
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
 
-    job.let_go_bytes = 0 if last_result is None else bytes_let_go(last_result, job.device)
+    job.released_bytes = 0 if last_result is None else bytes_to_release(last_result, job.device)
 
     def run() -> object:
         gradients = [(tensor, tensor.grad) for tensor in outside]
         before = [State.now(Watch(other)) for other in tape.others]
-        old_result = [torch.empty(job.let_go_bytes, dtype=torch.uint8, device=job.device)]
+        old_result = [torch.empty(job.released_bytes, dtype=torch.uint8, device=job.device)]
         try:
             loss = tape.play(after_first_call=old_result.clear)
         finally:
@@ -67,7 +67,7 @@ def job_of_pass(
     job.run = run
     job.accumulates = any(p.grad is not None for p in model.parameters())
     job.counts_everything = True
-    around_bytes = max(0, bytes_around(job) - job.let_go_bytes - replaced_bytes)
+    around_bytes = max(0, bytes_around(job) - job.released_bytes - replaced_bytes)
     job.around_bytes = around_bytes + sum(map(_state_to_come, other_optimizers(job.optimizer)))
     return job
 

@@ -1,10 +1,10 @@
-"""What the program still holds of the pass before, and lets go of in this one: `out = model(x)` in a loop.
+"""Result of the last pass in a variable of the loop (`out = model(x)`): how much the next pass releases, and when.
 
 The variable that took the last result has it until the call returns that makes the next one. While a step is tried at
-the beginning of a pass, that result is there all the time, which the program's own pass will not see: the logits of a
-language model can be a tenth of its memory. So what will be let go is told from what the program keeps (in a list, as
-a state for the next call): it is what nothing holds but the variable to which the very same call, by the code behind
-it, is about to assign. Everything else counts as kept. `dis` as of Python 3.11 to 3.14.
+the beginning of a pass, that result is there all the time, which the program's own pass will not have: the logits of a
+language model can be a tenth of its memory. So what will be released is separated from what the program keeps (in a
+list, as a state for the next call): it is what nothing holds but the variable to which the very same call, by the code
+behind it, is about to assign. Everything else counts as kept. `dis` as of Python 3.11 to 3.14.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils.weak import TensorWeakRef
@@ -33,7 +33,7 @@ _NAMESPACE = 0
 _FITTING = __name__.rpartition(".")[0]
 
 
-class CallSite(NamedTuple):
+class CodePlace(NamedTuple):
     """A place in the program's code that calls a model."""
 
     code: CodeType
@@ -44,20 +44,20 @@ class LastResult:
     """What the call that began a pass returned; it is not kept alive."""
 
     def __init__(self) -> None:
-        self._site: CallSite | None = None
+        self._site: CodePlace | None = None
         self._tensors: list[TensorWeakRef] = []
         self._output_id = 0
 
     def note(self, output: object) -> None:
         """The call has returned this."""
-        site = call_site()
+        site = calling_place()
         self._site = site if site is not None and _is_assigned(*site) else None
         self._tensors = [TensorWeakRef(tensor) for tensor in tensors_in(output)] if self._site is not None else []
         self._output_id = id(output)
 
-    def let_go(self) -> list[torch.Tensor]:
-        """Tensors of it that go when the call returns that is made now; none where that cannot be told."""
-        if self._site is None or call_site() != self._site:
+    def to_release(self) -> list[torch.Tensor]:
+        """Tensors of it that go when the call returns that is made now; none where that is unknown."""
+        if self._site is None or calling_place() != self._site:
             return []
         tensors = _alive(self._tensors)
         if not tensors:
@@ -93,7 +93,7 @@ def _is_only_in_a_variable(num_references: int, holders: list[int]) -> bool:
     return num_references == 1 and all(holder == _NAMESPACE for holder in holders)
 
 
-def _holders_of(objects: list[Any], besides: Sequence[object] = ()) -> dict[int, list[int]]:
+def _holders_of(objects: Sequence[object], besides: Sequence[object] = ()) -> dict[int, list[int]]:
     """By the id of each object, the id of what holds each reference to it that the collector knows; one look at all."""
     found: dict[int, list[int]] = {id(each): [] for each in objects}
     for holder in gc.get_referrers(*objects):
@@ -105,9 +105,9 @@ def _holders_of(objects: list[Any], besides: Sequence[object] = ()) -> dict[int,
     return found
 
 
-def bytes_let_go(result: LastResult, device: torch.device) -> int:
+def bytes_to_release(result: LastResult, device: torch.device) -> int:
     """The memory that goes with the last result; what shares it with another tensor stays."""
-    return _bytes_of_these_alone(result.let_go(), device)
+    return _bytes_of_these_alone(result.to_release(), device)
 
 
 def bytes_replaced(tape: Tape, given: Sequence[torch.Tensor]) -> int:
@@ -131,12 +131,12 @@ def _bytes_of_these_alone(tensors: list[torch.Tensor], device: torch.device) -> 
     return sum(size for address, size in storages_of(tensors, device).items() if address not in shared)
 
 
-def call_site() -> CallSite | None:
+def calling_place() -> CodePlace | None:
     """The place outside of this folder from which the model is being called."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] == _FITTING:
         frame = frame.f_back
-    return None if frame is None else CallSite(frame.f_code, frame.f_lasti)
+    return None if frame is None else CodePlace(frame.f_code, frame.f_lasti)
 
 
 @lru_cache(maxsize=64)

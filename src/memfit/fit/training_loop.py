@@ -677,5 +677,5 @@ def _highest_beside(job: Job, fit: Fit) -> int | None:
     proof, plan = fit.proof, fit.plan
     if proof is None or proof.measured_peak_bytes is None or plan.applied_levers or plan.moves:
         return None
-    before_bytes = base_bytes_of(job, plan.chain.fixed.optimizer_state_bytes) + job.let_go_bytes
+    before_bytes = base_bytes_of(job, plan.chain.fixed.optimizer_state_bytes) + job.released_bytes
     return proof.measured_peak_bytes - before_bytes

@@ -73,7 +73,7 @@ class Job:
     """
     counts_everything: bool = False
     """Whether all of them are counted: the job is a pass of a program that is watched."""
-    let_go_bytes: int = 0
+    released_bytes: int = 0
     """Of tensors that are there when a step begins and not to its end; runs have them, and `around_bytes` does not."""
     varies: bool = False
     """Whether steps take different amounts: plans are then held to what they promise, not to one measured step."""
