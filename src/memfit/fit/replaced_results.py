@@ -52,7 +52,8 @@ class LastResult:
         """The call has returned this."""
         site = calling_place()
         self._site = site if site is not None and _is_assigned(*site) else None
-        self._tensors = [TensorWeakRef(tensor) for tensor in tensors_in(output)] if self._site is not None else []
+        there = [tensor for tensor in tensors_in(output) if isinstance(tensor, torch.Tensor)]  # not what stands for one
+        self._tensors = [TensorWeakRef(tensor) for tensor in there] if self._site is not None else []
         self._output_id = id(output)
 
     def to_release(self) -> list[torch.Tensor]:

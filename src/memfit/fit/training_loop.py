@@ -261,7 +261,7 @@ class LoopFitter:
     def _remember(self, output: object) -> None:
         """Note what a call of this pass returned: another pass may go on from it."""
         for tensor in tensors_in(output):
-            if tensor.grad_fn is not None:
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:  # not what stands for one
                 self._returned[tensor] = self._num_begun
 
     def _records(self, module: torch.nn.Module) -> bool:
