@@ -46,7 +46,6 @@ def job_of_pass(
     outside += [p for other in tape.others for p in other.parameters() if id(p) not in parameters]
     batch = [t for t in held if id(t) not in parameters]
     job = Job(model=model, run=lambda: None, optimizer=optimizer_of([model]), batch=batch, name=name)
-
     job.released_bytes = 0 if last_result is None else bytes_to_release(last_result, job.device)
 
     def run() -> object:
