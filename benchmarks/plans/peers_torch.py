@@ -109,6 +109,27 @@ def _t5() -> Step:
     return _hugging_face("T5ForConditionalGeneration", "T5Config", batch, **sizes, **more)
 
 
+def _neox() -> Step:
+    ids = _words()
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 1024}
+    batch = {"input_ids": ids, "labels": ids}
+    return _hugging_face("GPTNeoXForCausalLM", "GPTNeoXConfig", batch, **sizes, vocab_size=1000, use_cache=False)
+
+
+def _qwen() -> Step:
+    ids = _words()
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4}
+    sizes |= {"intermediate_size": 688, "vocab_size": 1000, "use_cache": False}
+    return _hugging_face("Qwen2ForCausalLM", "Qwen2Config", {"input_ids": ids, "labels": ids}, **sizes)
+
+
+def _swin() -> Step:
+    batch = {"pixel_values": torch.randn(8, 3, 64, 64), "labels": torch.randint(0, 10, (8,))}
+    sizes = {"image_size": 64, "patch_size": 2, "embed_dim": 48, "window_size": 4, "num_labels": 10}
+    more = {"depths": [2, 2, 2], "num_heads": [3, 6, 12]}
+    return _hugging_face("SwinForImageClassification", "SwinConfig", batch, **sizes, **more)
+
+
 def _classes(model: nn.Module, inputs: torch.Tensor, what: str) -> Step:
     given = " x ".join(str(size) for size in inputs.shape)
     labels = torch.randint(0, 10, (len(inputs),))
@@ -148,6 +169,28 @@ def _narrowing() -> Step:
     return _classes(model, torch.randn(8, 3, 64, 64), "VGG-like: convolution, BatchNorm, ReLU, 16 to 128 channels")
 
 
+class _Shortcut(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int = 1) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after)
+        self.second, self.last = nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)
+        is_same = before == after and stride == 1
+        self.shortcut = nn.Identity() if is_same else nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = nn.functional.relu(self.norm(self.first(x)))
+        return nn.functional.relu(self.last(self.second(inner)) + self.shortcut(x))
+
+
+def _residual() -> Step:
+    sizes = (32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1)
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, 1, 1), *(_Shortcut(*each) for each in sizes), *ends)
+    return _classes(model, torch.randn(8, 3, 48, 48), "ResNet-like: 6 blocks, 32 to 128 channels")
+
+
 MODELS: dict[str, Callable[[], Step]] = {
     "GPT-2": _gpt2,
     "Llama": _llama,
@@ -159,6 +202,10 @@ MODELS: dict[str, Callable[[], Step]] = {
     "encoder layers": _encoder,
     "convolutions": _convolutions,
     "VGG-like": _narrowing,
+    "GPT-NeoX": _neox,
+    "Qwen2": _qwen,
+    "Swin": _swin,
+    "ResNet-like": _residual,
 }
 
 
@@ -251,16 +298,16 @@ def _gradients(step: Step) -> list[torch.Tensor]:
 
 
 def rounds(ways: dict[str, Step], num_rounds: int) -> dict[str, list[float]]:
-    """Seconds of every way in every round."""
+    """Seconds of every way in every round, of the processor: other programs of the machine count little."""
     names = list(ways)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(-2, num_rounds):  # two to warm up
         at = number % len(names)
         order = names[at:] + names[:at]
         for name in order if number // len(names) % 2 == 0 else reversed(order):
-            start = time.perf_counter()
+            start = time.process_time()
             ways[name].run()
-            taken = time.perf_counter() - start
+            taken = time.process_time() - start
             ways[name].model.zero_grad(set_to_none=True)
             if number >= 0:
                 seconds[name].append(taken)

@@ -308,3 +308,81 @@ def test_a_parameter_that_only_later_runs_write_into_is_never_passed_over():
         job.run()
     with pytest.raises(UsageError, match="in some runs and not in others"), leaving_no_trace(job):
         job.run()
+
+
+# ---- what hooks and optimizers carry -----------------------------------------------------------------------------
+
+NAMED_BY_A_HOOK: list[torch.Tensor] = []
+
+
+def copies_of(model: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def in_a_closure(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    copies = copies_of(model)
+    optimizer.register_step_post_hook(lambda *_: copies.sort(key=len))
+
+
+def in_a_module(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=False)
+    average.n_averaged = torch.zeros(0)
+    optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+
+
+def in_an_object(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    class Average:
+        def __init__(self) -> None:
+            self.copies = copies_of(model)
+
+        def update(self, *_: object) -> None:
+            pass
+
+    optimizer.register_step_pre_hook(Average().update)
+
+
+def in_a_global(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    NAMED_BY_A_HOOK[:] = copies_of(model)
+    optimizer.register_step_post_hook(lambda *_: NAMED_BY_A_HOOK.reverse())
+
+
+def in_defaults_of_gradient_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        mask = torch.ones_like(parameter)
+        parameter.register_hook(lambda gradient, mask=mask: gradient * mask)
+
+
+def in_hooks_of_added_gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        total = torch.zeros_like(parameter)
+        parameter.register_post_accumulate_grad_hook(lambda p, total=total: None)
+
+
+def on_the_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.slow = copies_of(model)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    "carry",
+    [in_a_closure, in_a_module, in_an_object, in_a_global, in_defaults_of_gradient_hooks, in_hooks_of_added_gradients,
+     on_the_optimizer],
+)  # fmt: skip
+def test_copies_of_the_parameters_that_hooks_or_an_optimizer_carry_count_once(
+    carry: Callable[[nn.Module, torch.optim.Optimizer], None],
+):
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    assert hanging_bytes(model, None, optimizer) == 0
+    carry(model, optimizer)
+    copied_bytes = sum(p.nbytes for p in model.parameters())
+    assert hanging_bytes(model, None, optimizer) == copied_bytes
+    assert job_of(model, torch.randn(ROWS, WIDTH), torch.sum, optimizer).around_bytes == copied_bytes
+    NAMED_BY_A_HOOK.clear()
+
+
+def test_a_fit_says_that_a_step_hook_may_make_something():
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: None)
+    with memfit.fit_to_budget(model, torch.randn(ROWS, WIDTH), torch.sum, optimizer, budget="1GiB") as fitted:
+        assert any("the optimizer's step has 1 hook:" in note for note in fitted.fit.notes)

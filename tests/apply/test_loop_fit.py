@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,9 @@ from torch_fit_models import left_over_bytes
 
 from memfit.api import fitting_loop
 from memfit.errors import DoesNotFit, UsageError
-from memfit.fit import training_loop
-from memfit.fit.training_loop import alive_bytes
+from memfit.fit import pass_peaks
+from memfit.fit.tensors_alive import alive_bytes
+from memfit.model.refused_models import refuse_model
 from memfit.profile.meter.meter import Meter, WindowPeak, record_events
 from memfit.records.fit import LoopFit
 from memfit.show.terminal.fit import loop_fit_text
@@ -319,6 +322,49 @@ def test_a_budget_that_nothing_fits_into_is_refused_with_one_that_does():
     assert found.within_budget
 
 
+def test_passes_of_more_calls_than_the_planned_one_are_measured_and_told_of():
+    """Episodes that grow: the input of a call stays as it is, and unmeasured passes took more without a word."""
+
+    def loop() -> tuple[Losses, nn.Module]:
+        model = blocks(2)
+        for number in range(8):
+            outputs = [model(torch.randn(256, WIDTH)) for _ in range(max(1, 3 * number - 9))]
+            torch.stack([output.square().mean() for output in outputs]).sum().backward()
+            model.zero_grad()
+        return [], model
+
+    found = run(loop, int(0.5 * everything_kept_bytes(loop)), measure_every=50)[2]
+    assert found is not None
+    assert found.within_budget is False
+    assert any("more often than the planned one (1 time)" in each for each in found.departures)
+    assert found.num_measured > 3
+
+
+def test_a_refusal_says_that_a_module_is_called_twice():
+    """Two views of one encoder: plans keep what both calls keep, and the refusal did not say why nothing fits."""
+
+    def loop() -> tuple[Losses, nn.Module]:
+        model = blocks()
+        for x, y in batches(2):
+            (F.cross_entropy(model(x), y) + F.cross_entropy(model(x + 1), y)).backward()
+        return [], model
+
+    with pytest.raises(DoesNotFit, match="no plan fits") as refused:
+        run(loop, int(0.4 * everything_kept_bytes(loop)))
+    assert "a pass calls Sequential 2 times" in refused.value.found
+    assert "one call with both inputs joined" in refused.value.hint
+
+
+def test_the_compiler_leaves_the_frames_of_fitting_alone():
+    """Blocks that are compiled one by one call them through torch's modes."""
+    model = blocks()
+    model[1].compile(backend="eager")
+    rules: Any = importlib.import_module("torch._dynamo.trace_rules")
+    refuse_model(model)
+    assert rules.check_file(sys.modules[refuse_model.__module__].__file__).skipped
+    assert not rules.check_file(__file__).skipped
+
+
 def test_a_loss_from_nowhere_is_refused_by_name():
     caught: list[torch.Tensor] = []
 
@@ -332,6 +378,25 @@ def test_a_loss_from_nowhere_is_refused_by_name():
     with pytest.raises(UsageError, match="cannot be run again") as refused:
         run(loop, 1 << 40)
     assert "came from elsewhere" in refused.value.found
+
+
+def test_a_loop_whose_optimizer_runs_the_step_itself_is_refused_by_name():
+    def loop() -> tuple[Losses, nn.Module]:
+        model = blocks()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+        for x, y in batches(2):
+
+            def closure() -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)  # noqa: B023
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)  # pyright: ignore[reportArgumentType]
+        return [], model
+
+    with pytest.raises(UsageError, match="LBFGS runs the forward and the backward itself"):
+        run(loop, 1 << 40)
 
 
 def test_wrapped_and_compiled_models_are_refused_by_name():
@@ -371,7 +436,7 @@ def test_what_fails_while_a_pass_is_measured_is_told_as_it_is(monkeypatch: pytes
         raise OSError("the cause")
 
     fitter = fitting_loop("1GiB")
-    monkeypatch.setattr(training_loop, "alive_bytes", fails)
+    monkeypatch.setattr(pass_peaks, "alive_bytes", fails)
     fitter.start()
     try:
         with pytest.raises(OSError, match="the cause"):
@@ -436,7 +501,9 @@ def test_an_evaluation_that_takes_more_than_the_budget_is_told_of():
     assert found.num_between == 3
     assert found.between_peak_bytes is not None
     assert found.between_peak_bytes > found.budget_bytes
-    assert "between passes (evaluation) the program took MORE" in loop_fit_text(found, width=120, color=False)
+    text = " ".join(loop_fit_text(found, width=120, color=False).split())
+    assert "between passes (evaluation) the program took MORE" in text
+    assert "try smaller batches there, or --budget" in text
 
 
 @pytest.mark.parametrize("num_kept", [1, 6])
@@ -593,14 +660,14 @@ def test_what_a_kept_graph_holds_counts():
 def test_a_pass_of_which_only_bounds_are_known_is_not_called_within_the_budget():
     fitter = fitting_loop(1000)
     fitter.start()
-    fitter._count(1, WindowPeak(900, 1100), is_first=True)
-    assert fitter.measured.num_unsure == fitter.measured.num_measured == 0
-    fitter._count(2, WindowPeak(900, 1100), is_first=False)
-    assert fitter.measured.num_unsure == 1
-    assert fitter.measured.num_measured == 0
-    fitter._count(3, WindowPeak(700, 700), is_first=False)
-    fitter._count(4, WindowPeak(800, 900), is_first=False)
-    assert fitter.measured.highest_bytes == 900
+    fitter.peaks.count(1, WindowPeak(900, 1100), is_first=True)
+    assert fitter.peaks.measured.num_unsure == fitter.peaks.measured.num_measured == 0
+    fitter.peaks.count(2, WindowPeak(900, 1100), is_first=False)
+    assert fitter.peaks.measured.num_unsure == 1
+    assert fitter.peaks.measured.num_measured == 0
+    fitter.peaks.count(3, WindowPeak(700, 700), is_first=False)
+    fitter.peaks.count(4, WindowPeak(800, 900), is_first=False)
+    assert fitter.peaks.measured.highest_bytes == 900
     found = fitter.stop()
     assert found.within_budget
     assert "may have taken more" in loop_fit_text(found, width=100, color=False)
@@ -609,8 +676,8 @@ def test_a_pass_of_which_only_bounds_are_known_is_not_called_within_the_budget()
 def test_a_pass_over_the_budget_stays_the_highest_beside_lower_ones_that_are_exact():
     fitter = fitting_loop(1000)
     fitter.start()
-    fitter._count(1, WindowPeak(1200, 1300), is_first=False)
-    fitter._count(2, WindowPeak(600, 600), is_first=False)
+    fitter.peaks.count(1, WindowPeak(1200, 1300), is_first=False)
+    fitter.peaks.count(2, WindowPeak(600, 600), is_first=False)
     found = fitter.stop()
     assert (found.measured_peak_bytes, found.highest_pass, found.num_over_budget) == (1300, 1, 1)
 
@@ -620,8 +687,8 @@ def test_the_first_pass_over_the_budget_is_told_at_once_and_the_end_names_what_w
     fitter = fitting_loop(10_000)
     fitter.say = said.append
     fitter.start()
-    fitter._count(1, WindowPeak(20_480, 20_480), is_first=False)
-    fitter._count(2, WindowPeak(20_480, 20_480), is_first=False)
+    fitter.peaks.count(1, WindowPeak(20_480, 20_480), is_first=False)
+    fitter.peaks.count(2, WindowPeak(20_480, 20_480), is_first=False)
     assert [text for text in said if "MORE than the budget" in text] == said
     assert len(said) == 1
     assert "try --budget 20.0KiB" in loop_fit_text(fitter.stop(), width=200, color=False)
@@ -913,16 +980,16 @@ def test_a_view_whose_graph_torch_refuses_to_tell_ends_no_program():
 def test_a_profiler_of_ours_ends_when_the_tensors_cannot_be_counted(monkeypatch: pytest.MonkeyPatch):
     fitter = fitting_loop(2**30)
     fitter.start()
-    fitter._start_meter(torch.device("cpu"))
-    fitter._begin_window(torch.device("cpu"), 1)
+    fitter.peaks.start_meter(torch.device("cpu"))
+    fitter.peaks.begin_window(torch.device("cpu"), 1)
 
     def fail(device: torch.device) -> int:
         raise RuntimeError("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_loop, "alive_bytes", fail)
+        patched.setattr(pass_peaks, "alive_bytes", fail)
         with pytest.raises(RuntimeError, match="no answer"):
-            fitter._end_measuring()
+            fitter.peaks.end()
     bindings: Any = torch._C
     assert not bindings._autograd._profiler_enabled()
     fitter.stop()

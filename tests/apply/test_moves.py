@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch_fit_models import job_for, normed_stack
 
 from memfit.apply.apply import apply_to
+from memfit.apply.disk_store import DiskStore
+from memfit.apply.moves import Handle, Packet
 from memfit.errors import StorageError, UsageError
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.step import RandomState
@@ -132,3 +134,39 @@ def test_nothing_is_left_in_the_folder_nor_on_the_model(chain: Chain, tmp_path: 
         job.run()
         assert list(tmp_path.iterdir()) == []
     assert not any("forward" in m.__dict__ or m._forward_hooks or m._forward_pre_hooks for m in job.model.modules())
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_what_a_backward_has_written_into_is_not_handed_out_again(tmp_path: Path, has_left: bool):
+    store = DiskStore(str(tmp_path), 1 << 20)
+    saved = torch.randn(4096)
+    packet = Packet(store, saved.detach())
+    handles = [Handle(packet, saved.dtype, 0, saved.size(), saved.stride()) for _ in range(2)]
+    if has_left:
+        packet.release()
+    try:
+        found = handles[0].tensor()
+        assert torch.equal(found, saved)
+        assert torch.equal(handles[1].tensor(), saved)
+        found[1] = 7.0
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            handles[1].tensor()
+        packet.release()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            handles[1].tensor()
+    finally:
+        store.wait_sent(packet.ticket)
+        store.close()
+
+
+def test_what_is_written_into_before_it_has_left_is_not_handed_out(tmp_path: Path):
+    store = DiskStore(str(tmp_path), 1 << 20)
+    saved = torch.randn(4096)
+    packet = Packet(store, saved.detach())
+    saved[1] = 7.0
+    try:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            Handle(packet, saved.dtype, 0, saved.size(), saved.stride()).tensor()
+    finally:
+        store.wait_sent(packet.ticket)
+        store.close()

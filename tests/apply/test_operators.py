@@ -436,6 +436,87 @@ def test_a_forward_that_goes_another_way_and_is_then_written_into_ends_the_backw
             value.backward()
 
 
+class SquareSum(torch.autograd.Function):
+    """Saves what it is given; its backward may write into that."""
+
+    factor: float | None = None
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        found = 2.0 * x * gradient
+        if SquareSum.factor is not None:
+            x[0, 1] *= SquareSum.factor  # one value, that no sample would see
+        return found
+
+
+def test_a_backward_that_writes_into_what_was_made_again_ends_it_for_who_reads_it_after(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class SavesTwice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x) * 1.5 + 1.0
+            early = hidden.square()
+            return self.second(F.gelu(hidden)) + early + SquareSum.apply(hidden)  # type: ignore[operator]
+
+    torch.manual_seed(0)
+    model = SavesTwice()
+    job = job_for(model)
+    planner = OperatorPlanner(traced(job))
+    may = frozenset(n for n, each in enumerate(planner.trace.tensors) if each.may_drop)
+    theirs = outcome(job_for(copy.deepcopy(model)))
+    with carrying_out(model, planner, planner.replayer.replay(may)):
+        assert same(outcome(job)[0], theirs[0])
+        monkeypatch.setattr(SquareSum, "factor", 3.0)
+        with pytest.raises(PlanBroken, match="written into"):
+            model(job.batch[0]).square().mean().backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            copy.deepcopy(model)(job.batch[0]).square().mean().backward()
+
+
+class WritesIntoOne(nn.Module):
+    """Writes into one of two tensors, whose squares it made before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.into_first = self.cuts_off = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.first(x) * 1.5, self.second(x) * 1.5
+        squares = one.square()
+        written = one if self.into_first else other
+        written.mul_(1.1)
+        result = self.third(F.gelu(written) + torch.tanh(one + other))
+        return result + (squares.detach() if self.cuts_off else squares) * 2.0
+
+
+def test_a_tensor_that_is_saved_before_and_after_it_is_written_into_is_the_one_or_ends_the_backward():
+    torch.manual_seed(0)
+    model = WritesIntoOne()
+    job = job_for(model)
+    planner = OperatorPlanner(traced(job))
+    may = frozenset(n for n, each in enumerate(planner.trace.tensors) if each.may_drop)
+    with carrying_out(model, planner, planner.replayer.replay(may)):
+        model.into_first = model.cuts_off = True  # the same operators by name
+        theirs = outcome(job_for(copy.deepcopy(model)))
+        assert same(outcome(job)[0], theirs[0])
+        model.cuts_off = False
+        with pytest.raises(PlanBroken, match="after autograd had saved it"):
+            model(job.batch[0]).square().mean().backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            copy.deepcopy(model)(job.batch[0]).square().mean().backward()
+
+
 def test_copies_and_pickles_are_plain_and_nothing_is_left():
     torch.manual_seed(0)
     model = Functions()

@@ -74,6 +74,29 @@ def in_an_object_and_a_variable(model: nn.Module, optimizer: torch.optim.Optimiz
         stepped(optimizer, logits.square().mean() + half.mean())
 
 
+def in_a_view(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(5):
+        out = model(torch.randn(ROWS, WIDTH))
+        out = out.view(-1, 10)
+        stepped(optimizer, out.square().mean())
+
+
+def a_part_of_it(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(5):
+        logits = model(torch.randn(ROWS, WIDTH)).logits
+        stepped(optimizer, logits.square().mean())
+
+
+def moved_on(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The last result is no longer in the variable that the call assigns."""
+    before: Any = None
+    for _ in range(5):
+        out = model(torch.randn(ROWS, WIDTH))
+        stepped(optimizer, out.square().mean() + (0 if before is None else before.detach().mean()))
+        before = out
+        out = None
+
+
 def deleted_before(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for _ in range(5):
         out = model(torch.randn(ROWS, WIDTH))
@@ -116,7 +139,10 @@ def fitted(loop: Loop, form: Callable[[torch.Tensor], object]) -> LoopFit:
         (in_a_variable, lambda x: x),
         (in_two_variables, lambda x: (x, x[:, ::2] * 2)),
         (in_an_object, Output),
+        (in_a_view, lambda x: x),
+        (a_part_of_it, Output),
         (deleted_before, lambda x: x),
+        (moved_on, lambda x: x),
         (kept_by_a_second_variable, lambda x: x),
         (at_the_top_of_a_script, lambda x: x),
     ],
@@ -153,7 +179,7 @@ class Model:
     def __call__(self):
         self.num_going.append(len(self.last.to_release()))
         result = torch.ones(4)
-        self.last.note(result)
+        self.last.note()
         return result
 """
 
@@ -166,6 +192,13 @@ class Model:
         ("before = None\nfor n in range(2):\n    out = model()\n    before = out\n", [0, 0]),
         ("out = model()\nout = model()\n", [0, 0]),
         ("for n in range(2):\n    out = model().clone()\n", [0, 0]),
+        ("for n in range(2):\n    out = model().view(2, 2)\n", [0, 0]),
+        ("for n in range(2):\n    out = model()\n    out = out.view(2, 2)\n", [0, 2]),
+        ("for n in range(2):\n    out = model()\n    base = out\n    out = out.view(2, 2)\n", [0, 1]),
+        ("for n in range(2):\n    out = model()\n    out = [out, {1: out}]\n", [0, 1]),
+        ("before = out = None\nfor n in range(2):\n    out = model()\n    before = out\n    out = None\n", [0, 0]),
+        ("for n in range(2):\n    out = model()\n    read = lambda: out\n", [0, 1]),
+        ("for n in range(2):\n    out = model()[None]\n", [0, 2]),
         ("outs = {}\nfor n in range(2):\n    outs[0] = model()\n", [0, 0]),
     ],
 )

@@ -103,6 +103,38 @@ def test_a_first_module_that_writes_into_its_input_is_kept():
     assert {s.name: s.recomputable for s in layout.modules} == {"linear": True, "act": False}
 
 
+class StateBlock(nn.Module):
+    """A recurrent block: is given a state and returns the next one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tanh(torch.tanh(self.linear(x)) + state), x.detach().mean(0)
+
+
+class StatesInACache(Stack):
+    """Writes the next state of every block to where the block was given the last one from."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = torch.zeros(len(self.blocks), x.shape[1])
+        for block, state in zip(self.blocks, states, strict=True):
+            x, following = block(x, state)
+            state.copy_(following)
+        return self.head(x)
+
+
+def test_blocks_whose_arguments_are_written_into_after_their_calls_are_kept_and_the_user_is_told():
+    torch.manual_seed(0)
+    model = StatesInACache([StateBlock(16) for _ in range(3)])
+    layout = layout_of(model)
+    assert [s.recomputable for s in layout.modules if s.name.startswith("blocks")] == [False] * 3
+    assert any("what blocks.1 is given is written into after its call" in note for note in layout.notes)
+    profile = profile_plain(job_for(model, rows=512))
+    assert [s.recomputable for s in profile.chain.stages if s.name.startswith("blocks")] == [False] * 3
+
+
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
 def test_a_module_with_a_hook_of_the_user_is_not_joined(kind: str):
     model = normed_stack(3)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from memfit.errors import UsageError
 from memfit.model.step import job_of
 from memfit.profile.meter.meter import record_events
 from memfit.profile.optimizer_update import _is_cut, _of_one, _of_some, measure_update
@@ -110,3 +111,31 @@ def test_an_optimizer_that_looks_at_whole_matrices_is_measured_whole():
     model = nn.Linear(300, 601, bias=False)
     optimizer = torch.optim.Adafactor(model.parameters())
     assert not _is_cut(optimizer, model.weight)
+
+
+class Slow(torch.optim.SGD):
+    """Holds copies of the parameters, by position."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.slow = [p.detach().clone() for p in parameters]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=False):
+            slow.lerp_(parameter, 0.5)
+
+
+def test_tensors_on_an_optimizer_are_not_written_into_where_its_step_is_measured():
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = Slow(list(model.parameters()))
+    before = optimizer.slow[0].clone()
+    measure_update(job_of(model, torch.ones(2, 8), torch.sum, optimizer))
+    assert torch.equal(optimizer.slow[0], before)
+
+
+def test_a_step_that_cannot_be_taken_with_one_parameter_is_refused_by_name():
+    model = nn.Linear(8, 4)
+    optimizer = Slow(list(model.parameters()))
+    with pytest.raises(UsageError, match="the step of Slow could not be measured"):
+        measure_update(job_of(model, torch.ones(2, 8), torch.sum, optimizer))

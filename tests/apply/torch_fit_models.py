@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.fit.training_loop import alive_bytes
+from memfit.fit.tensors_alive import alive_bytes
 from memfit.model.step import Job, job_of
 
 

@@ -355,6 +355,20 @@ class SparseGraph(nn.Module):
         return x
 
 
+class Ragged(nn.Module):
+    """Works on rows of several lengths in one nested tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nested = torch.nested.as_nested_tensor([x[:5], x[5:8]], layout=torch.jagged)
+        for layer in self.layers:
+            nested = layer(nested)
+        return torch.cat([*nested.unbind(), x[8:]])
+
+
 class Counting(nn.Module):
     """Computes something else in every call, by a counter that belongs to no model."""
 
@@ -394,6 +408,7 @@ class Scripted(nn.Module):
 COUNTER = [0]
 REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     "a sparse graph": (lambda: Case(SparseGraph(), rows, F.cross_entropy), "sparse tensors"),
+    "nested tensors": (lambda: Case(Ragged(), rows, F.cross_entropy), "nested tensors"),
     "a wrapped part": (lambda: Case(PartOfManyRanks(), rows, F.cross_entropy), "wrapped by DataParallel"),
     "a scripted part": (lambda: Case(Scripted(), rows, F.cross_entropy), "TorchScript"),
     "a global counter": (

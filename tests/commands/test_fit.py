@@ -198,3 +198,47 @@ for step in range(3):
     assert msgspec.json.decode(done.stdout, type=LoopFit).fits
     assert "step 2" in done.stderr
     assert "a child says something" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("last_line", "code", "said"),
+    [
+        ("raise SystemExit(5)", 5, "it left with 5"),
+        ("raise SystemExit('no data here')", 1, "no data here "),
+        ("raise SystemExit(-1)", 255, "it left with -1"),
+        ("raise ValueError('broken')", 1, "ValueError: broken"),
+        ("raise KeyboardInterrupt", 130, "did not end well (interrupted)"),
+    ],
+)
+def test_a_script_that_does_not_end_well_keeps_its_exit_code_and_gets_a_summary(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], last_line: str, code: int, said: str
+):
+    script = tmp_path / "train.py"
+    script.write_text(last_line)
+    ended_with, _, err = answer(str(script), "--budget", "1GiB", capfd=capfd)
+    assert ended_with == code
+    on_one_line = err.replace("\n", " ")
+    assert said in on_one_line
+    assert "did not end well" in on_one_line
+
+
+def test_a_plan_file_in_no_folder_is_refused_before_the_script_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    script = tmp_path / "train.py"
+    script.write_text("print('it runs')")
+    plan = str(tmp_path / "missing" / "plan.json")
+    code, out, err = answer(str(script), "--budget", "1GiB", "--plan", plan, capfd=capfd)
+    assert (code, out) == (2, "")
+    assert "no such folder" in err
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_script_is_there_as_soon_as_it_is_made(tmp_path: Path):
+    """A training is often ended by a signal, or by the time that it was given."""
+    script = tmp_path / "train.py"
+    there = 'if step == 2:\n        import os\n        print(os.path.exists("plan.json"))\n        os._exit(7)\n'
+    script.write_text(SCRIPT.replace("    print(loss.item())\n", f"    {there}").replace("for _ in", "for step in"))
+    words = [sys.executable, "-m", "memfit", "fit", "train.py", "--budget", "1GiB", "--plan", "plan.json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
+    assert done.returncode == 7
+    assert done.stdout == "True\n"
+    assert read_plan(tmp_path / "plan.json").solver

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from memfit.errors import DoesNotFit, UsageError
-from memfit.fit.training_loop import alive_bytes
+from memfit.fit.tensors_alive import alive_bytes
 from memfit.integrations.trainer_fit import refuse_ranks
 from memfit.records.fit import LoopFit
 

@@ -92,3 +92,49 @@ def test_a_choice_names_what_is_dropped_run_again_and_read():
     assert [(each.operator, each.num_bytes, each.stays) for each in choice.dropped] == [(1, 100, False), (2, 300, True)]
     assert (choice.repeated, choice.sources, choice.input_bytes) == ((1, 2), (0,), 7)
     assert choice.names == ("aten::op0", "aten::op1", "aten::op2")
+
+
+def pairs(num_pairs: int) -> OperatorTrace:
+    """A dear operator, whose tensor is not saved, and a cheap one that reads it; another after each pair.
+
+    To make the saved tensor of a pair again, the dear operator has to run as well: its own alone looks cheapest.
+    """
+    operators = [Operator(name="aten::source", makes=(0,), seconds=1e-3)]
+    last = 1 + 5 * num_pairs + 4
+    tensors = [TracedTensor(num_bytes=1000, operator=0, writers=(0,), is_saved=True, used=last, ends=last, depth=1)]
+    for _ in range(num_pairs):
+        first = len(operators)
+        operators += [
+            Operator(name="aten::dear", makes=(first,), reads=(0,), seconds=1.0),
+            Operator(name="aten::cheap", makes=(first + 1,), reads=(first,), seconds=1e-6),
+            Operator(name="aten::alone", makes=(first + 2,), reads=(0,), seconds=1e-2),
+        ]
+        tensors += [
+            TracedTensor(num_bytes=1000, operator=first, writers=(first,), gone=first + 1, ends=first + 1, depth=1),
+            saved(first + 1, num_pairs),
+            saved(first + 2, num_pairs),
+        ]
+    peaks = [sum(t.num_bytes for t in tensors if t.operator <= moment <= t.ends) for moment in range(last + 1)]
+    labels = tuple(f"moment {n}" for n in range(len(peaks)))
+    return OperatorTrace(
+        operators=tuple(operators), tensors=tuple(tensors), starts=tuple(peaks), peaks=tuple(peaks), labels=labels
+    )
+
+
+def saved(operator: int, num_pairs: int) -> TracedTensor:
+    """One that may be dropped; the backward uses them last first."""
+    count = 1 + 3 * num_pairs
+    used = count + 1 + 2 * num_pairs - 2 * (operator // 3) + (operator % 3 == 2)
+    return TracedTensor(
+        num_bytes=1000, operator=operator, writers=(operator,), is_saved=True, may_drop=True, gone=operator + 1,
+        used=used, ends=used, depth=1,
+    )  # fmt: skip
+
+
+def test_what_is_dropped_first_is_what_all_that_must_run_again_makes_cheap():
+    planner = OperatorPlanner(pairs(6))
+    budget_bytes = planner.plain.peak_bytes - 5000
+    found = planner.within(budget_bytes)
+    assert found is not None
+    assert found.peak_bytes <= budget_bytes
+    assert {planner.trace.operators[each].name for each in found.repeated} == {"aten::alone"}

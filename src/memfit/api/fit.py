@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from memfit.fit.training_loop import LoopFitter
     from memfit.job.training import Training
     from memfit.model.step import Job
+    from memfit.plan.case import Case
     from memfit.records.fit import Fit, LoopFit
     from memfit.records.plan import Candidate, Chain, Link, Plan, Stage
     from memfit.records.prediction import Prediction
@@ -165,7 +167,7 @@ def fit_script(
     from memfit.fit.options import EVERY_PASS, FitOptions
     from memfit.fit.script import run_fitted
     from memfit.job.description import describe_job
-    from memfit.model.step import set_threads
+    from memfit.model.step import check_output, set_threads
     from memfit.records.plan import write_plan
 
     options = FitOptions(
@@ -174,13 +176,16 @@ def fit_script(
         measure_every=EVERY_PASS if measure_every is None else measure_every,
     )  # fmt: skip
     describe_job(target)  # is it there, and a file?
+    if plan_file is not None:
+        check_output(plan_file, force=True)  # one that is there is used, or replaced
     set_threads(options.threads)
     fitter = _loop_fitter(target, options, say)
-    ended = msgspec.structs.replace(run_fitted(target, options.arguments, fitter), arguments=options.arguments)
-    if plan_file is not None and fitter.ready_plan is None and fitter.to_write is not None:
-        write_plan(fitter.to_write.plan, plan_file)
-        ended = msgspec.structs.replace(ended, plan_file=plan_file)
-    return ended
+    if plan_file is not None and fitter.ready_plan is None:
+        path = os.path.abspath(plan_file)  # the script may change the folder
+        fitter.write = lambda fit: write_plan(fit.plan, path)
+    found = run_fitted(target, options.arguments, fitter)
+    is_written = fitter.write is not None and fitter.to_write is not None
+    return msgspec.structs.replace(found, arguments=options.arguments, plan_file=plan_file if is_written else "")
 
 
 @checked_options
@@ -243,27 +248,49 @@ def training_of(target: str, settings: tuple[str, ...]) -> Training:
 
 def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = None) -> FittedModel:
     """Measure a job, plan, apply, prove; planning again is the planner handed into the loop."""
-    from memfit.errors import DoesNotFit
-    from memfit.fit.fitted import FittedModel
-    from memfit.fit.levers import LeverTrial, check_levers, hold_with_levers, refuse_pulled
-    from memfit.fit.plan_and_prove import check_budget, hold_to_budget, reference_for
-    from memfit.plan.operators import OperatorPlanner
-    from memfit.plan.planners import levers_for, make_plan
-    from memfit.profile.link_speed import measure_disk
-    from memfit.profile.profile import profile_job
-    from memfit.records.fit import Fit
+    from memfit.errors import DoesNotFit, MemfitError, UsageError
+    from memfit.fit.levers import check_levers, refuse_pulled
+    from memfit.fit.plan_and_prove import check_budget, with_smallest_named
 
-    budget_bytes, planner, folder = options.require_budget(), options.planner, options.disk
     if options.accumulates:
         job.accumulates, job.unsteppable = True, _ADDING_UP
     allowed = check_levers(options.allow)
     refuse_pulled(job.model)
-    check_budget(job, budget_bytes)
+    below = check_budget(job, options.require_budget())
+    if below is None:
+        return _measured_fit(job, options, allowed, say)
+    try:  # no lever makes parameters smaller; what would be enough is measured all the same
+        return _measured_fit(job, options, (), say)
+    except DoesNotFit as refusal:
+        raise with_smallest_named(below, refusal) from None
+    except UsageError:
+        raise
+    except MemfitError:  # memory ran out
+        raise below from None
+
+
+def _measured_fit(
+    job: Job, options: FitOptions, allowed: Sequence[str], say: Callable[[str], None] | None
+) -> FittedModel:
+    """Measure, plan, apply and prove, with the levers that are allowed where nothing fits without."""
+    from memfit.errors import DoesNotFit
+    from memfit.fit.fitted import FittedModel
+    from memfit.fit.levers import LeverTrial, hold_with_levers
+    from memfit.fit.plan_and_prove import hold_to_budget, reference_for
+    from memfit.plan.operators import OperatorPlanner
+    from memfit.plan.planners import levers_for, make_plan
+    from memfit.profile.link_speed import measure_disk
+    from memfit.profile.optimizer_update import step_hooks_note
+    from memfit.profile.profile import profile_job
+    from memfit.records.fit import Fit
+
+    budget_bytes, planner, folder = options.require_budget(), options.planner, options.disk
     link = None if folder is None else measure_disk(folder)
     profile = profile_job(job)
+    known: list[Case] = []
 
     def plan_for(chain: Chain, target_bytes: int) -> Plan:
-        return make_plan(chain, target_bytes, link=link, planner=planner)
+        return make_plan(chain, target_bytes, link=link, planner=planner, known=known)
 
     plain_bytes = profile.plain_record_peak_bytes
     reference = profile.reference or reference_for(job, profile.chain)
@@ -290,11 +317,11 @@ def _fit_job(job: Job, options: FitOptions, say: Callable[[str], None] | None = 
         target=held.plan.chain.target,
         budget_bytes=budget_bytes,
         plan=held.plan,
-        candidates=_with_operators(held.plan, link),
+        candidates=_with_operators(held.plan, link, known),
         proof=held.proof,
         num_rounds=held.num_rounds,
         kept_blocks=(*profile.kept_blocks, *held.kept_blocks),
-        notes=profile.notes,
+        notes=(*profile.notes, *step_hooks_note(job)),
     )
     return FittedModel(fit, held.applied)
 
@@ -311,23 +338,25 @@ def _plan_or_levers(chain: Chain, budget_bytes: int, link: Link | None, planner:
         raise
 
 
-def _with_operators(plan: Plan, link: Link | None) -> tuple[Candidate, ...]:
+def _with_operators(plan: Plan, link: Link | None, known: list[Case]) -> tuple[Candidate, ...]:
     """What every planner of blocks finds, beside the plan that was taken."""
     from memfit.records.plan import Candidate
 
     if plan.operators is None:
-        return _candidates(plan.chain, plan.budget_bytes, link, plan.solver)
+        return _candidates(plan.chain, plan.budget_bytes, link, plan.solver, known)
     mine = Candidate(solver=plan.solver, fits=True, peak_bytes=plan.peak_bytes, seconds=plan.seconds)
-    return (mine, *_candidates(plan.chain, plan.budget_bytes, link, "nested"))
+    return (mine, *_candidates(plan.chain, plan.budget_bytes, link, "nested", known))
 
 
-def _candidates(chain: Chain, budget_bytes: int, link: Link | None, chosen: str) -> tuple[Candidate, ...]:
+def _candidates(
+    chain: Chain, budget_bytes: int, link: Link | None, chosen: str, known: list[Case] | None = None
+) -> tuple[Candidate, ...]:
     from memfit.plan.planners import compare_planners
 
     names = ["keep all", "every block", "sqrt(n)", "equal segments", "greedy segments", "revolve", "nested"]
     if link is not None:
         names += ["offload all", "offload prefix", "offload", "combined"]
-    return compare_planners(chain, budget_bytes, link=link, names=list(dict.fromkeys([*names, chosen])))
+    return compare_planners(chain, budget_bytes, link=link, names=list(dict.fromkeys([*names, chosen])), known=known)
 
 
 def _fit_prediction(target: str, options: FitOptions) -> Fit:

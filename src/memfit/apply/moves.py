@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.disk_store import DiskStore
-from memfit.apply.kept_tensors import KeptTensor
+from memfit.apply.kept_tensors import KeptTensor, check_version
 from memfit.errors import MemfitError, UsageError
 from memfit.model.call_sites import add_layer, watcher
 from memfit.model.stages import GLUE
@@ -53,6 +53,8 @@ class Packet:
         self.version = tensor._version
         self.source: torch.Tensor | None = tensor
         self.bytes: torch.Tensor | None = None
+        self.windows: list[tuple[torch.Tensor, int]] = []
+        """What was handed out, with torch's count of writes: a backward may write into it."""
         self.ticket = store.send(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
 
     def release(self) -> None:
@@ -67,6 +69,7 @@ class Packet:
                 hint="this step is wrong without the plan as well; avoid the in-place operation",
             )
         self.source = None
+        self.windows = [(window, version) for window, version in self.windows if window._version != version]
 
     def start_fetch(self) -> None:
         """Bring it back, unless it never left."""
@@ -75,8 +78,11 @@ class Packet:
             self.store.fetch(self.ticket, self.bytes)
 
     def storage(self) -> torch.UntypedStorage:
-        """The bytes, here."""
+        """The bytes, here, as they were saved."""
+        for window, version in self.windows:
+            check_version(window, version)
         if self.source is not None:
+            check_version(self.source, self.version)
             return self.source.untyped_storage()
         self.start_fetch()
         self.store.wait_fetched(self.ticket)
@@ -105,7 +111,9 @@ class Handle:
     def tensor(self) -> torch.Tensor:
         """The tensor as it was saved."""
         empty = torch.empty(0, dtype=self.dtype, device=self.packet.device)
-        return empty.set_(self.packet.storage(), self.offset, self.size, self.stride)
+        window = empty.set_(self.packet.storage(), self.offset, self.size, self.stride)
+        self.packet.windows.append((window.detach(), window._version))
+        return window
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,75 +26,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.kept_tensors import KeptTensor
-from memfit.apply.recompute import SecondRunDiffers, can_be_sampled, values_of
+from memfit.apply.operator_kinds import (
+    TENSORS,
+    OperatorKind,
+    can_be_repeated,
+    empty_like,
+    fresh,
+    is_constant,
+    is_plain,
+    kind_of,
+    tensors_of_call,
+    without_statistics,
+)
+from memfit.apply.recompute import SecondRunDiffers, can_be_sampled
 from memfit.errors import PlanBroken
 from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
 from memfit.model.step import storage_bytes, tensors_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced
+from memfit.model.tensors_in_arguments import replaced, values_of, written_by
 from memfit.records.operators import OperatorChoice
 from memfit.units import format_bytes
 
-BATCH_NORMS = frozenset({"aten::native_batch_norm"})
-"""Change running statistics without saying so (read in torch 2.13)."""
-KEPT = re.compile(r"aten::(set_|resize|cudnn_batch_norm|miopen_batch_norm|_cudnn_rnn|miopen_rnn|_cudnn_init_dropout)")
-"""Change what they are given, or a state of their own, without saying so: never run again."""
-SHAPES_ONLY = frozenset({"aten::empty_like", "aten::empty.memory_format", "aten::empty_strided", "aten::new_empty"})
-"""Read nothing but the shape of what they are given."""
 SMALL_BYTES = 4096
 """Smaller tensors are always kept, and those from outside are copied."""
-_names: dict[torch._ops.OpOverload, str] = {}
-
-
-def name_of(func: torch._ops.OpOverload) -> str:
-    """What torch calls an operator."""
-    found = _names.get(func)
-    if found is None:
-        found = _names[func] = func.name()
-    return found
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but a window on its storage."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        return False
-    return not tensor.is_conj() and not tensor.is_neg() and not tensor.is_quantized
-
-
-def written_by(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
-    """The tensors among the arguments that an operator says it writes into."""
-    if not func._schema.is_mutable:
-        return []
-    found: list[torch.Tensor] = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
-    return found
-
-
-def draws(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator reads torch's random generator."""
-    return torch.Tag.nondeterministic_seeded in func.tags
-
-
-def is_constant(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Whether nothing that a call makes needs a gradient."""
-    leaves = leaves_of((args, kwargs)) if torch.is_grad_enabled() and name_of(func) != "aten::detach" else []
-    return not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
-
-
-def can_be_repeated(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Whether an operator, run again with the same arguments, makes the same."""
-    leaves, name = leaves_of((args, kwargs)), name_of(func)
-    if not name.startswith("aten::") or KEPT.match(name):  # what operators of others do is unknown
-        return False
-    if any(isinstance(leaf, torch.Generator) for leaf in leaves):
-        return False
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not all(is_plain(tensor) for tensor in tensors):
-        return False
-    return not draws(func) or all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 # ---- what was called -----------------------------------------------------------------------------------------------
@@ -105,8 +58,8 @@ class MadeStorage:
     """One storage of the forward: the calls that made it, and its bytes while they are held."""
 
     __slots__ = (
-        "__weakref__", "digest", "drop", "first", "num_handles", "num_writes", "stays", "steps", "storage", "tensor",
-        "version",
+        "__weakref__", "digest", "drop", "first", "num_handles", "num_writes", "sample", "stays", "steps", "storage",
+        "tensor", "version", "windows",
     )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, drop: bool, stays: bool = True) -> None:
@@ -116,12 +69,16 @@ class MadeStorage:
         """Empty for what comes from elsewhere, and once it is there again."""
         self.num_writes = 0
         self.num_handles = 0
+        self.sample: _Sample | None = None
+        """Of the first run; None once the second was compared with it, or where nothing was dropped."""
         self.tensor: torch.Tensor | None = None
         """Of the first run: it tells whether somebody has written into it since."""
         self.storage: torch.UntypedStorage | None = None
         """Of the first run where nothing else is known of it, or of the second."""
         self.digest: bytes | None = None
         """Of a storage of the first run whose writers torch does not count for us."""
+        self.windows: dict[object, tuple[torch.Tensor, int]] = {}
+        """What was handed out of a storage of the second run, with torch's count of writes: a backward may write."""
 
     @property
     def is_awaited(self) -> bool:
@@ -130,6 +87,9 @@ class MadeStorage:
 
     def there(self) -> torch.UntypedStorage | None:
         """Its storage if it is held; None when it has to be made again."""
+        for window, version in self.windows.values():
+            if window._version != version:
+                raise _written_into(window)
         if self.tensor is None:
             if self.digest is not None and _digest_of(self.storage) != self.digest:
                 raise _written_into(_bytes_of(self.storage))
@@ -137,6 +97,16 @@ class MadeStorage:
         if self.tensor._version != self.version:
             raise _written_into(self.tensor)
         return self.tensor.untyped_storage()
+
+    def window(self, handle: SavedHandle) -> torch.Tensor:
+        """What a handle saved, of a storage that is held; who writes into it is noticed."""
+        storage = self.there()
+        key = handle.dtype, handle.offset, handle.size, handle.stride
+        known = self.windows.get(key)
+        if known is None:
+            made = _window(storage, handle)
+            known = self.windows[key] = made, made._version
+        return known[0].detach()
 
     def guard(self) -> None:
         """Note what a storage holds that autograd did not save after all."""
@@ -191,7 +161,7 @@ class RepeatedOperator:
 
     def __init__(self, number: int, func: torch._ops.OpOverload, template: object, refs: list[Ref]) -> None:
         self.number, self.func, self.template, self.refs = number, func, template, refs
-        self.random = cpu_state() if draws(func) else None
+        self.random = cpu_state() if kind_of(func).draws else None
         self.with_gradients = torch.is_grad_enabled()  # some kernels make less when no backward may follow
         self.made: list[weakref.ref[MadeStorage]] = []
         """Values on new storages, in order; they hold it, not it them."""
@@ -205,32 +175,21 @@ class RepeatedOperator:
             return leaf.there() if isinstance(leaf, Outer) else leaf
 
         args, kwargs = replaced(self.template, fill)
-        known = {t.untyped_storage()._cdata for t in leaves_of((args, kwargs)) if isinstance(t, torch.Tensor)}
-        with _drawing_again(self.random), torch.set_grad_enabled(self.with_gradients):
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_of_call(args, kwargs)}
+        draws = contextlib.nullcontext() if self.random is None else _drawing_again(self.random)
+        with draws, torch.set_grad_enabled(self.with_gradients):
             result = self.func(*args, **kwargs)
         return [tensor.untyped_storage() for tensor in fresh(result, known)]
 
 
-def fresh(result: object, known: set[int]) -> list[torch.Tensor]:
-    """The first tensor on every storage that an operator made."""
-    found: dict[int, torch.Tensor] = {}
-    for leaf in leaves_of(result):
-        if isinstance(leaf, torch.Tensor) and is_plain(leaf) and leaf.untyped_storage()._cdata not in known:
-            found.setdefault(leaf.untyped_storage()._cdata, leaf)
-    return list(found.values())
-
-
-def _window(storage: torch.UntypedStorage | None, ref: Ref | SavedHandle) -> torch.Tensor:
+def _window(storage: torch.UntypedStorage | None, ref: Ref | SavedHandle | _Sample) -> torch.Tensor:
     assert storage is not None
     empty = torch.empty(0, dtype=ref.dtype, device=storage.device)
     return empty.set_(storage, ref.offset, ref.size, ref.stride)
 
 
 @contextlib.contextmanager
-def _drawing_again(state: bytearray | None) -> Iterator[None]:
-    if state is None:
-        yield
-        return
+def _drawing_again(state: bytearray) -> Iterator[None]:
     now = cpu_state()
     lay_cpu_state(state)
     try:
@@ -250,10 +209,22 @@ def _written_into(tensor: torch.Tensor) -> PlanBroken:
 # ---- making it again -----------------------------------------------------------------------------------------------
 
 
+class _Sample:
+    """A few values of a dropped tensor, and where they lie."""
+
+    __slots__ = ("dtype", "num_writes", "offset", "size", "stride", "values")
+
+    def __init__(self, tensor: torch.Tensor, num_writes: int) -> None:
+        self.num_writes = num_writes
+        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.values = values_of(tensor)
+
+
 class SavedHandle:
     """What autograd keeps in place of a dropped tensor."""
 
-    __slots__ = ("dtype", "lock", "name", "offset", "sample", "size", "stride", "value")
+    __slots__ = ("dtype", "lock", "name", "num_writes", "offset", "size", "stride", "value")
 
     def __init__(
         self,
@@ -266,7 +237,10 @@ class SavedHandle:
         self.value, self.lock, self.name = value, lock, name
         self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
-        self.sample = values_of(tensor) if is_exact and can_be_sampled(tensor, set()) else None
+        self.num_writes = value.num_writes
+        is_sampled = value.sample is not None and value.sample.num_writes == value.num_writes
+        if is_exact and not is_sampled:  # one for all handles of a storage: it is made again once, as it was at last
+            value.sample = _Sample(tensor, value.num_writes) if can_be_sampled(tensor, set()) else None
         value.num_handles += 1
 
     def __del__(self) -> None:
@@ -275,12 +249,20 @@ class SavedHandle:
     def tensor(self) -> torch.Tensor:
         """The tensor as it was saved; made again if need be."""
         with self.lock:
+            if self.value.num_writes != self.num_writes:
+                raise PlanBroken(
+                    "a tensor was written into after autograd had saved it",
+                    found=f"a tensor of shape {tuple(self.size)}, made by {self.name}",
+                    hint="write into a copy; without the plan this is an error of autograd as well",
+                )
             if self.value.there() is None:
                 _make(self.value)
-            found = _window(self.value.there(), self)
-        if self.sample is not None and values_of(found) != self.sample:
-            raise SecondRunDiffers(self.name, f"another value in a tensor of shape {tuple(self.size)}")
-        return found
+            sample = self.value.sample
+            if sample is not None:
+                if values_of(_window(self.value.there(), sample)) != sample.values:
+                    raise SecondRunDiffers(self.name, f"another value in a tensor of shape {tuple(sample.size)}")
+                self.value.sample = None  # the storage stays: it need not be looked at again
+            return self.value.window(self)
 
 
 def find(kept: SavedHandle | KeptTensor) -> torch.Tensor:
@@ -366,6 +348,11 @@ class OperatorRecording(TorchDispatchMode):
         self.lock = threading.RLock()
         self._values: dict[int, MadeStorage] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not: it would wrap every operator for the compiler, which does not run in here (read in torch 2.13)."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: torch._ops.OpOverload,
@@ -373,38 +360,55 @@ class OperatorRecording(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        kwargs = kwargs or {}
-        number = self._place_of(func, args, kwargs) if self.on_plan else None
+        kwargs, kind = kwargs or {}, kind_of(func)
+        if self._passes_by(kind, args):
+            return func(*args, **kwargs)
+        number = self._place_of(kind, args, kwargs) if self.on_plan else None
         if number is None or number not in self.chosen.repeated:
-            self._note_writes(func, args, kwargs)
+            if kind.is_mutable:
+                self._note_writes(func, args, kwargs)
             result = func(*args, **kwargs)
             if number in self.chosen.sources:
                 self._note_sources(result)
             return result
-        if name_of(func) in SHAPES_ONLY:
+        if kind.shapes_only:
             result = func(*args, **kwargs)
-            self._note_made(RepeatedOperator(number, *_empty_like(result), []), result, set(), [])
+            self._note_made(RepeatedOperator(number, *empty_like(result), []), result, set(), [])
             return result
         step = self._noted(number, func, args, kwargs)
         if step is None:
             self._note_writes(func, args, kwargs)
-        known = {t.untyped_storage()._cdata for t in leaves_of((args, kwargs)) if isinstance(t, torch.Tensor)}
+            return func(*args, **kwargs)
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_of_call(args, kwargs)}
         written = written_by(func, args, kwargs)
         result = func(*args, **kwargs)
-        if step is not None:
-            self._note_made(step, result, known, written)
+        self._note_made(step, result, known, written)
         return result
 
-    def _place_of(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> int | None:
+    def _passes_by(self, kind: OperatorKind, args: tuple[object, ...]) -> bool:
+        """Whether a call is one of those, most of a forward, that the plan knows and does nothing about."""
+        if kind.is_mutable:
+            return False
+        number, quiet = self.number, self.chosen.quiet
+        if number >= len(quiet) or not self.on_plan:
+            return True
+        first = args[0] if args else None
+        is_known = quiet[number] == kind.name and isinstance(first, torch.Tensor) and first.requires_grad
+        if not is_known or not torch.is_grad_enabled():
+            return False
+        self.number = number + 1
+        return True
+
+    def _place_of(self, kind: OperatorKind, args: tuple[object, ...], kwargs: dict[str, object]) -> int | None:
         """The number of an operator in the plan; None for one that fills a cache, or where others run than planned.
 
         A forward may leave out operators that need no gradient, and run others of that kind: a mask, or a table of
         positions, is made once and kept.
         """
         names, constants = self.chosen.names, self.chosen.constants
-        number, name = self.number, name_of(func)
+        number, name = self.number, kind.name
         if constants is not None and number < len(names):
-            fills_a_cache = is_constant(func, args, kwargs)
+            fills_a_cache = is_constant(kind.func, args, kwargs)
             while number in constants and not (fills_a_cache and names[number] == name):
                 number += 1  # left out in this forward
             if fills_a_cache and number not in constants:
@@ -432,7 +436,7 @@ class OperatorRecording(TorchDispatchMode):
             refs.append(Ref(value, leaf))
             return refs[-1]
 
-        template = replaced((_without_statistics(func, args), kwargs), stand_in)
+        template = replaced((without_statistics(kind_of(func), args), kwargs), stand_in)
         return RepeatedOperator(number, func, template, refs)
 
     def _note_sources(self, result: object) -> None:
@@ -482,21 +486,23 @@ class OperatorRecording(TorchDispatchMode):
 
     def pack(self, tensor: torch.Tensor) -> SavedHandle | KeptTensor:
         """What autograd keeps in place of a tensor."""
+        storage = tensor.untyped_storage() if type(tensor) in TENSORS and tensor.layout == torch.strided else None
+        value = None if storage is None else self._values.get(storage._cdata)
         with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
-            return self._kept(tensor)
+            if storage is None or value is None or not is_plain(tensor):
+                return KeptTensor(tensor)
+            return self._kept(tensor, storage, value)
 
-    def _kept(self, tensor: torch.Tensor) -> SavedHandle | KeptTensor:
-        if not is_plain(tensor):
-            return KeptTensor(tensor)
-        storage = tensor.untyped_storage()
-        value = self._values.get(storage._cdata)
-        if value is None or value.first.expired() or value.version != tensor._version:
+    def _kept(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage, value: MadeStorage
+    ) -> SavedHandle | KeptTensor:
+        if value.first.expired() or value.version != tensor._version:
             return KeptTensor(tensor)
         if not value.drop or not value.steps or not self._holds_sources(value):
             value.tensor = tensor.detach()
             return KeptTensor(tensor)
         self.chosen.check_size(storage.nbytes(), value)
-        return SavedHandle(value, tensor, self.lock, name_of(value.steps[-1].func), self.chosen.is_exact)
+        return SavedHandle(value, tensor, self.lock, kind_of(value.steps[-1].func).name, self.chosen.is_exact)
 
     def _holds_sources(self, wanted: MadeStorage) -> bool:
         """Take hold of everything that a value is made from; False when something of it is gone already."""
@@ -521,19 +527,6 @@ class OperatorRecording(TorchDispatchMode):
         self._values.clear()
 
 
-def _empty_like(like: torch.Tensor) -> tuple[torch._ops.OpOverload, object]:
-    """A call that makes an empty tensor of the same shape without reading anything."""
-    arguments = (list(like.size()), list(like.stride()))
-    return torch.ops.aten.empty_strided.default, (arguments, {"dtype": like.dtype, "device": like.device})
-
-
-def _without_statistics(func: torch._ops.OpOverload, args: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments of an operator for its second run: a batch norm in training must not move its statistics twice."""
-    if name_of(func) in BATCH_NORMS and len(args) > 5 and args[5]:
-        return (*args[:3], None, None, *args[5:])
-    return args
-
-
 # ---- the model -----------------------------------------------------------------------------------------------------
 
 
@@ -546,6 +539,9 @@ class Chosen:
         self.dropped = {(each.operator, each.output): each for each in choice.dropped}
         self.input_bytes = choice.input_bytes
         self.constants = None if choice.constants is None else frozenset(choice.constants)
+        others = self.repeated | self.sources | (self.constants or frozenset())
+        self.quiet = [None if number in others else name for number, name in enumerate(self.names)]
+        """Names of operators that need a gradient and of which nothing has to be known."""
         self._say = say
 
     def say_other_operators(self, number: int, name: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from memfit.apply.kept_tensors import HoldTensors, check_version
 from memfit.errors import PlanBroken
@@ -29,24 +30,31 @@ from memfit.model.cut_off import cut_off
 from memfit.model.module_state import Noted, State, Watch, laid_back
 from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.random_and_autocast import Circumstances, Drawing
-from memfit.model.tensors_in_arguments import bits_of, leaves_of, replaced, tensors_in, version_of
+from memfit.model.tensors_in_arguments import leaves_of, replaced, tensors_in, values_of, version_of
 
 Tell = Callable[[str], None]
 Place = tuple[int, int]
 """A tensor that a call of a frame returned: number of the call, number of the tensor."""
-NUM_SAMPLED = 16
 
 
-class SecondRunDiffers(PlanBroken):
+class CannotBeRepeated(PlanBroken):
+    """A call that cannot be made again as it was; carries the name of its module."""
+
+    def __init__(self, name: str, what: str, *, found: str, hint: str) -> None:
+        super().__init__(what, found=found, hint=hint)
+        self.name = name
+
+
+class SecondRunDiffers(CannotBeRepeated):
     """A call, run again, saved something else than the first time."""
 
     def __init__(self, name: str, found: str) -> None:
         super().__init__(
+            name,
             f"{name} computes something else when it is run again",
             found=found,
             hint="undo the plan; memfit fit finds such blocks and keeps them",
         )
-        self.name = name
 
 
 class _AllThere(BaseException):
@@ -140,6 +148,8 @@ class RepeatedCall:
     """Whether the stage begins with it."""
     is_last: bool
     saved: list[Saved] = field(default_factory=list)
+    written: frozenset[Place] = frozenset()
+    """What it wrote into of what earlier calls of its frame had returned."""
 
     def arguments(self, values: dict[Place, torch.Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments and keyword arguments; tensors are cut off from the graph of the first run."""
@@ -158,7 +168,8 @@ class RepeatedCall:
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
-            raise PlanBroken(
+            raise CannotBeRepeated(
+                self.name,
                 f"an argument of {self.name} was written into before the backward",
                 found="a block that is run again needs its arguments as they were",
                 hint="write into a copy, or undo the plan",
@@ -180,7 +191,8 @@ class RepeatedCall:
         for tensor, version in self.state.attributes.tensors:
             is_parameter = isinstance(tensor, torch.nn.Parameter) and id(tensor) not in noted
             if is_parameter and tensor._version != version:
-                raise PlanBroken(
+                raise CannotBeRepeated(
+                    self.name,
                     f"parameters of {self.name} have changed between its forward and its backward",
                     found="the optimizer's step, or a write in place",
                     hint="run the backward first; without the plan this is an error of autograd as well",
@@ -226,6 +238,8 @@ class Frame:
         self.trail = Trail()
         self.is_open = True
         self._returned: dict[int, tuple[weakref.ref[torch.Tensor], int, Place]] = {}
+        self._storages: dict[Place, StorageWeakRef] = {}
+        """Of what calls returned; what shares one with another is written into together with it."""
         self._lock = threading.RLock()
         self._again: _Again | None = None
 
@@ -270,7 +284,8 @@ class Frame:
             output = call.forward(*args, **kwargs)
         call.circumstances.others, drew_late = make.drawing.after(drawn)
         make.num_saved = len(call.saved)
-        if [version_of(tensor) for tensor in given] != versions and self._wrote_outside(call, given, versions):
+        held_written, call.written = self._written_by(call, given, versions)
+        if held_written:
             make.say_kept("it wrote into its arguments")
         elif call.state.wrote_into_a_tensor():
             make.say_kept("it wrote into a tensor that is neither parameter nor buffer")
@@ -281,13 +296,6 @@ class Frame:
             return output
         call.forget()
         return output
-
-    def _wrote_outside(self, call: RepeatedCall, given: list[torch.Tensor], versions: list[int]) -> bool:
-        """Whether it wrote into a tensor that no call of this frame had returned."""
-        leaves = leaves_of(call.template)
-        held = [leaf for leaf in leaves if isinstance(leaf, (_Held, _Link))]
-        written = [version_of(t) != v for t, v in zip(given, versions, strict=True)]
-        return any(isinstance(leaf, _Held) and was for leaf, was in zip(held, written, strict=True))
 
     def _accept(self, call: RepeatedCall, holders: list[Holder], output: object) -> None:
         """The call can be made again: release what it saved."""
@@ -301,7 +309,26 @@ class Frame:
         self.trail.position, self.trail.num_saved = call.position, self.trail.num_saved + len(call.saved)
         for number, tensor in enumerate(tensors_in(output)):
             self._returned[id(tensor)] = (weakref.ref(tensor), version_of(tensor), (call.number, number))
+            if type(tensor) is torch.Tensor and tensor.layout == torch.strided:
+                self._storages[call.number, number] = StorageWeakRef(tensor.untyped_storage())
         self.is_open = True
+
+    def _written_by(
+        self, call: RepeatedCall, given: list[torch.Tensor], versions: list[int]
+    ) -> tuple[bool, frozenset[Place]]:
+        """Whether a call wrote into a tensor from outside of its frame, and into which ones of earlier calls.
+
+        One that is given two windows on what it writes into is as one from outside: copies of them would be apart.
+        """
+        leaves = [leaf for leaf in leaves_of(call.template) if isinstance(leaf, (_Held, _Link))]
+        written = [each for each, t, version in zip(leaves, given, versions, strict=True) if version_of(t) != version]
+        if not written or any(isinstance(leaf, _Held) for leaf in written):
+            return bool(written), frozenset()
+        places = {leaf.place for leaf in written if isinstance(leaf, _Link)}
+        storages = [self._storages[place] for place in places if place in self._storages]
+        sharing = {place for place, storage in self._storages.items() if storage in storages}
+        num_shared = len(sharing.intersection(call.links()))
+        return num_shared > len({storage.cdata for storage in storages}), frozenset(places | sharing)
 
     # ---- the second run --------------------------------------------------------------------------------------------
 
@@ -364,12 +391,21 @@ class _Again:
             is_last = index == len(items) - 1
             if isinstance(item, Region):
                 needed = {place for call in calls for place in call.links() if place in values}
-                within = _Again(self.listeners, item, calls, {place: values[place] for place in needed})
+                within = _Again(
+                    self.listeners, item, calls, {place: self._unwritten(place, values) for place in needed}
+                )
                 self.inner.update((call.number, within) for call in calls)
                 if is_last:
                     return
             for call in calls:
                 self._run_call(call, values, keeps=not isinstance(item, Region), is_last=is_last)
+
+    def _unwritten(self, place: Place, values: dict[Place, torch.Tensor]) -> torch.Tensor:
+        """A value for a region that is run again once more: its own copy where a call of this run writes into it."""
+        if not any(place in call.written for call in self.calls):
+            return values[place]
+        with torch.enable_grad():  # that it needs a gradient decides what is saved
+            return values[place].clone()
 
     def _calls_of(self, item: int | Region) -> list[RepeatedCall]:
         wanted = item.positions if isinstance(item, Region) else (item,)
@@ -488,12 +524,6 @@ def can_be_sampled(tensor: torch.Tensor, fixed: set[int]) -> bool:
         return False
     here = tensor.device.type == "cpu" and tensor.layout == torch.strided and type(tensor) is torch.Tensor
     return here and tensor.is_floating_point() and tensor.is_contiguous() and tensor.numel() > 0
-
-
-def values_of(tensor: torch.Tensor) -> bytes:
-    """A few values of a tensor, as bytes."""
-    some = tensor.detach().view(-1)[:: max(1, tensor.numel() // NUM_SAMPLED)]
-    return bits_of(some).numpy().tobytes()
 
 
 def _compare(call: RepeatedCall, number: int, tensor: torch.Tensor) -> None:

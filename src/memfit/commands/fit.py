@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from memfit.commands.shared.options import BYTES, complete_files, force_option, json_option, output_option, set_option
+from memfit.commands.shared.options import (
+    BYTES,
+    MOST_THREADS,
+    complete_files,
+    force_option,
+    json_option,
+    output_option,
+    set_option,
+)
 from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, UsageError
 from memfit.records.plan import LEVERS
@@ -50,7 +58,9 @@ class _Fit(click.Command):
 @click.option("--disk", metavar="FOLDER", help="Allow moving what the backward needs to files in this folder.")
 @click.option("--device", metavar="DEVICE", help="Plan for another device from prediction alone, such as cuda:24GiB.")
 @click.option("--planner", default="best", show_default=True, help="The planner to take; see docs/fit.md.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of torch [default: as torch decides].")
+@click.option(
+    "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads of torch [default: as torch decides]."
+)
 @click.option("--accumulate", "accumulates", is_flag=True, default=None, help="Gradients add up over several batches.")
 @click.option("--allow", multiple=True, type=click.Choice(LEVERS), help="A lever for where no plan fits; docs/fit.md.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Scripts: use this plan if it is there, else write it.")
@@ -102,8 +112,8 @@ def _fit_script(
             _print_levers(error)
         raise
     write_record(found, partial(loop_fit_text, found), as_json=as_json, stream=sys.stderr)
-    if found.ended:
-        raise SystemExit(1)
+    if found.exit_code:
+        raise SystemExit(found.exit_code)
     if found.within_budget is False:
         raise SystemExit(3)
 

@@ -47,6 +47,8 @@ class PassKind:
     highest_beside_bytes: int | None = None
     """What the planned step was measured with above all that is there when it begins; None where there is no plan."""
     unsteppable: str = ""
+    num_calls: int = 0
+    """Of models that are trained, in the longest pass that was recorded."""
     num_fits: int = 0
     num_passes: int = 0
     """Under a plan."""

@@ -20,7 +20,7 @@ import msgspec
 from memfit.apply.apply import apply_to, refuse_planned
 from memfit.apply.checkpoints import AppliedPlan, apply_nodes
 from memfit.errors import DoesNotFit, MemfitError, ProofFailed, UsageError
-from memfit.fit.operators import MakePlanner, fit_operators
+from memfit.fit.operators import MakePlanner, OperatorPlanning, faster_inside, fit_operators, planner_of
 from memfit.fit.proof import base_bytes_of, prove
 from memfit.model.out_of_memory import ran_out, refusing_sparse_tensors, unless_memory_runs_out
 from memfit.model.step import Job, RandomState, storage_bytes
@@ -34,10 +34,13 @@ MOST_ROUNDS = 3
 PLENTY_BYTES = 1 << 50
 NEARLY = 1.05
 """Other plans are tried where the smallest one measures this many budgets."""
-MOST_TRIES = 4
+MOST_TRIES = 3
 """Steps that are run to find out whether a faster plan, which promises more than the budget, holds."""
 WORTHWHILE = 0.005
 """A plan that promises to be faster by less is not tried."""
+SLOW = 1.02
+"""Plans inside of blocks are looked for where those of blocks take so many plain steps, and taken where they are faster
+by as much: a plan of blocks also holds where a later step runs other operators."""
 FAR = 1.1
 """Where plans of blocks promise this many budgets or more, plans inside of blocks are tried before they are run."""
 PlanFor = Callable[[Chain, int], Plan]
@@ -104,19 +107,36 @@ class _Bench:
 
 
 class _InsideOfBlocks:
-    """The search for a plan inside of blocks and between them, which is made once at most."""
+    """The search for a plan inside of blocks and between them: the step is traced once at most."""
 
     def __init__(self, bench: _Bench, make: MakePlanner | None) -> None:
         self.bench, self.make = bench, make
+        self._planners: list[OperatorPlanning | None] = []
         self._found: list[tuple[Plan, Proof] | None] = []
+
+    def faster(self, plan_for: PlanFor, chain: Chain, blocks: Plan) -> tuple[Plan, Proof] | None:
+        """A plan that holds and is faster than a plan of blocks; none where later passes may run other operators."""
+        is_worth_it = blocks.seconds > SLOW * blocks.plain_seconds and not blocks.moves
+        if not is_worth_it or self.bench.job.counts_everything:
+            return None
+        kept = plan_for(chain, PLENTY_BYTES)
+        planner = self._planner(kept)
+        return None if planner is None else faster_inside(self.bench, kept, planner, blocks.seconds / SLOW)
 
     def search(self, plan_for: PlanFor, chain: Chain) -> tuple[Plan, Proof] | None:
         """A plan that holds, else the smallest there is; None where there is none, or none is wanted."""
+        if not self._found:
+            kept = plan_for(chain, PLENTY_BYTES)
+            planner = self._planner(kept)
+            self._found.append(None if planner is None else fit_operators(self.bench, kept, planner))
+        return self._found[0]
+
+    def _planner(self, kept: Plan) -> OperatorPlanning | None:
         if self.make is None:
             return None
-        if not self._found:
-            self._found.append(fit_operators(self.bench, plan_for(chain, PLENTY_BYTES), self.make))
-        return self._found[0]
+        if not self._planners:
+            self._planners.append(planner_of(self.bench, kept, self.make))
+        return self._planners[0]
 
 
 def hold_to_budget(
@@ -178,10 +198,15 @@ def _first_that_holds(
             return plan, proof
     while True:
         plan, refusal = _plan_or_smallest(bench, attempt, plan_for)
-        if refusal is not None and (refusal.needed_bytes or 0) > FAR * bench.budget_bytes:
+        is_far = refusal is not None and (refusal.needed_bytes or 0) > FAR * bench.budget_bytes
+        if is_far or (refusal is not None and not bench.job.counts_everything):
             found = inside.search(plan_for, attempt.chain)
             if found is not None and bench.holds(found[1]):
                 return found
+        elif refusal is None and not attempt.num_overshoots and not attempt.kept:
+            faster = inside.faster(plan_for, attempt.chain, plan)
+            if faster is not None:
+                return faster
         proof = bench.try_plan(plan)
         if proof is None:
             raise bench.ran_out(plan)
@@ -318,8 +343,8 @@ def _drifting(bench: _Bench, chain: Chain, nodes: tuple[Node, ...]) -> list[int]
 
 
 @refusing_sparse_tensors()
-def check_budget(job: Job, budget_bytes: int) -> None:
-    """Refuse a budget that is none, or a model that carries a plan; answer at once when not even parameters fit.
+def check_budget(job: Job, budget_bytes: int) -> DoesNotFit | None:
+    """Refuse a budget that is none, or a model that carries a plan; the refusal where not even parameters fit.
 
     From here on the job knows its budget: a profile may choose to run no step that is far above it.
     """
@@ -336,10 +361,27 @@ def check_budget(job: Job, budget_bytes: int) -> None:
         )
     job.limit_bytes = budget_bytes
     fixed_bytes = base_bytes_of(job, 0)
-    if budget_bytes < fixed_bytes:
-        raise DoesNotFit(
-            f"a budget of {format_bytes(budget_bytes)} is below what is alive all the time",
-            limit_bytes=budget_bytes,
-            found=f"parameters, buffers and the batch alone take {format_bytes(fixed_bytes)}",
-            hint="a budget well above that, a smaller batch, a lower precision or a smaller model",
-        )
+    if budget_bytes >= fixed_bytes:
+        return None
+    return DoesNotFit(
+        f"a budget of {format_bytes(budget_bytes)} is below what is alive all the time",
+        limit_bytes=budget_bytes,
+        found=f"parameters, buffers and the batch alone take {format_bytes(fixed_bytes)}",
+        hint="a budget well above that, a smaller batch, a lower precision or a smaller model",
+    )
+
+
+def with_smallest_named(below: DoesNotFit, refusal: DoesNotFit) -> DoesNotFit:
+    """The refusal of a budget that not even the parameters fit into, with the smallest one that another has found."""
+    if refusal.needed_bytes is None or refusal.limit_bytes != below.limit_bytes:  # it may be that memory ran out
+        return below
+    named = format_bytes(refusal.needed_bytes)
+    found = DoesNotFit(
+        below.what,
+        limit_bytes=below.limit_bytes,
+        needed_bytes=refusal.needed_bytes,
+        found=f"{below.found}; {refusal.found}",
+        hint=f"a budget of {named}, a smaller batch, a lower precision or a smaller model",
+    )
+    found.levers = refusal.levers
+    return found

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,6 +151,11 @@ class Tape:
         """From here on, a tensor from before the pass is a copy of the value that it had."""
         self.add(torch.clone, (value,), {}, tensor)
         self._outside.discard(_storage(tensor))
+
+    def called_again(self) -> dict[torch.nn.Module, int]:
+        """Trained modules that the pass called more than once, and how often."""
+        counts = Counter(entry.function for entry in self.entries if isinstance(entry.function, torch.nn.Module))
+        return {module: counts[module] for module in self.modules if counts[module] > 1}
 
     def is_from_before(self, tensor: torch.Tensor) -> bool:
         """Whether the pass did not make this tensor."""
@@ -513,15 +519,24 @@ def refuse_unplayable(tape: Tape) -> None:
         )
 
 
+def of_repeated_calls(refusal: DoesNotFit, tape: Tape) -> DoesNotFit:
+    """A refusal that says so where the pass calls a module several times: what those calls keep, every plan keeps."""
+    again = [f"{type(module).__name__} {count} times" for module, count in tape.called_again().items()]
+    if not again:
+        return refusal
+    why = f"; a pass calls {', '.join(again)}, and what is called more than once is kept as it is"
+    return _with_found(refusal, refusal.found + why, f"{refusal.hint}; or one call with both inputs joined")
+
+
 def of_first_kind(refusal: DoesNotFit) -> DoesNotFit:
     """A refusal for a program that trains something else as well, of which no pass was seen so far."""
     found = f"{refusal.found}, for the passes seen so far; another optimizer of the program has not been at work: its "
+    return _with_found(refusal, found + "passes may need more", refusal.hint)
+
+
+def _with_found(refusal: DoesNotFit, found: str, hint: str) -> DoesNotFit:
     error = DoesNotFit(
-        refusal.what,
-        limit_bytes=refusal.limit_bytes,
-        needed_bytes=refusal.needed_bytes,
-        found=found + "passes may need more",
-        hint=refusal.hint,
+        refusal.what, limit_bytes=refusal.limit_bytes, needed_bytes=refusal.needed_bytes, found=found, hint=hint
     )
     error.levers = refusal.levers
     return error

@@ -3,36 +3,39 @@
 The variable that took the last result has it until the call returns that makes the next one. While a step is tried at
 the beginning of a pass, that result is there all the time, which the program's own pass will not have: the logits of a
 language model can be a tenth of its memory. So what will be released is separated from what the program keeps (in a
-list, as a state for the next call): it is what nothing holds but the variable to which the very same call, by the code
-behind it, is about to assign. Everything else counts as kept. `dis` as of Python 3.11 to 3.14.
-
-Known limit: that the one variable is the one that is assigned is taken from the code, not looked up. A program that
-moves the result on (`before = out; out = None`) keeps it longer than is counted; its passes are measured and reported.
+list, as a state for the next call): it is what the variables hold, and nothing else does, to which the very same call,
+by the code behind it, is about to assign. They are looked up, so that a result which was moved on (`before = out`)
+counts as kept, and one of which a view is left (`out = out.view(-1)`) does not. `dis` as of Python 3.11 to 3.14.
 """
 
 from __future__ import annotations
 
 import dis
 import gc
+import inspect
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from types import CodeType, FrameType
-from typing import NamedTuple
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import TensorWeakRef
 
 from memfit.fit.recorded_pass import Tape
 from memfit.fit.tensors_alive import tensors_alive
 from memfit.model.step import storages_of
-from memfit.model.tensors_in_arguments import tensors_in
 
-_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL")
+_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 _OWN_REFERENCES = 2
 """Of an item of a list whose references are counted: the list's, and that of the question."""
-_NAMESPACE = 0
-"""Stands for the variables of a module."""
+_OF_VARIABLES = 3
+"""References to the variables of a frame: its own, ours, and that of the question; more where the program has them."""
+_MOST_PARTS = 2000
+"""Of what variables hold; where it is more, it counts as kept."""
+_OPENING = ("LOAD_ATTR", "LOAD_CONST", "LOAD_SMALL_INT", "BINARY_SUBSCR")
+"""What stands between a call and a variable that gets a part of its result."""
+_NOT_OPENED = (torch.nn.Module, ModuleType, type, FunctionType, torch.optim.Optimizer)
 _FITTING = __name__.rpartition(".")[0]
 
 
@@ -44,68 +47,94 @@ class CodePlace(NamedTuple):
 
 
 class LastResult:
-    """What the call that began a pass returned; it is not kept alive."""
+    """Remembers from where the call was made that began a pass, to find what it returned in the program's variables."""
 
     def __init__(self) -> None:
         self._site: CodePlace | None = None
-        self._tensors: list[TensorWeakRef] = []
-        self._output_id = 0
 
-    def note(self, output: object) -> None:
-        """The call has returned this."""
-        site = calling_place()
-        self._site = site if site is not None and _is_assigned(*site) else None
-        there = [tensor for tensor in tensors_in(output) if isinstance(tensor, torch.Tensor)]  # not what stands for one
-        self._tensors = [TensorWeakRef(tensor) for tensor in there] if self._site is not None else []
-        self._output_id = id(output)
+    def note(self) -> None:
+        """The call that begins a pass is being made."""
+        self._site = calling_place()
 
     def to_release(self) -> list[torch.Tensor]:
-        """Tensors of it that go when the call returns that is made now; none where that is unknown."""
-        if self._site is None or calling_place() != self._site:
+        """Tensors that go when the call returns that is made now; none where that is unknown."""
+        frame = _calling_frame()
+        if frame is None or self._site != CodePlace(frame.f_code, frame.f_lasti):
             return []
-        tensors = _alive(self._tensors)
-        if not tensors:
-            return []
-        holders = _holders_of(tensors)
-        inside = self._parts_of_output(tensors)
-        free: list[torch.Tensor] = []
-        for place in range(len(tensors)):
-            num_references, known = sys.getrefcount(tensors[place]) - _OWN_REFERENCES, holders[id(tensors[place])]
-            is_inside = bool(inside) and num_references == len(known) and inside.issuperset(known)
-            if is_inside or _is_only_in_a_variable(num_references, known):
-                free.extend(tensors[place : place + 1])
-        return free
-
-    def _parts_of_output(self, tensors: list[torch.Tensor]) -> set[int]:
-        """Ids of the object that the call returned and of its attributes, where one variable alone holds it."""
-        found = [each for each in gc.get_referrers(*tensors) if id(each) == self._output_id and each is not tensors]
-        if len(found) != 1:
-            return set()
-        attributes = getattr(found[0], "__dict__", None)
-        holders = _holders_of(found, besides=(attributes,))
-        is_free = _is_only_in_a_variable(sys.getrefcount(found[0]) - _OWN_REFERENCES, holders[id(found[0])])
-        return {id(found[0]), id(attributes)} if is_free else set()
+        names = _assigned(frame.f_code, frame.f_lasti)
+        return _held_alone(_taken_from(frame, names)) if names else []
 
 
-def _alive(references: list[TensorWeakRef]) -> list[torch.Tensor]:
-    """In a function of its own, so that no variable is left that holds one of them."""
-    return [tensor for reference in references if (tensor := reference()) is not None]
+def _taken_from(frame: FrameType, names: Sequence[str]) -> list[object]:
+    """What variables of a frame hold. Before Python 3.13 asking leaves a second reference to each, which goes again."""
+    there: Any = frame.f_locals
+    values: list[object] = [
+        there[name] if name in there else frame.f_globals.get(name) for name in dict.fromkeys(names)
+    ]
+    is_copy = isinstance(there, dict) and there is not frame.f_globals and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.getrefcount(there) <= _OF_VARIABLES:  # the program has no `locals()`
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            there.pop(name, None)
+    return values
 
 
-def _is_only_in_a_variable(num_references: int, holders: list[int]) -> bool:
-    """Whether there is one reference, from a variable: of a function, which no collector sees, or of a module."""
-    return num_references == 1 and all(holder == _NAMESPACE for holder in holders)
+def _held_alone(values: list[object]) -> list[torch.Tensor]:
+    """The tensors that go when one variable for each of these values is given another: nothing else holds them."""
+    parts, num_known = _parts_of(values)
+    values.clear()
+    kept = {
+        place
+        for place in range(len(parts))
+        if sys.getrefcount(parts[place]) - _OWN_REFERENCES != num_known[id(parts[place])]
+    }
+    places = {id(part): place for place, part in enumerate(parts)}
+    waiting = list(kept)
+    while waiting:
+        inside = {places[id(each)] for each in _inside(parts[waiting.pop()]) if id(each) in places} - kept
+        kept |= inside
+        waiting.extend(inside)
+    found = [part for place, part in enumerate(parts) if place not in kept and isinstance(part, torch.Tensor)]
+    return [*found, *_bases_of(found)]
 
 
-def _holders_of(objects: Sequence[object], besides: Sequence[object] = ()) -> dict[int, list[int]]:
-    """By the id of each object, the id of what holds each reference to it that the collector knows; one look at all."""
-    found: dict[int, list[int]] = {id(each): [] for each in objects}
-    for holder in gc.get_referrers(*objects):
-        if holder is objects or isinstance(holder, FrameType) or any(holder is each for each in besides):
-            continue
-        for each in map(id, gc.get_referents(holder)):
-            if each in found:
-                found[each].append(_NAMESPACE if _is_namespace(holder) else id(holder))
+def _parts_of(values: Sequence[object]) -> tuple[list[object], Counter[int]]:
+    """What values hold, themselves included, each once; and how often variables and parts hold each, by its id."""
+    parts: list[object] = []
+    seen: set[int] = set()
+    num_known: Counter[int] = Counter()
+    waiting = [value for value in values if _may_go(value)]
+    num_known.update(map(id, waiting))
+    while waiting and len(parts) <= _MOST_PARTS:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            parts.append(part)
+            inside = [each for each in _inside(part) if _may_go(each)]
+            num_known.update(map(id, inside))
+            waiting.extend(inside)
+    return ([], num_known) if waiting else (parts, num_known)
+
+
+def _may_go(value: object) -> bool:
+    """Whether this is a tensor, or an object that may hold some."""
+    return isinstance(value, torch.Tensor) or (gc.is_tracked(value) and not isinstance(value, _NOT_OPENED))
+
+
+def _inside(part: object) -> list[object]:
+    return [] if isinstance(part, torch.Tensor) else gc.get_referents(part)
+
+
+def _bases_of(views: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that these are views of and that only they hold."""
+    num_views = Counter(id(view._base) for view in views if view._base is not None)
+    bases: list[Any] = list({id(view._base): view._base for view in views if view._base is not None}.values())
+    found: list[torch.Tensor] = []
+    for place in range(len(bases)):
+        is_unnamed = sys.getrefcount(bases[place]) - _OWN_REFERENCES <= 1  # torch's own, for its Python object
+        num_holders = bases[place]._use_count() - 1
+        if is_unnamed and num_holders == num_views[id(bases[place])]:
+            found.extend(bases[place : place + 1])
     return found
 
 
@@ -137,24 +166,37 @@ def _bytes_of_these_alone(tensors: list[torch.Tensor], device: torch.device) -> 
 
 def calling_place() -> CodePlace | None:
     """The place outside of this folder from which the model is being called."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] == _FITTING:
-        frame = frame.f_back
+    frame = _calling_frame()
     return None if frame is None else CodePlace(frame.f_code, frame.f_lasti)
 
 
+def _calling_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] == _FITTING:
+        frame = frame.f_back
+    return frame
+
+
 @lru_cache(maxsize=64)
-def _is_assigned(code: CodeType, instruction: int) -> bool:
-    """Whether what a call returns goes to variables and nowhere else: `out = model(x)`, `mean, var = model(x)`."""
+def _assigned(code: CodeType, instruction: int) -> tuple[str, ...]:
+    """The variables that get what a call returns, and nothing else does: `out = model(x)`, `mean, var = model(x)`,
+    `logits = model(x).logits`."""
     after = [each for each in dis.get_instructions(code) if each.offset > instruction]
-    if not after:
-        return False
-    if after[0].opname == "UNPACK_SEQUENCE":
-        count = after[0].arg or 0
-        return len(after) > count and all(each.opname.startswith(_STORES) for each in after[1 : count + 1])
-    return after[0].opname.startswith(_STORES)
+    while after and (after[0].opname in _OPENING or after[0].argrepr == "[]"):
+        after.pop(0)
+    count = 1
+    if after and after[0].opname == "UNPACK_SEQUENCE":
+        count = after.pop(0).arg or 0
+    names: list[str] = []
+    for each in after:
+        if len(names) >= count or not each.opname.startswith(_STORES):
+            break
+        names.extend(_stored(each))
+    return tuple(names[:count]) if len(names) >= count else ()
 
 
-def _is_namespace(holder: object) -> bool:
-    """Whether this holds the variables of a module."""
-    return isinstance(holder, dict) and "__name__" in holder and "__builtins__" in holder
+def _stored(instruction: dis.Instruction) -> tuple[str, ...]:
+    """What one instruction stores; from Python 3.13 on one may store twice, or store and load."""
+    named: Any = instruction.argval
+    both = named if isinstance(named, tuple) else (named,)
+    return both if instruction.opname == "STORE_FAST_STORE_FAST" else both[:1]

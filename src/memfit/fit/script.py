@@ -22,14 +22,18 @@ from memfit.measure.counters.free_memory import process_peak_bytes
 from memfit.records.fit import LoopFit
 from memfit.records.plan import read_plan
 
+INTERRUPTED = 130
+"""What a shell reports of a program that Ctrl-C ended."""
+
 
 def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> LoopFit:
     """Run a script as `python script.py arguments` would, within a budget.
 
-    What the script raises is written as Python would write it, and kept in the record; why no plan holds is raised.
+    What the script raises is written as Python would write it, and kept in the record with the code that Python would
+    leave with; why no plan holds is raised.
     """
     folder = os.path.dirname(os.path.abspath(path))
-    ended = ""
+    ended, exit_code = "", 0
     fitter.start()
     try:
         with patch.object(sys, "argv", [path, *arguments]), patch.object(sys, "path", [folder, *sys.path]):
@@ -37,14 +41,17 @@ def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> Loo
     except StopAfterFitting:
         pass
     except SystemExit as leaving:
-        ended = "" if leaving.code in (None, 0) else f"it left with {leaving.code}"
+        exit_code = _code_of(leaving)
+        ended = f"it left with {leaving.code}" if exit_code else ""
     except MemfitError as error:
         if error is not fitter.failed:
             raise
     except Exception as error:
-        error.__traceback__ = _from_the_script(error, path)
-        traceback.print_exception(error)
-        ended = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+        _print_from_the_script(error, path)
+        ended, exit_code = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}", 1
+    except KeyboardInterrupt as error:
+        _print_from_the_script(error, path)
+        ended, exit_code = "interrupted", INTERRUPTED
     finally:
         found = fitter.stop()
     if fitter.failed is not None:
@@ -55,10 +62,25 @@ def run_fitted(path: str, arguments: tuple[str, ...], fitter: LoopFitter) -> Loo
             found="fewer than two passes of a kind: a call of a module in train() that a backward() follows",
             hint="two batches or more, in this process, with backward() and not torch.autograd.grad alone",
         )
-    return msgspec.structs.replace(found, ended=ended, process_peak_bytes=process_peak_bytes())
+    return msgspec.structs.replace(
+        found, ended=ended, exit_code=exit_code, process_peak_bytes=process_peak_bytes()
+    )  # fmt: skip
 
 
-def _from_the_script(error: Exception, path: str) -> TracebackType | None:
+def _code_of(leaving: SystemExit) -> int:
+    """The exit code of a script that leaves; a message in its place is written, as Python would."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _print_from_the_script(error: BaseException, path: str) -> None:
+    error.__traceback__ = _from_the_script(error, path)
+    traceback.print_exception(error)
+
+
+def _from_the_script(error: BaseException, path: str) -> TracebackType | None:
     """The traceback from the first frame of the script on."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_code.co_filename != path:

@@ -6,8 +6,7 @@ on fake tensors, its blocks are recomputed one by one. Before the second pass, w
 tape is the step that is profiled, planned and proven; then the plan is applied and the loop goes on. A pass with more
 input than the plan was made for is recorded in the same way, and fitted before the one after it.
 
-Measured is what all tensors take, those of the program beside the model included: on CUDA in every pass, by the
-allocator's own peak; elsewhere in some passes, by its events.
+What its passes take is measured beside it (`pass_peaks`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,16 @@ from memfit.fit.fitted import FittedModel
 from memfit.fit.job_of_pass import job_of_pass, model_of
 from memfit.fit.options import FitOptions
 from memfit.fit.pass_kinds import MOST_KINDS, PassKind, PassKinds
+from memfit.fit.pass_peaks import FIRST_MEASURED, PassPeaks
 from memfit.fit.proof import base_bytes_of
-from memfit.fit.recorded_pass import PassRecorder, Tape, of_first_kind, of_several_kinds, refuse_unplayable
+from memfit.fit.recorded_pass import (
+    PassRecorder,
+    Tape,
+    of_first_kind,
+    of_repeated_calls,
+    of_several_kinds,
+    refuse_unplayable,
+)
 from memfit.fit.tensors_alive import alive_bytes, bytes_around, optimizer_of, other_optimizers, waiting_bytes
 from memfit.model.gradients_aside import lending_gradients
 from memfit.model.out_of_memory import refusing_sparse_tensors
@@ -41,22 +48,14 @@ from memfit.model.refused_models import refuse_model
 from memfit.model.step import Job, storage_bytes, tensors_of
 from memfit.model.tensors_in_arguments import replaced, tensors_in, without_history
 from memfit.profile.block_by_block import recompute_every_block
-from memfit.profile.meter.meter import Meter, WindowPeak
 from memfit.records.fit import Fit, LoopFit
 from memfit.units import format_bytes
 
 MOST_FITS = 8
 """Longer and longer batches: after so many plans the last one stays, with a warning."""
-FIRST_MEASURED = 3
-AFTER_EVALUATION = 2
-"""Passes that are measured after an evaluation: of the first of a recording often only bounds are known."""
-BETWEEN = 0
-"""In place of the number of a pass, which begins at 1."""
 FIRST_UNSEEN = 3
 """After so many backwards without a pass, that is said."""
 SEVERAL_KINDS = "the program makes several kinds of passes, and gradients of one may add to those of another"
-MOST_WINDOWS = 25
-"""Passes in one recording of events, so that it stays small."""
 
 FitJob = Callable[[Job], FittedModel]
 """Makes a job fit into the budget: profile, plan, apply, prove."""
@@ -66,23 +65,6 @@ ApplyReady = Callable[[torch.nn.Module], AppliedPlan]
 
 class StopAfterFitting(BaseException):
     """Ends a program whose plan was all that was asked for."""
-
-
-@dataclass(slots=True)
-class _Measured:
-    """Peaks of the passes that were measured under a plan."""
-
-    num_passes: int = 0
-    num_measured: int = 0
-    highest_bytes: int | None = None
-    highest_at: int | None = None
-    least_bytes: int = 0
-    """What the highest took at least."""
-    is_exact: bool = False
-    """Whether the highest is what a pass took, and no bound: one that is exact takes the place of bounds around it."""
-    num_over: int = 0
-    num_unsure: int = 0
-    """Whose bounds lie on both sides of the budget; the first of several aside, of which the others tell more."""
 
 
 @dataclass(slots=True)
@@ -97,16 +79,12 @@ class LoopFitter:
     fits: list[Fit] = field(default_factory=list)
     to_write: Fit | None = None
     """What a file gets."""
+    write: Callable[[Fit], None] | None = None
+    """Writes it there; as soon as there is a plan, for the program may be ended by a signal."""
     notes: list[str] = field(default_factory=list)
     departures: dict[str, None] = field(default_factory=dict)
     """Sentences about passes that did not go as planned."""
-    measured: _Measured = field(default_factory=_Measured)
-    first_peak_bytes: int | None = None
-    """The highest of the passes that ran before there was a plan."""
-    num_between: int = 0
-    """Stretches between passes in which a model was called without being trained: evaluations."""
-    between_peak_bytes: int | None = None
-    """The highest of those that were measured."""
+    peaks: PassPeaks = field(init=False)
     failed: Exception | None = None
     """Why no plan holds; raised into the program, which may catch it, and again when it has ended."""
     _within_pass: bool = False
@@ -128,26 +106,21 @@ class LoopFitter:
     """Watches what the program does with its gradients, from the recorded backward to the pass after it."""
     _num_begun: int = 0
     """Passes, planned or not."""
+    _num_calls: int = 0
+    """Of models that are trained, in the pass that goes on."""
     _num_unseen: int = 0
     """Backwards that followed no pass."""
     _depth: int = 0
     _thread: int = 0
-    _meter: Meter | None = None
-    _windows: list[int | None] = field(default_factory=list)
-    """Of the passes that are being measured, their numbers under a plan; None before there was one, BETWEEN for a call
-    of a model between two passes."""
-    _is_between: bool = False
-    _is_due_between: bool = False
     _evaluates: bool = False
     """Whether a model that is not trained is being called between two passes."""
-    _num_calls_between: int = 0
-    _next_call_between: int = 0
-    _num_to_measure: int = 0
-    """Passes after an evaluation: what it keeps counts in them."""
     _plain_call: Any = None
     _plain_backward: Any = None
     _began_seconds: float = 0.0
     _fitting_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.peaks = PassPeaks(self.options.require_budget(), self.options.measure_every, self.departures, self._tell)
 
     # ---- between the program and torch --------------------------------------------------------------------------
 
@@ -170,7 +143,7 @@ class LoopFitter:
         """Leave the program as it was, and say what came of it."""
         self._give_torch_back()
         self._end_recording()
-        self._end_measuring()
+        self.peaks.end()
         self._unspare()
         self._end_watching_steps()
         self._put_plan_away()
@@ -180,20 +153,21 @@ class LoopFitter:
             None,
             None,
         )  # who keeps the fitter keeps no model, no batch
+        measured = self.peaks.measured
         return LoopFit(
             name=self.name,
             budget_bytes=self.options.require_budget(),
             fits=tuple(self.fits),
-            num_passes=self.measured.num_passes,
-            num_measured=self.measured.num_measured,
-            measured_peak_bytes=self.measured.highest_bytes,
-            highest_pass=self.measured.highest_at,
-            is_upper_bound=self.measured.highest_at is not None and not self.measured.is_exact,
-            num_over_budget=self.measured.num_over,
-            num_unsure=self.measured.num_unsure,
-            first_peak_bytes=self.first_peak_bytes,
-            num_between=self.num_between,
-            between_peak_bytes=self.between_peak_bytes,
+            num_passes=measured.num_passes,
+            num_measured=measured.num_measured,
+            measured_peak_bytes=measured.highest_bytes,
+            highest_pass=measured.highest_at,
+            is_upper_bound=measured.highest_at is not None and not measured.is_exact,
+            num_over_budget=measured.num_over,
+            num_unsure=measured.num_unsure,
+            first_peak_bytes=self.peaks.first_peak_bytes,
+            num_between=self.peaks.num_between,
+            between_peak_bytes=self.peaks.between_peak_bytes,
             fitting_seconds=self._fitting_seconds,
             seconds=time.monotonic() - self._began_seconds,
             notes=tuple(self.notes),
@@ -216,7 +190,8 @@ class LoopFitter:
         is_busy = self._depth or self._within_pass or self._evaluates
         if is_trained or is_busy or threading.get_ident() != self._thread:
             return self._run(module, is_trained, args, kwargs)
-        self._measure_between(module)
+        if self._at_work is not None and self._recorder is None:
+            self.peaks.measure_between(next((p.device for p in module.parameters()), None))
         self._evaluates = True  # calls within this one are a part of it; a trained model may begin a pass there
         try:
             return self._run(module, is_trained, args, kwargs)
@@ -238,10 +213,11 @@ class LoopFitter:
                     self.failed = error
                     self._give_torch_back()  # for who goes on all the same, and never comes to stop
                     raise
+            self._num_calls += is_trained
             if self._recorder is not None:
                 output = self._recorder.call_module(module, self._bound(module), args, kwargs, is_trained)
                 if self._is_first_call and self._kind is not None:
-                    self._kind.last_result.note(output)
+                    self._kind.last_result.note()
             else:
                 output = self._plain_call(module, *args, **kwargs)
             self._is_first_call = False
@@ -286,9 +262,24 @@ class LoopFitter:
         try:
             return self._plain_backward(*args, **kwargs)
         finally:
+            if self._within_pass and self._kind is not None:
+                self._compare_calls(self._kind, is_recorded=tape is not None)
             self._within_pass = False
             if tape is not None and STEP_IN_BACKWARD in self.options.allow:
                 self._watch_steps(tape)
+
+    def _compare_calls(self, kind: PassKind, *, is_recorded: bool) -> None:
+        """A pass of more calls than the planned one (a longer episode) may take more: from here on all are measured."""
+        if is_recorded:
+            kind.num_calls = max(kind.num_calls, self._num_calls)
+        elif 0 < kind.num_calls < self._num_calls and self._at_work is not None:
+            calls = f"{kind.num_calls} time{'s' if kind.num_calls > 1 else ''}"
+            what = (
+                f"a pass called its models more often than the planned one ({calls}): let the longest pass come first"
+            )
+            if what not in self.departures:
+                self.say(what)
+            self.departures[what] = None
 
     def _say_unseen(self) -> None:
         """Say early that backwards follow no pass: a program that goes on so is refused only when it has ended."""
@@ -302,22 +293,23 @@ class LoopFitter:
     # ---- passes --------------------------------------------------------------------------------------------------
 
     def _begin_pass(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        if self._is_between and self._is_due(self.num_between):
-            self._num_to_measure = AFTER_EVALUATION
-        self._within_pass, self._is_between, self._is_first_call = True, False, True
+        self.peaks.end_between()
+        self._within_pass, self._is_first_call = True, True
         self._num_begun += 1
+        self._num_calls = 0
         self._end_recording()
         self._note_departures()
         if self._kind is not None and self._kind.tape is not None:
             self._kind.unsteppable = self._end_watching_steps()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
         kind = self._kind = self._kinds.of(module, args, kwargs)
+        self.peaks.num_kinds = max(1, len(self._kinds))
         self._unspare()
         if kind is None or self.ready_plan is not None:
             self._begin_with_what_there_is(module, size)
         else:
             self._begin_of_kind(kind, module, args, kwargs, size)
-        self._measure(module)
+        self.peaks.measure_pass(_device_of(module), None if self._recorder is not None else self._at_work)
 
     def _begin_of_kind(
         self, kind: PassKind, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], size: int
@@ -327,7 +319,7 @@ class LoopFitter:
             self._put_to_work(kind.follows)
             return
         if kind.tape is not None:
-            self._end_measuring()
+            self.peaks.end()
             self._put_plan_away()
             self._fit(kind, tensors_of((args, kwargs)))
         elif kind.has_plan and size <= kind.planned_bytes and self._keeps_more(kind, module):
@@ -365,6 +357,10 @@ class LoopFitter:
             self._at_work.put_away()
             self._at_work = None
 
+    def _tell(self, what: str) -> None:
+        """In the words that are set when it is said."""
+        self.say(what)
+
     def _say_once(self, what: str) -> None:
         if what not in self.notes:
             self.notes.append(what)
@@ -372,7 +368,7 @@ class LoopFitter:
 
     def _keeps_more(self, kind: PassKind, module: torch.nn.Module) -> bool:
         """Whether the program keeps so much more than when the plan was made that the pass would go over the budget."""
-        is_looked_at = kind.num_passes < FIRST_MEASURED * max(1, len(self._kinds)) or self._meter is not None
+        is_looked_at = kind.num_passes < FIRST_MEASURED * max(1, len(self._kinds)) or self.peaks.is_measuring
         if kind.highest_beside_bytes is None or kind.keeps_plan or not is_looked_at:
             return False
         before_bytes = alive_bytes(_device_of(module))
@@ -405,7 +401,7 @@ class LoopFitter:
         if kind.has_plan and size > kind.planned_bytes >= 0:
             self.say(f"a pass has {format_bytes(size)} of input, the plan was for {format_bytes(kind.planned_bytes)}")
         kind.recorded_bytes = size
-        self._end_measuring()  # predicting records events of its own
+        self.peaks.end()  # predicting records events of its own
         self._put_plan_away()
         self._spare = self._first_pass_plan(module, args, kwargs)
         gc.collect()
@@ -460,7 +456,7 @@ class LoopFitter:
                 fitted = self.fit_job(job)
         except DoesNotFit as refusal:
             if not kind.has_plan or kind.planned_bytes >= 0:
-                raise self._of_all_kinds(refusal, job) from None
+                raise self._of_all_kinds(of_repeated_calls(refusal, tape), job) from None
             kind.keeps_plan, kind.planned_bytes = True, kind.recorded_bytes
             self.say(f"{refusal.what} beside what the program keeps now: the plan stays as it is")
             return
@@ -488,6 +484,8 @@ class LoopFitter:
         is_first = self._first_kind is None or self._first_kind is kind
         if is_first:
             self._first_kind, self.to_write = kind, fit
+            if self.write is not None:
+                self.write(fit)
         elif self.options.plan_file is not None:
             begins = type(kind.begins()).__name__
             self._say_once(f"the file gets the plan of the first kind of pass, none for those that begin with {begins}")
@@ -543,106 +541,6 @@ class LoopFitter:
         if watch is not None:
             return watch.stop()
         return "the program has no optimizer for the model that could be watched"
-
-    # ---- measuring -----------------------------------------------------------------------------------------------
-
-    def _measure(self, module: torch.nn.Module) -> None:
-        """Go on measuring, begin or end it, as the pass that begins demands; what an evaluation keeps counts in it."""
-        planned = self._at_work is not None and self._recorder is None
-        self.measured.num_passes += planned
-        number = self.measured.num_passes
-        is_first = planned and self._at_work is not None and self._at_work.num_passes < FIRST_MEASURED
-        if planned and self._at_work is not None:
-            self._at_work.num_passes += 1
-        device = _device_of(module)
-        is_due = is_first or self._num_to_measure > 0 or self._is_due(number) or self._is_due(number + 1)
-        self._num_to_measure = max(0, self._num_to_measure - 1)
-        wanted = device.type == "cuda" or not planned or is_due
-        if self._meter is not None and (not wanted or len(self._windows) >= MOST_WINDOWS):
-            self._end_measuring()
-        if self._meter is None and wanted:
-            self._start_meter(device)
-        self._begin_window(device, number if planned else None)
-
-    def _measure_between(self, module: torch.nn.Module) -> None:
-        """Measure what an evaluation takes, call by call; on CUDA the window of the pass before it holds that too."""
-        device = next((p.device for p in module.parameters()), None)
-        if self._at_work is None or self._recorder is not None or device is None or device.type == "cuda":
-            return
-        if not self._is_between:
-            self._is_between = True
-            self.num_between += 1
-            self._is_due_between = self._is_due(self.num_between)
-            self._num_calls_between, self._next_call_between = 0, MOST_WINDOWS
-        is_due = self._is_due_between and self._is_due_call()
-        is_over = self._windows[-1:] == [BETWEEN] and not is_due
-        if self._meter is not None and (is_over or len(self._windows) >= MOST_WINDOWS):
-            self._end_measuring()
-        if self._meter is None and is_due:
-            self._start_meter(device)
-        self._begin_window(device, BETWEEN)
-
-    def _is_due_call(self) -> bool:
-        """Whether a call of an evaluation is measured: the first ones, then fewer and fewer, as a cache may grow."""
-        self._num_calls_between += 1
-        if self._num_calls_between < self._next_call_between:
-            return self._num_calls_between < MOST_WINDOWS
-        self._next_call_between = self._num_calls_between * 5 // 4 + 1
-        return True
-
-    def _start_meter(self, device: torch.device) -> None:
-        meter = Meter(device)
-        self._meter = meter if meter.start() else None
-
-    def _begin_window(self, device: torch.device, number: int | None) -> None:
-        if self._meter is not None:
-            self._meter.begin_window(alive_bytes(device))
-            self._windows.append(number)  # only if it began: the end pairs them up
-
-    def _is_due(self, number: int) -> bool:
-        """Whether a pass is measured: the first ones, some later ones, and all since one did not go as planned."""
-        every = max(self.options.measure_every, len(self._kinds))
-        is_its_turn = number % every < max(1, len(self._kinds)) and number >= every  # one of each kind
-        return bool(self.departures) or number <= FIRST_MEASURED or is_its_turn
-
-    def _end_measuring(self) -> None:
-        meter, self._meter = self._meter, None
-        windows, self._windows = self._windows, []
-        if meter is None:
-            return
-        after_bytes, peaks = 0, []
-        try:
-            after_bytes = alive_bytes(meter.device) if windows else 0
-        finally:
-            peaks = meter.stop(after_bytes)
-        has_later_pass = any(windows[1:])
-        for position, (number, peak) in enumerate(zip(windows, peaks, strict=True)):
-            if peak is None:
-                continue
-            if number is None:
-                self.first_peak_bytes = max(self.first_peak_bytes or 0, peak.most_bytes)
-            elif number == BETWEEN:
-                self.between_peak_bytes = max(self.between_peak_bytes or 0, peak.least_bytes)
-            else:
-                self._count(number, peak, is_first=position == 0 and has_later_pass)
-
-    def _count(self, number: int, peak: WindowPeak, *, is_first: bool) -> None:
-        """A pass under the plan; one of which only bounds are known counts if both lie on one side of the budget."""
-        found, budget_bytes = self.measured, self.options.require_budget()
-        if peak.least_bytes <= budget_bytes < peak.most_bytes:
-            found.num_unsure += not is_first
-            return
-        found.num_measured += 1
-        found.num_over += peak.least_bytes > budget_bytes
-        if peak.least_bytes > budget_bytes and found.num_over == 1:
-            took = f"pass {number} under the plan took {format_bytes(peak.least_bytes)}, MORE than the budget"
-            self.say(f"{took}: it is of another kind than the one that was planned, or the program keeps more")
-        before_bytes = found.highest_bytes
-        is_higher = before_bytes is None or peak.least_bytes > before_bytes
-        is_better = (peak.is_exact, peak.most_bytes) > (found.is_exact, before_bytes or 0)
-        if is_higher or (is_better and peak.most_bytes >= found.least_bytes):
-            found.highest_bytes, found.highest_at, found.is_exact = peak.most_bytes, number, peak.is_exact
-            found.least_bytes = peak.least_bytes
 
 
 def _backward_of_torch(*args: object, **kwargs: object) -> object:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,11 +19,11 @@ from typing import Protocol, overload
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from memfit.errors import UsageError
 from memfit.model.call_sites import Layer, add_layer, outside_compiled, within_a_transform
 from memfit.model.step import Job, leaving_no_trace, storages_of, tensors_of
-from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of
+from memfit.model.tensors_in_arguments import leaves_of, replaced, version_of, written_by
 
 _SHAPE_ONLY = {"aten::sym_size", "aten::size", "aten::sym_stride", "aten::is_same_size"}
 PLAIN = (bool, int, float, str, bytes, type(None))
@@ -128,6 +130,8 @@ class CallTree:
     """Storage or object, by its number: numbers of the operators that read it."""
     counts: dict[int, int]
     """id of a module: how often it was called."""
+    writers: dict[int, int] = field(default_factory=dict)
+    """Storage, by its number: number of the last operator that wrote into it."""
     sized_by_values: str = ""
     """The first operator the size of whose result depends on values, with the module that ran it; empty if none."""
     decided_by_values: str = ""
@@ -136,6 +140,10 @@ class CallTree:
     """Name and bytes made of every operator that a gradient goes through."""
     from_before: dict[int, int] = field(default_factory=dict)
     """Address and bytes of storages that the forward read, did not make, and that are there when the step is over."""
+
+    def written_after(self, call: Call) -> bool:
+        """Whether an operator wrote into something that a call was given, when the call was over."""
+        return any(self.writers.get(tensor.storage, -1) >= call.end for tensor in call.tensors_given())
 
     def read_after(self, tensor: SeenTensor, number: int, aliases: list[SeenTensor]) -> bool:
         """Whether an operator from this number on read the tensor, other than through these aliases of it."""
@@ -154,16 +162,25 @@ class _Watch(TorchDispatchMode):
         self.number = 0
         self.current: Call | None = None
         self.readers: dict[tuple[str, int], list[int]] = {}
+        self.writers: dict[int, int] = {}
         self.numbers = Numbers()
         self.is_open = True
         self.sized_by_values = self.decided_by_values = ""
         self.graph: list[tuple[str, int]] = []
+        self.in_threads: list[str] = []
+        """Modules that were called from other threads than the one that watches."""
+        self.thread = threading.get_ident()
         self._made: set[int] = set()
         self._read_first: dict[int, tuple[StorageWeakRef, int, int]] = {}
 
     def from_before(self) -> dict[int, int]:
         """Address and bytes of storages that were read before any operator made them, and are still there."""
         return {address: size for seen, address, size in self._read_first.values() if not seen.expired()}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not: it would wrap every operator for the compiler, which does not run in here (read in torch 2.13)."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -173,23 +190,29 @@ class _Watch(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        if self.is_open and not self.sized_by_values and _is_sized_by_values(func, args):
+        if not self.is_open:
+            return result
+        name = _name_of(func)
+        if not self.sized_by_values and _is_sized_by_values(func, args):
             self.sized_by_values = self._here(func)
-        if self.is_open and not self.decided_by_values and func.name() == _READS_A_VALUE:
+        if not self.decided_by_values and name == _READS_A_VALUE:
             self.decided_by_values = self._here(func)
-        if self.is_open and func.name().partition(".")[0] not in _SHAPE_ONLY:
-            self._note(func, tree_leaves((args, kwargs)), tensors_of(result))
+        if name.partition(".")[0] not in _SHAPE_ONLY:
+            made = [result] if type(result) is torch.Tensor else tensors_of(result)
+            self._note(name, leaves_of((args, kwargs or {})), made, written_by(func, args, kwargs or {}))
         return result
 
     def _here(self, func: torch._ops.OpOverload) -> str:
         where = self.current.name if self.current is not None else ""
         return f"{func.name().partition('.')[0]} in {where or 'the model'}"
 
-    def _note(self, func: torch._ops.OpOverload, given: list[object], made: list[torch.Tensor]) -> None:
+    def _note(self, name: str, given: list[object], made: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         read = {("storage", self.numbers.storage(tensor)) for tensor in tensors}
         for key in read | {("object", self.numbers.object(tensor)) for tensor in tensors}:
             self.readers.setdefault(key, []).append(self.number)
+        for tensor in written:
+            self.writers[self.numbers.storage(tensor)] = self.number
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if (
@@ -204,8 +227,13 @@ class _Watch(TorchDispatchMode):
         if self.current is not None:
             self.current.made_bytes += made_bytes
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            self.graph.append((func.name(), made_bytes))
+            self.graph.append((name, made_bytes))
         self.number += 1
+
+
+@functools.cache
+def _name_of(func: torch._ops.OpOverload) -> str:
+    return func.name()
 
 
 def _address_of(tensor: torch.Tensor) -> int:
@@ -244,9 +272,27 @@ def watching_calls(model: torch.nn.Module, found: list[CallTree]) -> Iterator[No
     counts: dict[int, int] = {}
     with _hooks(model, watch, names, counts), watch, closing_at_backward(watch):
         yield
+    _refuse_threads(watch.in_threads)
     _add_up(root)
     decided = watch.sized_by_values, watch.decided_by_values
-    found.append(CallTree(root, watch.number, watch.readers, counts, *decided, watch.graph, watch.from_before()))
+    found.append(
+        CallTree(root, watch.number, watch.readers, counts, watch.writers, *decided, watch.graph, watch.from_before())
+    )
+
+
+def _refuse_threads(names: list[str]) -> None:
+    """Refuse a step that calls modules from several threads: the order of calls and of sums is left to chance."""
+    if names:
+        some = ", ".join(name or "the model" for name in sorted(set(names))[:3])
+        raise UsageError(
+            "a step that calls modules from other threads cannot be fitted",
+            found=f"called from another thread than the one that runs the step: {some}",
+            hint="call them one after the other while training: on one device the threads wait for the same cores",
+        )
+
+
+NO_BACKWARD = -1
+"""Not in a backward. Those of GPUs run in threads of autograd, where checkpoints call modules again."""
 
 
 @contextlib.contextmanager
@@ -255,6 +301,9 @@ def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts:
         def layer(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
             if not watch.is_open or within_a_transform():
                 return proceed(*args, **kwargs)
+            if threading.get_ident() != watch.thread and torch._C._current_graph_task_id() == NO_BACKWARD:
+                watch.in_threads.append(names[id(module)])
+                _refuse_threads(watch.in_threads)  # at once: fake tensors cannot be used by two threads at a time
             counts[id(module)] = counts.get(id(module), 0) + 1
             tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             versions = [version_of(tensor) for tensor in tensors]

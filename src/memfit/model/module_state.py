@@ -209,8 +209,9 @@ def _kept_by(cache: object) -> list[object]:
 
 
 def closed_over(function: object) -> list[object]:
-    """What a function carries with it: cells, bound arguments, the object of a method."""
-    found: list[Any] = []
+    """What a function carries with it: cells, defaults, bound arguments, the object of a method."""
+    found: list[Any] = [*(getattr(function, "__defaults__", None) or ())]
+    found += (getattr(function, "__kwdefaults__", None) or {}).values()
     for cell in getattr(function, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # a cell that is still empty
             found.append(cell.cell_contents)
@@ -224,11 +225,11 @@ def _caches_of(kind: type) -> tuple[weakref.ref[object], ...]:
     classes = [each for each in kind.__mro__ if issubclass(each, torch.nn.Module) and each is not torch.nn.Module]
     methods = [getattr(method, "__func__", method) for each in classes for method in vars(each).values()]
     functions = [method for method in methods if isinstance(method, (types.FunctionType, _CACHED))]
-    found = [value for function in functions for value in (function, *closed_over(function), *_named_by(function))]
+    found = [value for function in functions for value in (function, *closed_over(function), *named_by(function))]
     return tuple(weakref.ref(value) for value in found if isinstance(value, _CACHED))
 
 
-def _named_by(function: object) -> list[object]:
+def named_by(function: object) -> list[object]:
     """What a function calls by names of its file."""
     if not isinstance(function, types.FunctionType):
         return []

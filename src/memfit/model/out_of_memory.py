@@ -29,7 +29,13 @@ def refusing_sparse_tensors() -> Iterator[None]:
     """Say in one line that tensors without a storage of their own cannot be counted; torch's words are for others."""
     try:
         yield
-    except NotImplementedError as error:
+    except RuntimeError as error:  # NotImplementedError is one
+        if "invalid python storage" in str(error):
+            raise UsageError(
+                "a step with nested tensors cannot be fitted",
+                found="a tensor without a storage of its own, as torch.nested makes them",
+                hint="pad them, or keep them out of the model that is fitted",
+            ) from None
         if "Cannot access storage of" not in str(error):
             raise
         if any(name in str(error) for name in _OF_TRANSFORMS):

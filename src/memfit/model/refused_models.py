@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import torch
 
 from memfit.errors import UsageError
 from memfit.model.call_sites import is_compiled
 
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
+_RULED = "_memfit_is_skipped"
 
 
 def refuse_model(model: torch.nn.Module) -> None:
@@ -20,6 +24,18 @@ def refuse_model(model: torch.nn.Module) -> None:
         )
     for name, module in model.named_modules():
         _refuse_module(name or "the model", module)
+        if is_compiled(module):
+            _keep_compiler_out()
+
+
+def _keep_compiler_out() -> None:
+    """Tell Dynamo that memfit's frames, which compiled blocks call through torch's modes, are not to be compiled."""
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")  # read in torch 2.13
+    if rules is None or _RULED in rules.__dict__:
+        return
+    for room in ("model", "profile", "apply", "fit"):
+        rules.add(f"{__name__.partition('.')[0]}.{room}")
+    rules.__dict__[_RULED] = True
 
 
 def _refuse_module(name: str, module: torch.nn.Module) -> None:

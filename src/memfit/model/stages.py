@@ -153,6 +153,9 @@ def _stage_of(call: Call, tree: CallTree, notes: list[str]) -> StageLayout:
     if tree.counts[id(call.module)] > 1:
         stage.recomputable = stage.joins_next = False
         notes.append(f"{call.name} is called {tree.counts[id(call.module)]} times in a step and is kept")
+    elif tree.written_after(call):
+        stage.recomputable = stage.joins_next = False
+        notes.append(f"what {call.name} is given is written into after its call: it is kept")
     elif not any(tensor.requires_grad for tensor in call.returned):
         stage.recomputable = stage.joins_next = False  # it keeps nothing, so there is nothing to gain
     return stage

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay
+from memfit.model.optimizer_hooks import tensors_beside_state
 from memfit.model.refused_models import refuse_model
 from memfit.model.written_parameters import ParameterVersions, finding_written
 
@@ -327,6 +328,7 @@ def hanging_bytes(model: torch.nn.Module, batch: object = None, optimizer: torch
     """Bytes of tensors that hang on a model, in lists, objects and caches as well, beside what is counted elsewhere.
 
     That is its parameters, its buffers, the batch, and the state of its optimizer, which may hang on the model as well.
+    What the optimizer has beside its state, and what hooks of both carry with them, hangs on the model too.
     """
     counted, hanging = _counted_and_hanging(model, batch, optimizer)
     return sum(num_bytes for key, num_bytes in hanging.items() if key not in counted)
@@ -346,7 +348,8 @@ def _counted_and_hanging(
     watch = Watch(model, ALL_OBJECTS)
     state = [] if optimizer is None else tensors_of([dict(each) for each in optimizer.state.values()])
     counted = storages_of([*watch.parameters(), *watch.buffers(), *tensors_of(batch), *state])
-    return counted, storages_of([tensor for tensor, _ in watch.attributes().tensors])
+    hanging = [tensor for tensor, _ in watch.attributes().tensors]
+    return counted, storages_of([*hanging, *tensors_beside_state(watch.parameters(), optimizer)])
 
 
 def storages_of(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> dict[int, int]:

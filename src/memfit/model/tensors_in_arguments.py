@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
+
+FLAT = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
+"""Types that are no nest, which is asked for at every operator."""
+NUM_SAMPLED = 16
+IN_NUMPY = frozenset({torch.float32, torch.float64, torch.float16})
+"""Types that numpy reads as they lie there."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -36,7 +42,33 @@ def replaced(value: object, replace: Callable[[object], object]) -> Any:
 def leaves_of(value: object) -> list[object]:
     """Every value in a nest of tuples, lists and dictionaries."""
     found: list[object] = []
-    replaced(value, found.append)
+    _add_leaves(value, found)
+    return found
+
+
+def _add_leaves(value: object, found: list[object]) -> None:
+    kind = type(value)
+    if kind is dict:
+        value = tuple(cast("dict[object, object]", value).values())
+    elif kind is not tuple and kind is not list and not (isinstance(value, tuple) and hasattr(value, "_fields")):
+        found.append(value)
+        return
+    for each in cast("tuple[object, ...]", value):
+        if type(each) in FLAT:
+            found.append(each)
+        else:
+            _add_leaves(each, found)
+
+
+def written_by(func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
+    """The tensors among the arguments that an operator says it writes into."""
+    if not func._schema.is_mutable:
+        return []
+    found: list[torch.Tensor] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor)]
     return found
 
 
@@ -69,3 +101,11 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
     whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+
+
+def values_of(tensor: torch.Tensor) -> bytes:
+    """A few values of a tensor in one piece, as bytes."""
+    step = max(1, tensor.numel() // NUM_SAMPLED)
+    if tensor.dtype not in IN_NUMPY or tensor.is_neg() or tensor._is_zerotensor():
+        return bits_of(tensor.detach().view(-1)[::step]).numpy().tobytes()
+    return tensor.detach().as_strided((-(-tensor.numel() // step),), (step,)).numpy().tobytes()

@@ -37,10 +37,12 @@ MOST_KNOWN = 4
 """Recipes that are remembered for each tensor."""
 MOST_REMEMBERED_BYTES = 1 << 24
 """For replays that are remembered."""
+MOST_ROUNDS = 60
+"""In which the cheapest tensors are dropped at the highest moment."""
 NUM_STARTS = 3
-REPLAY_SECONDS = 6e-5
+REPLAY_SECONDS = 1.2e-4
 """What running an operator again costs in Python, beside its own time."""
-NOTE_SECONDS = 1e-5
+NOTE_SECONDS = 2e-5
 """What it costs to see an operator of the forward go by."""
 
 
@@ -160,6 +162,10 @@ class Replayer:
             dropped, passing, levels, [(at, n) for n, at in there.items()], repeated, sources - dropped, seconds
         )
 
+    def seconds_again(self, number: int, now: ReplayedOperators) -> float:
+        """What it would cost to make one more tensor again, beside those that are dropped."""
+        return self._recipe(number, now.dropped | {number}, now.passing, {}).seconds
+
     def _recipe(self, wanted: int, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> _Recipe:
         """How one tensor is made again when some others are there; most sets share most of their recipes."""
         for known in self._known[wanted]:
@@ -228,7 +234,9 @@ class OperatorPlanner:
         """The fastest set found whose step stays within so many bytes above what was there before it."""
         if self.plain.peak_bytes <= budget_bytes:
             return self.plain
+        cheapest = self._cheapest_first(budget_bytes)
         found = [each for start in self._starts(budget_bytes) if (each := self._descend(start, budget_bytes))]
+        found += [] if cheapest is None else [cheapest]
         if not found and self.least().peak_bytes <= budget_bytes:
             found = [self.least()]
         if not found:
@@ -279,13 +287,43 @@ class OperatorPlanner:
             now = max(better, key=lambda pair: pair[0])[1]
         return now
 
+    def _cheapest_first(self, budget_bytes: int) -> ReplayedOperators | None:
+        """Drop what costs least for its bytes at the highest moment, then at the next, until all fit; None if stuck."""
+        now, prices = self.plain, dict[int, float]()
+        for _ in range(MOST_ROUNDS):
+            over_bytes = now.peak_bytes - budget_bytes
+            if over_bytes <= 0:
+                return now
+            chosen: set[int] = set()
+            for number in self._by_price(now, prices):
+                if over_bytes <= 0:
+                    break
+                chosen.add(number)
+                over_bytes -= self.trace.tensors[number].num_bytes
+            if not chosen:
+                return None
+            now = self.replayer.replay(now.dropped | chosen, now.passing)
+        return None
+
+    def _by_price(self, now: ReplayedOperators, prices: dict[int, float]) -> list[int]:
+        """What could be gone at the highest moment, by its seconds for each byte."""
+        tensors, replayer = self.trace.tensors, self.replayer
+        could_go = self._could_go(now)
+        for number in could_go:
+            prices[number] = replayer.seconds_again(number, now) / tensors[number].num_bytes
+        return sorted(could_go, key=lambda n: (prices[n], n))
+
+    def _could_go(self, now: ReplayedOperators) -> list[int]:
+        moment = now.moment
+        return [
+            n for n, each in enumerate(self.trace.tensors)
+            if each.may_drop and n not in now.dropped and each.gone <= moment < each.used
+        ]  # fmt: skip
+
     def _neighbours(self, now: ReplayedOperators, price: Price) -> list[tuple[frozenset[int], frozenset[int]]]:
         """Sets in which one tensor is gone at the highest moment, or is not made again there, or does not stay."""
         tensors, moment = self.trace.tensors, now.moment
-        could_go = [
-            n for n, each in enumerate(tensors)
-            if each.may_drop and n not in now.dropped and each.gone <= moment < each.used
-        ]  # fmt: skip
+        could_go = self._could_go(now)
         here = [(n, at) for at, n in now.made_again if at <= moment <= max(at, tensors[n].ends)]
         here = sorted(here, key=lambda pair: (-tensors[pair[0]].num_bytes, pair[0]))[:MOST_TRIED]
         worth = {n: tensors[n].num_bytes / self._weight(n, price) for n in could_go}

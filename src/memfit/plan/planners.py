@@ -78,9 +78,13 @@ def make_plan(
     planner: str = "best",
     curve_points: int = 0,
     levers: bool = False,
+    known: list[Case] | None = None,
 ) -> Plan:
-    """The plan of one planner with its promise, its bound and its reasons; raises DoesNotFit when it finds none."""
-    case = Case(chain, budget_bytes, link)
+    """The plan of one planner with its promise, its bound and its reasons; raises DoesNotFit when it finds none.
+
+    What is worked out about the chain alone is put into `known`, and taken from it the next time.
+    """
+    case = _case_of(chain, budget_bytes, link, known)
     chosen = planner_called(planner, link)
     proposal = chosen.propose(case)
     outcome = None if proposal is None else judge(case, proposal)
@@ -102,11 +106,26 @@ def levers_for(chain: Chain, budget_bytes: int, *, link: Link | None = None, pla
     return consider_levers(chain, budget_bytes, link, chosen, lambda other: smallest_budget(other, chosen))
 
 
+def _case_of(chain: Chain, budget_bytes: int, link: Link | None, known: list[Case] | None) -> Case:
+    """A case that shares with the last one of the same chain what does not depend on the budget."""
+    if known and known[-1].chain is chain:
+        return known[-1].with_link(link, budget_bytes)
+    case = Case(chain, budget_bytes, link)
+    if known is not None:
+        known[:] = [case]
+    return case
+
+
 def compare_planners(
-    chain: Chain, budget_bytes: int, *, link: Link | None = None, names: Sequence[str] | None = None
+    chain: Chain,
+    budget_bytes: int,
+    *,
+    link: Link | None = None,
+    names: Sequence[str] | None = None,
+    known: list[Case] | None = None,
 ) -> tuple[Candidate, ...]:
     """Every planner on one case, fastest first; those that do not fit come last with what they would need."""
-    case = Case(chain, budget_bytes, link)
+    case = _case_of(chain, budget_bytes, link, known)
     wanted = names or [name for name, planner in PLANNERS.items() if link or planner.family == "checkpoint"]
     found = [candidate_of(case, planner_called(name, link)) for name in wanted]
     return tuple(sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0.0, c.peak_bytes or 0)))

@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from memfit.apply.checkpoints import AppliedPlan, LiveStage, apply_nodes, live_stages
-from memfit.apply.recompute import SecondRunDiffers, second_runs
+from memfit.apply.recompute import CannotBeRepeated, second_runs
 from memfit.errors import MemfitError, PredictionFailed
 from memfit.model.module_calls import at_backward
 from memfit.model.out_of_memory import left_for, ran_out, unless_memory_runs_out
@@ -217,7 +217,7 @@ def _first_that_drifts(blocks: _BlockRun) -> tuple[int, int] | None:
     try:
         with leaving_no_trace(blocks.job), blocks.applied(tell), _comparing_bits(blocks.job):
             blocks.job.run()
-    except SecondRunDiffers:
+    except CannotBeRepeated:
         if not ready:
             raise
         first, _, last = ready[-1].partition("-")  # a checkpoint compares as soon as its second run is over

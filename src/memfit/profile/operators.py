@@ -20,22 +20,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.kept_tensors import KeptTensor
-from memfit.apply.operators import (
-    SHAPES_ONLY,
-    SMALL_BYTES,
-    can_be_repeated,
-    fresh,
-    is_constant,
-    is_plain,
-    may_record,
-    name_of,
-    written_by,
-)
+from memfit.apply.operator_kinds import can_be_repeated, fresh, is_constant, is_plain, kind_of
+from memfit.apply.operators import SMALL_BYTES, may_record
 from memfit.model.call_sites import After, Before, add_layer, is_compiled, watching
 from memfit.model.module_calls import at_backward
 from memfit.model.random_and_autocast import seed_all
 from memfit.model.step import Job, leaving_no_trace, tensors_of
-from memfit.model.tensors_in_arguments import leaves_of
+from memfit.model.tensors_in_arguments import leaves_of, written_by
 from memfit.profile.meter.events import AllocatedBlock, Record
 from memfit.profile.meter.meter import put_mark, record_events
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
@@ -85,6 +76,8 @@ class _Seen:
     writes: list[int] = field(default_factory=list)
     repeatable: bool = True
     is_constant: bool = False
+    shapes: tuple[torch.Size, ...] = ()
+    """Of the tensors that it was given."""
 
 
 class _Watch(TorchDispatchMode):
@@ -117,7 +110,7 @@ class _Watch(TorchDispatchMode):
     ) -> object:
         kwargs, number = kwargs or {}, len(self.operators)
         given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        shapes_only = name_of(func) in SHAPES_ONLY
+        shapes_only = kind_of(func).shapes_only
         read = [] if shapes_only else sorted({n for t in given if (n := self.number_of(t)) is not None})
         written = written_by(func, args, kwargs)
         put_mark(f"operator {number}")
@@ -125,7 +118,8 @@ class _Watch(TorchDispatchMode):
         result = func(*args, **kwargs)
         seconds = time.perf_counter() - begin
         put_mark(f"after {number}")
-        seen = _Seen(name_of(func), self.path[-1] if self.path else "", seconds, read)
+        seen = _Seen(kind_of(func).name, self.path[-1] if self.path else "", seconds, read)
+        seen.shapes = tuple(tensor.shape for tensor in given)
         seen.repeatable, seen.is_constant = can_be_repeated(func, args, kwargs), is_constant(func, args, kwargs)
         self.operators.append(seen)
         for tensor in given:
@@ -294,8 +288,9 @@ def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> Operat
                 depth=each.depth,
             )
         )
+    seconds = _least_seconds([kept, alone])
     return OperatorTrace(
-        operators=tuple(_operator(kept, alone, n, first) for n in range(count)),
+        operators=tuple(_operator(kept, n, first, seconds) for n in range(count)),
         tensors=tuple(tensors),
         starts=tuple(first.alive[place] for place in places[:-1]),
         peaks=tuple(first.peak_between(*pair) for pair in itertools.pairwise(places)),
@@ -320,12 +315,22 @@ def _end_of(block: AllocatedBlock | None, places: list[int]) -> int | None:
     return None if block is None or block.end is None else bisect_right(places, block.end) - 1
 
 
-def _operator(kept: _Watch, alone: _Watch, number: int, record: Record) -> Operator:
+def _least_seconds(watches: list[_Watch]) -> dict[tuple[str, tuple[torch.Size, ...]], float]:
+    """The least that operators with tensors of the same shapes took: whatever else runs on the machine only adds."""
+    found: dict[tuple[str, tuple[torch.Size, ...]], float] = {}
+    for seen in (each for watch in watches for each in watch.operators):
+        found[seen.name, seen.shapes] = min(seen.seconds, found.get((seen.name, seen.shapes), seen.seconds))
+    return found
+
+
+def _operator(
+    kept: _Watch, number: int, record: Record, seconds: dict[tuple[str, tuple[torch.Size, ...]], float]
+) -> Operator:
     seen = kept.operators[number]
     begin, end = record.at(f"operator {number}") or 0, record.at(f"after {number}") or 0
     made_bytes = sum(kept.tensors[each].num_bytes for each in seen.makes)
     return Operator(
-        name=seen.name, where=seen.where, seconds=min(seen.seconds, alone.operators[number].seconds),
+        name=seen.name, where=seen.where, seconds=seconds[seen.name, seen.shapes],
         transient_bytes=max(0, record.peak_between(begin, end) - record.alive[begin] - made_bytes),
         reads=tuple(seen.reads), makes=tuple(seen.makes), writes=tuple(seen.writes), repeatable=seen.repeatable,
         is_constant=seen.is_constant,

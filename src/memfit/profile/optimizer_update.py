@@ -19,6 +19,9 @@ from typing import Any
 import torch
 
 from memfit.errors import UsageError
+from memfit.model.module_state import note
+from memfit.model.optimizer_hooks import step_hooks
+from memfit.model.out_of_memory import is_out_of_memory
 from memfit.model.step import Job, RandomState, storage_bytes, tensors_of
 from memfit.profile.meter.meter import record_events
 
@@ -50,7 +53,7 @@ def refuse_closures(optimizer: torch.optim.Optimizer | None) -> None:
         raise UsageError(
             f"{type(optimizer).__name__} runs the forward and the backward itself, several times in one step",
             found="its step must be given a closure",
-            hint="fit without the optimizer and leave room for its state, or take one that steps once",
+            hint="take one that steps once, or memfit.fit_to_budget without the optimizer, leaving room for its state",
         )
 
 
@@ -59,10 +62,13 @@ def measure_update(job: Job) -> Update:
     optimizer = job.optimizer
     if optimizer is None:
         return Update()
+    refuse_closures(optimizer)
     before = RandomState.now()
     try:
         return _sum_of(job, optimizer)[0]
-    except (KeyError, AttributeError, TypeError, ValueError, AssertionError) as error:
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, AssertionError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         raise UsageError(
             f"the step of {type(optimizer).__name__} could not be measured",
             found=f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
@@ -70,6 +76,17 @@ def measure_update(job: Job) -> Update:
         ) from error
     finally:
         before.put_back()
+
+
+def step_hooks_note(job: Job) -> list[str]:
+    """A note about hooks around the optimizer's step, which are never run here; a watched program runs them itself."""
+    num_hooks = 0 if job.counts_everything else len(step_hooks(job.optimizer))
+    if not num_hooks:
+        return []
+    return [
+        f"the optimizer's step has {num_hooks} hook{'s' * (num_hooks > 1)}: tensors found in what they hold are "
+        "counted; what they make when they run is not, so leave room for it"
+    ]
 
 
 def transients_alone(job: Job) -> dict[int, int]:
@@ -183,6 +200,10 @@ def _shadow(
             shadow.__dict__[name] = _shadow(value, group, stand_ins)
         elif name.endswith("_hooks"):
             shadow.__dict__[name] = OrderedDict()
+        elif name not in ("state", "param_groups") and note([value]).tensors:
+            memo: dict[int, object] = {id(p): p for each in optimizer.param_groups for p in each["params"]}
+            memo.update({id(parameter): stand_in for parameter, stand_in in stand_ins.items()})
+            shadow.__dict__[name] = copy.deepcopy(value, memo)  # the user's own must not be written into
     shadow.state = defaultdict(dict)
     for parameter, stand_in in stand_ins.items():
         if optimizer.state.get(parameter):

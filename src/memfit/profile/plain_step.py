@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from memfit.apply.checkpoints import LiveStage, apply_nodes, live_stages
-from memfit.apply.recompute import SecondRunDiffers
+from memfit.apply.recompute import CannotBeRepeated
 from memfit.model.module_calls import CallTree, at_backward, watch_calls
 from memfit.model.stages import FUSED, GLUE, StageLayout, find_stages
 from memfit.model.step import (
@@ -234,7 +234,7 @@ def _record_swept(
         try:
             with apply_nodes(job.model, draft, every_block(draft), is_exact=job.is_exact) as applied:
                 return _record(job, live, _Seen()), draft, kept, saved_tensors(applied)
-        except SecondRunDiffers as error:
+        except CannotBeRepeated as error:
             culprit = next(i for i, stage in enumerate(live) if error.name in stage.names)
             kept.append(draft[culprit].name)
             changed = msgspec.structs.replace(draft[culprit], recomputable=False)

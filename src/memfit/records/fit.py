@@ -97,6 +97,8 @@ class LoopFit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plan_file: str = ""
     ended: str = ""
     """How the program ended, where it did not end well."""
+    exit_code: int = 0
+    """Of the script itself, as Python would leave with it."""
     notes: tuple[str, ...] = ()
     departures: tuple[str, ...] = ()
     """What was said of passes that did not go as planned: one that was not measured may have taken more."""

@@ -118,17 +118,20 @@ class Meter:
 
 
 def _read(roots: Any, device: torch.device) -> Record:
+    bindings: Any = torch._C
+    allocation = bindings._profiler._ExtraFields_Allocation
     found: list[tuple[int, Any]] = []
     waiting = list(reversed(roots))
     while waiting:
         event = waiting.pop()
-        waiting.extend(reversed(event.children))  # in order, which decides where two have the same nanosecond
+        if children := event.children:
+            waiting.extend(reversed(children))  # in order, which decides where two have the same nanosecond
         fields = event.extra_fields
-        if hasattr(fields, "alloc_size"):
+        if type(fields) is allocation:
             if fields.device.type == device.type:
                 found.append((event.start_time_ns, fields))
-        elif event.name.startswith(PREFIX):
-            found.append((event.start_time_ns, event.name.removeprefix(PREFIX)))
+        elif (name := event.name).startswith(PREFIX):
+            found.append((event.start_time_ns, name.removeprefix(PREFIX)))
     events: list[AllocatorEvent] = []
     marks: list[Mark] = []
     for nanoseconds, what in sorted(found, key=lambda pair: pair[0]):

@@ -191,7 +191,8 @@ def _loop_headline(found: LoopFit) -> str:
     if found.within_budget is None:
         return f"a plan for {budget} was proven and not used"
     if found.is_over_between_passes and not found.num_over_budget:
-        return f"every measured pass within {budget}; between passes (evaluation) the program took MORE than the budget"
+        more = f"every measured pass within {budget}; between passes (evaluation) the program took MORE than the budget"
+        return f"{more}; try smaller batches there, or --budget {_enough_for(found.between_peak_bytes or 0)} or more"
     return _under_the_plan(found, budget) + _before_the_plan(found)
 
 
@@ -206,8 +207,12 @@ def _under_the_plan(found: LoopFit, budget: str) -> str:
     peak_bytes = found.measured_peak_bytes
     if peak_bytes is None or peak_bytes <= found.budget_bytes:
         return over
-    enough = format_bytes(bytes_rounded_up(peak_bytes)).replace(" ", "")
-    return f"{over}; try --budget {enough}, which the highest took"
+    return f"{over}; try --budget {_enough_for(peak_bytes)}, which the highest took"
+
+
+def _enough_for(peak_bytes: int) -> str:
+    """A budget as the command line takes it."""
+    return format_bytes(bytes_rounded_up(peak_bytes)).replace(" ", "")
 
 
 def _before_the_plan(found: LoopFit) -> str:

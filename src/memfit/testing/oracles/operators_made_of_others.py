@@ -63,6 +63,42 @@ CALLS: dict[str, tuple[str, int]] = {
     "a transform": ("torch.fft.rfft(x)", 12_591_104),
     "magnitudes of complex numbers": ("torch.complex(x, y).abs()", 20_971_520),
     "one of ten classes": ("F.one_hot((x * 0).long(), 10)", 92_274_688),
+    "an encoder layer in evaluation": (
+        """layer = torch.nn.TransformerEncoderLayer(64, 4, 256, batch_first=True).cuda().eval()
+            layer(x.view(16, 1024, 64))""",
+        33_885_440,
+    ),
+    "self-attention whose weights are wanted": (
+        "torch.nn.MultiheadAttention(64, 4, batch_first=True).cuda().eval()(*[x.view(16, 1024, 64)] * 3)",
+        360_907_776,
+    ),
+    "attention in inference mode": (
+        """with torch.inference_mode():
+                F.scaled_dot_product_attention(*[x.view(16, 4, 256, 64).half()] * 3, is_causal=True)""",
+        4_259_864,
+    ),
+    "a recurrent layer in inference mode": (
+        """with torch.inference_mode():
+                torch.nn.LSTM(64, 64, batch_first=True).cuda().eval()(x.view(16, 1024, 64))""",
+        109_365_632,
+    ),
+    "attention over heads behind each other": (
+        """with torch.enable_grad():
+                heads = x.detach().half().view(256, 16, 4, 64).permute(1, 2, 0, 3).requires_grad_()
+                out = F.scaled_dot_product_attention(heads, heads, heads)
+                out.permute(2, 0, 1, 3).contiguous().sum().backward()""",
+        19_005_468,
+    ),
+    "norm of rows that are not in order": (
+        """with torch.enable_grad():
+                F.layer_norm(x.detach().t().requires_grad_(), (1024,)).pow(2).sum().backward()""",
+        16_785_416,
+    ),
+    "product with the gradient of a sum": (
+        """with torch.enable_grad():
+                F.linear(x, y.detach().requires_grad_()).sum().backward()""",
+        25_427_976,
+    ),
     "roll over three dimensions": ("torch.roll(x.view(4, 256, 1024), (1, 1, 1), (0, 1, 2))", 12_582_912),
 }
 
