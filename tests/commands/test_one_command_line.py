@@ -145,7 +145,7 @@ MEANINGS = {
 """Every option of every verb, and what it means; a new option is entered here, beside what there is already."""
 OWN_HELP = {
     "-o --output", "--device", "--memory", "--limit", "--steps", "--repeat", "--seed", "--alloc-conf", "--interval",
-    "--ranks", "--planner", "--open", "--trial", "--measure", "--epoch-steps",
+    "--ranks", "--planner", "--open", "--trial", "--measure", "--epoch-steps", "--threads",
 }  # fmt: skip
 """Shared options that say in each verb what they do there."""
 FIRST, LAST = ["-o --output", "-f --force"], ["-q --quiet", "--json"]

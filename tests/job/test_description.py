@@ -79,3 +79,25 @@ def test_any_text_is_a_value_or_a_clear_refusal(text: str):
     else:
         with pytest.raises(UsageError, match="not a setting"):
             parse_settings((text,))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"print 'of another Python'\n", "line 1: Missing parentheses"),
+        (b"a = 1\nif a\n    pass\n", "line 2: expected ':'"),
+        (b"\x7fELF\x00\x01", "null byte"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ":make"])
+def test_what_is_no_python_is_refused_before_anything_starts(tmp_path: Path, text: bytes, says: str, ending: str):
+    (tmp_path / "train.py").write_bytes(text)
+    with pytest.raises(UsageError) as refused:
+        describe_job(f"{tmp_path / 'train.py'}{ending}")
+    assert says in refused.value.found
+
+
+def test_an_odd_escape_in_a_script_is_no_reason_to_warn(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    (tmp_path / "train.py").write_text("pattern = '\\d'\n")
+    assert describe_job(str(tmp_path / "train.py")).kind == "script"
+    assert not recwarn.list

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from memfit.job.description import describe_job
 from memfit.predict.devices.parse import parse_device
-from memfit.predict.gpu_rules.recurrent import RecurrentCall, reserve_bytes
+from memfit.predict.gpu_rules.recurrent import RecurrentCall, is_persistent, reserve_bytes, workspace_bytes
 from memfit.predict.phantom.library.build import has_cuda_torch
 from memfit.predict.phantom.library.installed import find_torch
 from memfit.records.prediction import Prediction
@@ -92,27 +93,47 @@ def sizes(prediction: Prediction) -> Counter[int]:
     return Counter(span.num_bytes for span in prediction.timeline.spans)
 
 
-def expected_reserves() -> list[int]:
+def workspace_of(call: RecurrentCall, *, is_backward: bool = False) -> int:
+    """What one call over a padded batch in single precision takes on an A100."""
+    a100 = (8, 0)
+    chip = is_persistent(call, is_backward=is_backward, is_fp16=False, capability=a100, num_processors=108)
+    return workspace_bytes(replace(call, is_persistent=chip), a100)
+
+
+def expected_sizes() -> list[int]:
     found = []
     for mode in ("lstm", "gru", "rnn_tanh"):
         for layers in (1, 2):
             for directions in (1, 2):
                 for dropout in (False, True)[:layers]:
                     call = RecurrentCall(
-                        mode=mode, places=400, input_size=64, hidden_size=96 + 32 * layers, num_layers=layers,
+                        mode=mode, places=400, batch=8, length=50, input_size=64, hidden_size=96 + 32 * layers,
+                        num_layers=layers,
                         directions=directions, item_bytes=4, has_dropout=dropout,
                     )  # fmt: skip
                     found.append(reserve_bytes(call))
-    same = {"mode": "lstm", "input_size": 64, "hidden_size": 128, "num_layers": 1, "directions": 1}
+                    found += [workspace_of(call), workspace_of(replace(call, is_training=False, has_dropout=False))]
+                    found += 2 * [workspace_of(call, is_backward=True)]
+    same = {
+        "mode": "lstm",
+        "batch": 8,
+        "length": 50,
+        "input_size": 64,
+        "hidden_size": 128,
+        "num_layers": 1,
+        "directions": 1,
+    }
     found.append(reserve_bytes(RecurrentCall(**same, places=400, item_bytes=4, projected_size=32)))
-    found.append(reserve_bytes(RecurrentCall(**same, places=16, item_bytes=4)))
+    found.append(
+        reserve_bytes(RecurrentCall(**{**same, "batch": 3, "length": 9, "is_packed": True}, places=16, item_bytes=4))
+    )
     found.append(reserve_bytes(RecurrentCall(**same, places=400, item_bytes=2)))
     return found
 
 
-def test_the_reserves_of_recurrent_networks_are_what_cudnn_asks_for(script: Callable[..., str]):
+def test_reserves_and_workspaces_of_recurrent_networks_are_what_cudnn_asks_for(script: Callable[..., str]):
     prediction = predict(f"{script(RECURRENT, 'jobs.py')}:recurrent")
-    missing = Counter(expected_reserves()) - sizes(prediction)
+    missing = Counter(expected_sizes()) - sizes(prediction)
     assert not missing
     assert not [item for item in prediction.assumptions if item.kind == "refused"]
 

@@ -42,6 +42,18 @@ state["count"][0] = 9
 assert torch.load("state.pt", map_location="cpu")["count"].tolist() == [0, 1, 2, 3, 4]
 """
 
+SEARCHES = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.LBFGS(model.parameters())
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 64, device="cuda")).pow(2).sum()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+"""
 IN_HOOKS = """
 import torch
 model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
@@ -137,6 +149,11 @@ def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., s
     assert peak is not None
     assert peak > EVALUATION_BYTES
     assert not any(item.kind == UNSEEN for item in said.assumptions), texts(said)
+
+
+def test_an_optimizer_whose_iterations_end_by_value_is_listed(script: Callable[..., str]):
+    said = predict(script(SEARCHES))
+    assert any(item.kind == UNSEEN and "L-BFGS" in item.text for item in said.assumptions), texts(said)
 
 
 def test_a_script_that_never_asks_for_the_gpu_is_told_so(script: Callable[..., str]):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.gpu_rules.cudnn import Scratch
-from memfit.predict.levels.error_band import earned, error_band, scratch_share
+from memfit.predict.levels.error_band import earned, error_band, kept_for_long, scratch_share
 from memfit.records.prediction import Assumption
-from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, Timeline
+from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, PhaseMark, Timeline
 
 BASE = "within 1 %"
 
@@ -53,6 +54,32 @@ def test_a_guessed_integer_leaves_it_standing_on_a_condition(what: str):
     said = band("scalar answer", f"{what} was asked for and answered with 1")
     assert said.startswith("only as long as no size follows from this guess")
     assert "train.py:3" in said
+
+
+def test_results_that_stay_for_steps_leave_it_standing_on_a_condition():
+    """A best result may be replaced in every step or in none."""
+    marks = tuple(PhaseMark(start=10 * step, step=step, phase="forward") for step in range(1, 5))
+    spans = tuple(
+        LiveSpan(start=start, end=60, num_bytes=num_bytes, category="activation", phase="forward", operator="aten.mm",
+                 device="cpu", line=f"train.py:{start}")
+        for start, num_bytes in ((11, 2000), (41, 1000))
+    )  # fmt: skip
+    kept = kept_for_long(Timeline(spans=spans, num_events=60, phases=marks), "cpu")
+    assert kept == "1.95 KiB of results of step 1 (train.py:11) are alive at the peak, in step 4"
+    assert kept_for_long(Timeline(spans=spans[1:], num_events=60, phases=marks), "cpu") == ""
+
+
+@pytest.mark.parametrize(("device", "place"), [("cpu", "cpu"), ("cuda", "cuda:0")])
+def test_a_guess_over_results_that_stay_is_said_on_every_device(device: Literal["cpu", "cuda"], place: str):
+    marks = tuple(PhaseMark(start=10 * step, step=step, phase="forward") for step in range(1, 5))
+    spans = tuple(
+        LiveSpan(start=start, end=60, num_bytes=2000, category="activation", phase="forward", operator="", device=place)
+        for start in (11, 41)
+    )
+    guess = Assumption(kind="scalar answer", text="a number was asked for and answered with 1.0")
+    reply = reply_of(timeline=Timeline(spans=spans, num_events=60, phases=marks), assumptions=(guess,))
+    said = error_band(DeviceSpec(kind=device, name=device), reply, with_probes=True, num_ranks=1)
+    assert said.startswith("only as long as no guess decides what is kept")
 
 
 def test_what_was_not_seen_stands_before_the_band():
@@ -189,3 +216,19 @@ for _ in range(3):
     said = memfit.predict_peak(str(script), device=device, engine="fake").error_band
     assert "equal to the byte" not in said
     assert "without torch.compile" in said or "torch.compile was left out" in said
+
+
+@pytest.mark.parametrize(("operator", "is_known"), [("cumprod(1)", False), ("prod(1)", False), ("cumsum(1)", True)])
+def test_a_gradient_that_takes_another_path_on_fake_tensors_leaves_no_band(operator: str, is_known: bool):
+    torch = pytest.importorskip("torch")
+    from memfit.predict.fake.recording import Recording, trace_training
+
+    recording = Recording()
+
+    def build() -> object:
+        layer, x = torch.nn.Linear(4, 4), torch.ones(8, 4)
+        return lambda: eval(f"layer(x).{operator}.sum()", {"layer": layer, "x": x}).backward()
+
+    trace_training(build, recording=recording, num_steps=1)
+    said = [text for kind, text, _ in recording.shadow.answered if kind == "not seen"]
+    assert bool(said) != is_known

@@ -215,6 +215,28 @@ def test_unknown_numbers_are_taken_as_finite_and_that_is_listed():
     assert set(kinds) == {"assumed value"}
 
 
+def test_the_only_element_is_chosen_by_a_mask():
+    """torch keeps a tensor made of one number as a constant, and runs operators on constants for real."""
+
+    def body() -> list[list[int]]:
+        labels, boxes = torch.tensor([3]), torch.tensor([[1.0, 2.0]])
+        keep = boxes[:, 1] > boxes[:, 0]
+        return [labels[keep].tolist(), labels[~keep].tolist(), list(boxes[keep].shape)]
+
+    assert known(body) == ([[3], [], [1, 2]], [])
+
+
+def test_unknown_matrices_are_taken_to_be_factorised_and_that_is_listed():
+    def body() -> tuple[list[int], bool]:
+        matrix = torch.eye(3) + torch.randn(200, 3).t() @ torch.randn(200, 3)
+        made = torch.linalg.cholesky_ex(matrix), torch.linalg.inv_ex(matrix), torch.linalg.lu_factor_ex(matrix)
+        return [int(one.info) for one in made], bool(torch.any(made[0].info))
+
+    values, kinds = known(body)
+    assert values == ([0, 0, 0], False)
+    assert set(kinds) == {"assumed value"}
+
+
 def test_a_numpy_array_shares_its_memory_with_the_tensor():
     def body() -> tuple[float, float]:
         tensor = torch.zeros(2)
@@ -250,3 +272,13 @@ def test_the_guesses_nearest_to_a_line_come_first():
         guesses.add(line, "something")
     assert [guess.line for guess in guesses.nearest("b.py:12")] == ["b.py:14", "b.py:10", "b.py:90"]
     assert "--answer b.py:14=VALUE" in guesses.nearest("b.py:12")[0].with_flag()
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_what_a_storage_holds_is_known_or_guessed():
+    def values() -> object:
+        known_one = torch.tensor([[1, 2], [3, 4]])
+        return [known_one.storage().tolist(), known_one[1].data.storage()[3], list(known_one.storage())]
+
+    assert known(values)[0] == [[1, 2, 3, 4], 4, [1, 2, 3, 4]]
+    assert known(lambda: torch.relu(torch.randn(64, 64)).sum().storage()[0])[0] == 1.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from memfit.predict.fake.recording import Recording  # noqa: E402
 from memfit.predict.fake.skipped_steps import PassedSteps  # noqa: E402
 from memfit.predict.fake.steps import _kept_by_steps  # noqa: E402
 
@@ -20,12 +22,20 @@ class NoTracker:
 
     class log:
         live_bytes = highest_bytes = 0
+        births = ()
 
     class outside:
         made_here = contextlib.nullcontext
 
     def see(self, *args: Any) -> None:
         """Forget it."""
+
+    def uid_of(self, tensor: Any) -> None:
+        """Not known."""
+
+    def living_since(self, num_births: int) -> set[int]:
+        """None."""
+        return set()
 
 
 def passed_steps() -> PassedSteps:
@@ -86,7 +96,7 @@ def test_iterations_of_a_search_that_begin_higher_are_followed_until_it_is_late(
     notes: list[str] = []
     passed = PassedSteps(NoTracker(), lambda kind, text: notes.append(text))  # type: ignore[arg-type]
     passed._searches, passed.is_late = True, lambda: is_late
-    known = 2, ((), torch.utils._pytree.tree_flatten(())[1], ()), 100
+    known = 2, ((), torch.utils._pytree.tree_flatten(())[1], ()), 100, ()
     assert passed._may_pass(known, 100)
     assert passed._may_pass(known, 150) is is_late
     passed.note_unseen()
@@ -140,3 +150,50 @@ def test_batches_of_random_lengths_are_hardly_ever_taken_for_growth():
     assert sum(_kept_by_steps(live) > 0 for live in rows) <= 4
     leak = [100, *(1000 + 50 * k + drawn.randrange(100) for k in range(60))]
     assert 40 <= _kept_by_steps(leak) <= 60
+
+
+def test_an_update_is_made_again_where_more_is_alive_than_at_those_that_were_followed():
+    """What it takes for itself then comes on top of more: a checkpoint that was loaded, a best state that is kept."""
+    tracker: Any = NoTracker()
+    tracker.log = SimpleNamespace(live_bytes=1000, highest_bytes=2000)
+    passed = PassedSteps(tracker, lambda kind, text: None)  # type: ignore[arg-type]
+    made: list[int] = []
+
+    class Counted(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            made.append(tracker.log.live_bytes)
+            passed.note_update(self)
+
+    with passed.standing_in():
+        parameter = torch.nn.Parameter(torch.ones(4))
+        parameter.grad = torch.ones(4)
+        optimizer = Counted([parameter], 0.1)
+        for is_passing, live_bytes in ((False, 1000), (False, 1000), (True, 1000), (True, 1500), (True, 1400)):
+            passed.is_passing, tracker.log.live_bytes = is_passing, live_bytes
+            optimizer.step()
+    assert made == [1000, 1000, 1500]
+
+
+def test_results_that_are_made_again_hold_what_their_graph_would_once_something_is_run_beside_them():
+    recording = Recording()
+    with recording.running():
+        passed, log = PassedSteps(recording.tracker, lambda kind, text: None), recording.tracker.log
+        model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        inputs = (torch.ones(100, 8),)
+
+        def call() -> Any:
+            return passed.run(model, inputs, lambda: model(*inputs))
+
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _step in range(3):
+            call().sum().backward()
+            passed.note_update(optimizer)
+        passed.is_passing = True
+        before_bytes = log.live_bytes
+        kept = call()
+        result_bytes = log.live_bytes - before_bytes
+        passed.hold_graphs()
+        held_bytes = log.live_bytes - before_bytes - result_bytes
+        kept.sum().backward()
+        assert (result_bytes, held_bytes) == (400, 100 * 64 * 4)
+        assert log.live_bytes - before_bytes < held_bytes

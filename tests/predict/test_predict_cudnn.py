@@ -11,9 +11,11 @@ from memfit.predict.devices.parse import DeviceSpec
 from memfit.predict.gpu_rules.cudnn import (
     LEAST_SHARE,
     MOST_SHARE,
+    SEGMENT_BYTES,
     Scratch,
     batch_norm_scratch,
     convolution_scratch,
+    copying_all,
     decisions_of,
     reserved_of,
     taken_by,
@@ -26,6 +28,58 @@ torch = pytest.importorskip("torch")
 
 JOBS = """
 import torch
+
+
+class Inferred(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = torch.nn.LSTM(64, 64, batch_first=True)
+
+    def forward(self, x):
+        heads = self.recurrent(x)[0].view(len(x), -1, 4, 16).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+def inferred(device="cpu"):
+    model = Inferred().to(device, torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(8, 48, 64, device=device, dtype=torch.bfloat16)
+
+    def loss(out, target):
+        with torch.inference_mode():
+            model(torch.randn(8, 48, 64, device=device, dtype=torch.bfloat16))
+        return out.sum()
+
+    return model, optimizer, loss, (batch, batch)
+
+
+def without_padding(device="cpu"):
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(2, 16, 64, device=device)
+    padding = torch.zeros(8, 128, dtype=torch.bool, device=device)
+    padding[:, 100:] = True
+
+    def loss(out, target):
+        with torch.no_grad():
+            model.eval()(torch.randn(8, 128, 64, device=device), src_key_padding_mask=padding)
+        model.train()
+        return out.sum()
+
+    return model, optimizer, loss, (batch, batch)
+
+
+def in_half(device="cpu"):
+    model, optimizer, _, batch = recurrent(hidden=32, device=device)
+    plain = model.forward
+
+    def forward(x):
+        with torch.autocast("cuda", torch.bfloat16):
+            return plain(x)
+
+    model.forward = forward
+    return model, optimizer, (lambda out, target: out[0].float().sum()), batch
 
 
 def recurrent(kind="LSTM", batch=4, length=10, hidden=64, layers=2, device="cpu"):
@@ -124,6 +178,29 @@ def test_the_workspace_of_a_recurrent_layer_is_named_as_a_rules_and_lives_for_on
     spans = spans_of(predict("recurrent"), "by rule")
     assert len(spans) == 2 * 3, "forward, and two passes backwards, in each of two steps"
     assert all(span.category == "workspace" and span.end is not None for span in spans)
+
+
+def test_in_inference_mode_attention_and_recurrent_layers_are_what_a_gpu_runs(predict):
+    prediction = predict("inferred")
+    operators = [span.operator for span in prediction.timeline.spans]
+    assert not [name for name in operators if "bmm" in name or "softmax" in name]
+    assert sum("by rule" in name for name in operators) == 2 * (1 + 1 + 2), "forward, inference, and backwards"
+
+
+def test_an_encoder_that_leaves_padding_out_takes_matrices_of_scores(predict):
+    prediction = predict("without_padding")
+    scores = 4 * 8 * 4 * 128 * 128
+    assert sum(span.num_bytes == scores for span in prediction.timeline.spans) == 2 * 2, "before and after the softmax"
+    assert any("nested tensors" in a.text for a in prediction.assumptions)
+    assert not [a for a in prediction.assumptions if "not followed to the end" in a.text]
+
+
+def test_autocast_hands_recurrent_layers_one_buffer_of_weights_in_half_precision(predict):
+    prediction = predict("in_half")
+    num_weights = sum(p.numel() for p in torch.nn.LSTM(32, 32, num_layers=2).parameters())
+    made = [span for span in prediction.timeline.spans if span.dtype == "float16" and span.num_bytes == 2 * num_weights]
+    assert len(made) == 2 * 2, "the weights and their gradients, in each of two steps"
+    assert not [s for s in prediction.timeline.spans if "_cudnn_rnn" in s.operator and s.dtype == "float32"]
 
 
 def test_a_prediction_says_where_the_size_of_the_gpu_was_read(predict):
@@ -229,3 +306,34 @@ def test_the_range_holds_the_point_and_what_measured_jobs_showed(peaks_bytes, ca
     assert found.point_bytes >= int(min(peaks_bytes) * 0.97)
     assert found.low_bytes <= found.point_bytes * LEAST_SHARE
     assert found.high_bytes >= found.point_bytes * MOST_SHARE - 1
+
+
+@pytest.mark.parametrize(("capability", "allocated_mib"), [((8, 0), 30), ((8, 0), 900), ((8, 9), 30)])
+def test_a_range_that_was_not_measured_is_a_wide_one(capability, allocated_mib):
+    """Small convolutions on the phantom A100: 42 MiB predicted, 56 reserved; and less than the point as well."""
+    point = allocated_mib * MIB * 3 // 2
+    found = reserved_of([point], allocated_mib * MIB, capability)
+    assert not found.is_measured
+    assert found.high_bytes >= max(1.5 * point, point + 2 * SEGMENT_BYTES)
+    assert found.low_bytes <= 0.8 * point
+
+
+def test_the_measured_range_is_kept_for_jobs_and_cards_like_the_measured_ones():
+    found = reserved_of([1000 * MIB], 800 * MIB, (8, 9), copying_bytes=3000 * MIB)
+    assert found.is_measured
+    assert (found.low_bytes, found.high_bytes) == (int(1000 * MIB * LEAST_SHARE), int(1000 * MIB * MOST_SHARE) + 1)
+
+
+def test_a_range_that_was_not_measured_holds_a_run_in_which_every_operand_is_copied():
+    narrow = convolution(num_channels=10)
+    assert copying_all([narrow, convolution(is_grouped=True)]) == [(0, 111), (0, 111)]
+    found = reserved_of([1000 * MIB], 800 * MIB, (8, 0), copying_bytes=3000 * MIB)
+    assert found.high_bytes == 3000 * MIB
+
+
+def test_a_prediction_does_not_say_that_a_range_was_measured_where_it_was_not(predict):
+    prediction = predict("pictures")
+    assert "not measured" in level(prediction, "reserved").method
+    assert "assumed" in level(prediction, "cudnn").method
+    assert any("wide one" in a.text for a in prediction.assumptions)
+    assert "a job as small as this" in prediction.error_band

@@ -99,6 +99,11 @@ def test_attention_is_chosen_as_torch_chooses_it(
     assert choose_backend(query, query, query, mask, capability) == backend
 
 
+def test_a_mask_that_is_trained_takes_the_memory_efficient_kernel_as_any_other():
+    query, mask = (torch.empty(1, 2, 4, 64, device="meta", requires_grad=True) for _ in range(2))
+    assert choose_backend(query, query, query, mask[..., :4], (8, 0)) == "efficient"
+
+
 def test_a_cuda_build_without_a_driver_is_answered_with_a_line_and_another_route(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

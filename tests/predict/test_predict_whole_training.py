@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from memfit.job.description import describe_job  # noqa: E402
-from memfit.predict.child.messages import UNSEEN, TraceReply, TraceRequest  # noqa: E402
+from memfit.predict.child.messages import UNSEEN, Failure, TraceReply, TraceRequest  # noqa: E402
 from memfit.predict.child.run_script import BY_BACKWARDS  # noqa: E402
 from memfit.predict.fake import steps  # noqa: E402
 from memfit.predict.fake.child_main import answer  # noqa: E402
@@ -24,6 +24,7 @@ from memfit.predict.fake.kernels.sparse import INSIDE  # noqa: E402
 from memfit.predict.fake.probe.in_process import ProbesHere  # noqa: E402
 from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E402
 from memfit.predict.fake.skipped_steps import SEARCHES  # noqa: E402
+from memfit.predict.levels.guesses import OF_SEEN  # noqa: E402
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.later.rounds_by_value import ROUNDS  # noqa: E402
 from memfit.predict.observe.repeating_batches import LARGER_MAY_FOLLOW  # noqa: E402
@@ -84,6 +85,18 @@ results = []
 for x, y in batches(3000, 100):
     results.append(model(x).detach())
 """
+GOES_ON_BESIDE_A_GRAPH = """
+for epoch in range(3):
+    for x, _ in batches(100, 16):
+        train(x)
+    for x, y in batches(900, 300):
+        results = model(x)
+        results.sum().item()
+for x, y in batches(900, 300):
+    results = model(x)
+    results.sum().item()
+more = model(torch.randn(500, 64))
+"""
 KEEPS_THE_BEST_MODEL = """
 import copy
 for epoch in range(2):
@@ -93,6 +106,60 @@ for epoch in range(2):
     assert all(parameter.grad is None for parameter in best.parameters())
     with torch.no_grad():
         model(torch.randn(2000, 64))
+"""
+GOES_ON_BESIDE_A_CHECKPOINT = """
+import copy
+def run(start, end):
+    global model, optimizer
+    model, optimizer = build()
+    if start:
+        last = torch.load(path, weights_only=False)
+        model.load_state_dict(last["model"])
+        optimizer.load_state_dict(last["optimizer"])
+        torch.random.set_rng_state(last["rng"])
+    for epoch in range(start, end):
+        for x, _ in batches(100, 16):
+            train(x)
+        best = copy.deepcopy(model.state_dict())
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+        torch.save(state, path)
+run(0, 3)
+model = optimizer = None
+run(3, 6)
+"""
+GROWS_IN_THE_LAST_STAGE = """
+for width, count in ((64, 12), (128, 12), (256, 12)):
+    for step in range(count):
+        x = torch.randn(width * 8, 64)
+        train(x)
+        if step % 6 == 5:
+            with torch.no_grad():
+                model(torch.zeros(3000, 64))
+"""
+A_CHILD_PREPARES = """
+import subprocess, sys
+code = "import sys, torch; torch.save(torch.randn(2000, 2000)[:40, :64].clone(), sys.argv[1])"
+subprocess.run([sys.executable, "-c", code, path], check=True)
+data = torch.load(path)
+for start in range(0, 40, 8):
+    train(data[start : start + 8])
+"""
+A_CHILD_HAS_ITS_OWN = """
+import os, subprocess, sys, tempfile
+threads, folder = torch.get_num_threads(), tempfile.mkdtemp()
+for width, place in ((64, folder), (8, os.path.join(folder, "tools"))):
+    os.makedirs(place, exist_ok=True)
+    with open(os.path.join(place, "own_widths.py"), "w") as stream:
+        stream.write(f"WIDTH = {width}")
+with open(os.path.join(folder, "tools", "prepare.py"), "w") as stream:
+    stream.write("import torch, own_widths; torch.set_default_dtype(torch.float64); torch.set_num_threads(3); ")
+    stream.write("torch.set_grad_enabled(False); assert own_widths.WIDTH == 8")
+subprocess.run([sys.executable, os.path.join(folder, "tools", "prepare.py")], check=True)
+sys.path.insert(0, folder)
+import own_widths
+assert (own_widths.WIDTH, torch.get_num_threads()) == (64, threads)
+for _ in range(3):
+    train(torch.randn(8, own_widths.WIDTH))
 """
 COPIES_TIED_WEIGHTS = """
 import copy
@@ -398,7 +465,12 @@ def said(reply: TraceReply, kind: str) -> list[str]:
         pytest.param(COLLECTS_RESULTS, id="collects the results of an evaluation"),
         pytest.param(COLLECTS_ARRAYS, id="keeps arrays of its batches"),
         pytest.param(EVALUATES_WITH_GRADIENTS, id="collects results with gradients on"),
+        pytest.param(GOES_ON_BESIDE_A_GRAPH, id="runs a model beside results whose graph nothing went back through"),
         pytest.param(KEEPS_THE_BEST_MODEL, id="keeps a copy of a trained model"),
+        pytest.param(GOES_ON_BESIDE_A_CHECKPOINT, id="updates beside a loaded checkpoint and a best state"),
+        pytest.param(GROWS_IN_THE_LAST_STAGE, id="evaluates beside batches that grow"),
+        pytest.param(A_CHILD_PREPARES, id="a child Python prepares the data"),
+        pytest.param(A_CHILD_HAS_ITS_OWN, id="a child Python sets what is its own"),
         pytest.param(COPIES_TIED_WEIGHTS, id="copies the state of tied weights"),
         pytest.param(EVALUATES_LONG_BEFORE_AND_AFTER, id="evaluates long before and after"),
         pytest.param(ACCUMULATES, id="accumulates gradients"),
@@ -947,3 +1019,90 @@ def test_a_trace_of_torchscript_holds_nothing_for_a_backward(tmp_path: Path, no_
     reply = predicted(tmp_path, TRACES)
     real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
     assert peak_of(reply.timeline, "cpu")[0] == pytest.approx(real_bytes, rel=1e-3)
+
+
+KEEPS_SAMPLES = """
+samples, fixed = [], torch.randn(200, 64)
+for epoch in range(2000):
+    for x, _ in batches(100, 16):
+        train(x)
+    samples.append(model(fixed).detach(){kept})
+"""
+
+
+@pytest.mark.parametrize(("kept", "is_said"), [("", True), (".sum().item()", False)])
+def test_what_every_round_over_the_data_keeps_is_listed(tmp_path: Path, kept: str, is_said: bool):
+    reply = predicted(tmp_path, KEEPS_SAMPLES.format(kept=kept))
+    assert any("every round over the data leaves" in text for text in said(reply, UNSEEN)) == is_said
+
+
+SAMPLES_OF_A_CLASS = """
+class Samples(torch.utils.data.Dataset):
+    kept = {{}}
+    def __len__(self):
+        return 640
+    def __getitem__(self, index):
+        {sample}
+for epoch in range(2):
+    for x in DataLoader(Samples(), batch_size=32):
+        train(x.reshape(-1, 64))
+    with torch.no_grad():
+        print(model(torch.randn(8, 64)).sum().item())
+"""
+LATE_ONES_ARE_LARGER = "return torch.randn(1 if index < 320 else 40, 64)"
+KEEPS_ALL = "return self.kept.setdefault(index, torch.randn(40, 64))"
+
+
+@pytest.mark.parametrize("sample", [LATE_ONES_ARE_LARGER, KEEPS_ALL], ids=["late ones are larger", "all are kept"])
+def test_a_loader_whose_later_samples_take_more_is_not_ended_early(tmp_path: Path, sample: str):
+    reply = predicted(tmp_path, SAMPLES_OF_A_CLASS.format(sample=sample))
+    real_bytes = real_script_peak(str(tmp_path / "train.py"), (), sys.maxsize)
+    assert peak_of(reply.timeline, "cpu")[0] == pytest.approx(real_bytes, rel=1e-3)
+
+
+SEARCHES_A_WIDTH = """
+def fit(width):
+    global model, optimizer
+    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.Linear(width, 10))
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, _ in batches(100, 16):
+        train(x)
+    return model(x).sum().item()
+results = [(fit(width), width) for width in (8, 64, 32)]
+best = {best}
+fit(best)
+"""
+
+
+@pytest.mark.parametrize(("best", "is_said"), [("min(results)[1]", True), ("256", False)])
+def test_a_training_whose_size_a_search_chose_is_listed(tmp_path: Path, best: str, is_said: bool):
+    reply = predicted(tmp_path, SEARCHES_A_WIDTH.format(best=best))
+    assert any("models of 3 sizes, 2.38 KiB to 18.8 KiB" in text for text in said(reply, UNSEEN)) == is_said
+
+
+def test_a_launcher_is_not_predicted_in_place_of_what_it_launches(tmp_path: Path):
+    text = "import subprocess, sys\n"
+    text += "code = 'import torch; torch.nn.Linear(9, 9)(torch.ones(1, 9)).sum().backward()'\n"
+    (tmp_path / "train.py").write_text(text + "subprocess.run([sys.executable, '-c', code], check=True)\n")
+    (tmp_path / "scratch").mkdir()
+    job = describe_job(str(tmp_path / "train.py"), {}, ())
+    options = PredictOptions(num_steps=1)
+    reply = answer(TraceRequest(job=job, device="cpu", options=options, scratch_folder=str(tmp_path / "scratch")))
+    assert isinstance(reply, Failure)
+    assert (reply.kind, reply.found) == ("processes", "a child Python that trains")
+
+
+READS_LABELS = """
+data = [(torch.randn(64), number // 64) for number in range({count})]
+for epoch in range({epochs}):
+    for x, y in DataLoader(data, batch_size=32):
+        train(torch.cat([x] * (int(y.max()) + 1)))
+"""
+
+
+@pytest.mark.parametrize(("count", "epochs", "is_said"), [(640, 2, True), (96, 1, False)], ids=["a part", "all"])
+def test_integers_read_from_batches_are_those_of_the_batches_that_were_seen(
+    tmp_path: Path, count: int, epochs: int, is_said: bool
+):
+    reply = predicted(tmp_path, READS_LABELS.format(count=count, epochs=epochs))
+    assert any(text.endswith(OF_SEEN) for text in said(reply, "assumed value")) == is_said, reply.assumptions

@@ -208,6 +208,16 @@ def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+def test_numpy_writes_tables_to_the_scratch_folder_and_reads_them_there(tmp_path: Path, files: ScratchFiles):
+    """It took `open` to itself when it was imported."""
+    numpy = pytest.importorskip("numpy")
+    path = tmp_path / "table.csv"
+    with files.guarding():
+        numpy.savetxt(path, numpy.ones((2, 2)))
+        assert numpy.loadtxt(path).sum() == 4
+    assert not path.exists()
+
+
 def test_a_process_that_guards_many_times_is_called_at_its_events_once(tmp_path: Path):
     """Audit hooks stay for ever: one for each guarding made every later event of the process slower."""
     added: list[object] = []

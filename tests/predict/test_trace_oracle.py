@@ -196,6 +196,30 @@ def test_gradients_that_meet_are_added_in_place_or_not_as_the_engine_does(make: 
     assert predicted_peak(build) == real_tensor_peak(build)
 
 
+@pytest.mark.parametrize("weighted", [(), ("weight",), ("pos_weight",), ("weight", "pos_weight")])
+def test_steps_of_the_backward_of_a_loss_are_taken_in_place_as_torch_takes_them(weighted: tuple[str, ...]):
+    """A weight as large as the loss is not written to, and outlives the step."""
+    loss, size = torch.nn.functional.binary_cross_entropy_with_logits, (64, 1000)
+
+    def build() -> Any:
+        layer, x, target = torch.nn.Linear(16, size[1]), torch.ones(size[0], 16), torch.ones(size)
+        given = {name: torch.ones(size) for name in weighted}
+
+        def step() -> None:
+            layer.zero_grad()
+            loss(layer(x), target, **given).backward()
+
+        return step
+
+    def births(build: Any) -> list[int]:
+        trace = trace_training(build, recording=Recording(), num_steps=1)
+        whole = 4 * size[0] * size[1]
+        return [b.num_bytes for b in trace.log.births if b.phase == "backward" and b.num_bytes == whole]
+
+    alone = 1 if "pos_weight" not in weighted else 3
+    assert len(births(build)) == alone, "the sigmoid, and with a weight for positives that weight's part and the sum"
+
+
 def test_the_gradient_of_a_shared_weight_is_one_gradient():
     def build() -> Any:
         model, forward = _shared_weight(torch.nn)

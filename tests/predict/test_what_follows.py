@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from memfit.predict.fake.probe.real_reference import real_script_peak  # noqa: E
 from memfit.predict.levels.liveness import peak_of  # noqa: E402
 from memfit.predict.observe.garbage_collection import GarbageCollection  # noqa: E402
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan  # noqa: E402
+from memfit.predict.observe.later.recorded_models import RecordedModels  # noqa: E402
+from memfit.predict.observe.later.rounds_by_value import rounds_by_value  # noqa: E402
 from memfit.predict.observe.later.what_follows import Later, what_follows  # noqa: E402
+from memfit.predict.observe.source_files import kind_of_file  # noqa: E402
 from memfit.predict.options import PredictOptions  # noqa: E402
 
 RAN = LinesThatRan()
@@ -351,9 +355,83 @@ def test_a_few_bytes_in_cycles_are_not_worth_saying():
     assert not collector.text
 
 
+def test_what_passes_the_band_of_the_figures_in_cycles_is_said():
+    """Half of a percent: states of earlier optimizers that were still there in a real run."""
+    live = iter((1_000_000, 995_000))
+    collector = GarbageCollection(lambda: next(live))
+    for phase in ("start", "stop"):
+        collector._noticed(phase, {})
+    assert "4.88 KiB" in collector.text
+
+
 def test_what_the_collector_frees_is_said_with_the_most_it_freed():
     live = iter((100, 90, 4096, 0))
     collector = GarbageCollection(lambda: next(live))
     for phase in ("start", "stop", "start", "stop"):
         collector._noticed(phase, {})
     assert "4.00 KiB" in collector.text
+
+
+def test_packages_installed_into_a_folder_of_any_name_are_not_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`pip install --target`: the loops of such a library are not those of the script."""
+    for folder in ("packages", "project"):
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+        (tmp_path / folder / "library").mkdir(parents=True)
+    (tmp_path / "packages" / "library-1.0.dist-info").mkdir()
+    kinds = [kind_of_file(str(tmp_path / folder / "library" / "core.py")) for folder in ("packages", "project")]
+    assert kinds == [1, 0]
+
+
+STEPS = """
+class Agent:
+    def play(self, engine, ask):
+        self.choose(ask)
+        state, done = self.move()
+        {collects}
+        if done:
+            {stops}
+    def choose(self, ask):
+        self.asked = ask()
+    def move(self):
+        return 1, True
+"""
+
+
+@pytest.mark.parametrize(
+    ("collects", "stops", "is_found"),
+    [
+        ("self.rewards.append(state)", "engine.terminate_epoch()", True),
+        ("self.rewards.append(state)", "self.total = 0", False),
+        ("self.total = state", "engine.terminate_epoch()", False),
+    ],
+)
+def test_a_library_may_go_round_until_an_action_says_so(tmp_path: Path, collects: str, stops: str, is_found: bool):
+    """As ignite's engine plays an episode: its loop is not the user's, one move is."""
+    path = tmp_path / "agent.py"
+    path.write_text(STEPS.format(collects=collects, stops=stops))
+    mine: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), mine)
+    library: dict[str, Any] = {}
+    text = "def run(step, engine, ask):\n    for _ in range(1):\n        step(engine, ask)\n"
+    exec(compile(text, "/lib/site-packages/loops/engine.py", "exec"), library)
+    found: list[str | None] = []
+    agent = mine["Agent"]()
+    agent.rewards = []
+    engine = SimpleNamespace(terminate_epoch=lambda: None)
+    library["run"](agent.play, engine, lambda: found.append(rounds_by_value(sys._getframe(1))))
+    assert found == (["agent.py:3 (a library's)"] if is_found else [None])
+
+
+def test_recorded_models_live_on_beside_the_next_training():
+    """TorchScript's records hold them in reference cycles until the collector comes by."""
+    recorded, model = RecordedModels(), torch.nn.Linear(100, 100)
+    recorded.training_begins()
+    recorded.recorded(model)
+    assert not recorded.text(0)
+    del model
+    assert not recorded.text(0)  # given up at the end: nothing is made after it
+    recorded.training_begins()
+    assert "up to 78.9 KiB" in recorded.text(1e4)
+    assert not recorded.text(1e6)

@@ -57,7 +57,8 @@ def compare_recipes(
     from memfit.predict.predict import ask
 
     given = settings if isinstance(settings, Mapping) else tuple(settings)
-    asked = PredictOptions(device=device, memory=memory, engine=engine)
+    threads = 0 if measure else None  # as the measured cells have them
+    asked = PredictOptions(device=device, memory=memory, engine=engine, threads=threads)
     question = ask(target, asked, settings=given, arguments=tuple(arguments), ask_processor=ask_processor)
     usual = (OWN,) if question.job.kind == "script" else OPTIMIZERS
     columns = TECHNIQUES[question.device.kind]

@@ -24,6 +24,7 @@ def predict_peak(
     num_steps: int | None = None,
     malloc: Literal["default", "pinned"] = "default",
     alloc_conf: str = "",
+    threads: int | None = None,
     probes: bool = True,
     allow_real: Sequence[str] = (),
     unknown_is: bool = True,
@@ -54,10 +55,10 @@ def predict_peak(
     from memfit.predict.predict import predict
 
     options = PredictOptions(
-        device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, probes=probes,
-        allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep, fit_batch=fit_batch,
-        lengths=lengths, ranks=ranks, rank=rank, shard=shard, routing=routing, engine=engine, show_output=show_output,
-        most_seconds=most_seconds,
+        device=device, memory=memory, num_steps=num_steps, malloc=malloc, alloc_conf=alloc_conf, threads=threads,
+        probes=probes, allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), sweep=sweep,
+        fit_batch=fit_batch, lengths=lengths, ranks=ranks, rank=rank, shard=shard, routing=routing, engine=engine,
+        show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
     return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)
@@ -74,6 +75,7 @@ def predict_ranks(
     memory: str | None = None,
     num_steps: int | None = None,
     alloc_conf: str = "",
+    threads: int | None = None,
     probes: bool = True,
     allow_real: Sequence[str] = (),
     unknown_is: bool = True,
@@ -97,9 +99,9 @@ def predict_ranks(
     from memfit.predict.predict import predict_ranks as predict
 
     options = PredictOptions(
-        device=device, memory=memory, num_steps=num_steps, alloc_conf=alloc_conf, probes=probes,
+        device=device, memory=memory, num_steps=num_steps, alloc_conf=alloc_conf, threads=threads, probes=probes,
         allow_real=tuple(allow_real), unknown_is=unknown_is, answer=tuple(answer), ranks=ranks, shard=shard,
-        routing=routing,        engine=engine, show_output=show_output, most_seconds=most_seconds,
+        routing=routing, engine=engine, show_output=show_output, most_seconds=most_seconds,
     )  # fmt: skip
     given = settings if isinstance(settings, Mapping) else tuple(settings)
     return predict(target, options, settings=given, arguments=tuple(arguments), ask_processor=ask_processor, tell=tell)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from memfit.commands.shared.options import SECONDS, complete_files, json_option, set_option
+from memfit.commands.shared.options import MOST_THREADS, SECONDS, complete_files, json_option, set_option
 from memfit.commands.shared.output import write_record
 from memfit.errors import DoesNotFit, MemfitError, UsageError
 from memfit.records.prediction import RankPredictions
@@ -59,6 +59,10 @@ Examples:
     "--malloc", type=click.Choice(["default", "pinned"]), default="default", help="The C heap's setting (cpu)."
 )
 @click.option("--alloc-conf", default="", metavar="TEXT", help="As PYTORCH_ALLOC_CONF (cuda).")
+@click.option(
+    "--threads", type=click.IntRange(0, MOST_THREADS), metavar="N",
+    help="Threads of the real run's operators; 0 for torch's choice here [default: 1, and a range up to that] (cpu).",
+)  # fmt: skip
 @click.option("--no-probes", "probes", flag_value=False, default=True, help="Run no operator for real (cpu).")
 @click.option(
     "--allow-real", multiple=True, metavar="OPERATOR", help="Run this operator, which has no fake kernel, for real."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -94,7 +95,19 @@ def _defaults_of(given: ast.arguments) -> dict[str, ast.expr | None]:
 def _check_file(path: str, target: str) -> None:
     if not os.path.isfile(path):
         found = "a folder" if os.path.isdir(path) else "no such file"
-        raise UsageError(f"{path} cannot be predicted", found=found, hint="give a Python file, or FILE:function")
+        raise UsageError(f"{path} cannot be run", found=found, hint="give a Python file, or FILE:function")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes in its text: Python says them when it runs
+            ast.parse(read_regular(path), filename=path)
+    except SyntaxError as error:
+        found = f"line {error.lineno}: {error.msg}"
+    except ValueError as error:  # a byte of zero: no text
+        found = str(error)
+    except OSError:  # what is too large for a look at it is left to Python
+        return
+    else:
+        return
+    raise UsageError(f"{path} is not Python that can run", found=found, hint=f"python {path} says the same")
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, SettingValue]:

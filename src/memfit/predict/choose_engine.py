@@ -43,7 +43,7 @@ def wrong_for_device(question: Question) -> dict[str, str]:
     """Flags that were given and mean nothing on the device, each with the reason."""
     given = given_options(question.options)
     on_cpu = {"alloc_conf": "it configures the allocator of a GPU"}
-    on_gpu = {"malloc": "it is a setting of the C heap"}
+    on_gpu = {"malloc": "it is a setting of the C heap", "threads": "they are those of operators on the CPU"}
     wrong = on_cpu if question.device.kind == "cpu" else on_gpu
     return {flag_of(name): why for name, why in wrong.items() if name in given}
 

@@ -30,6 +30,8 @@ class Question:
     """A callable of this process that is the job."""
     with_smallest: bool = True
     """Also find the least memory in which the job would run."""
+    looks_here: bool = True
+    """Also find the range up to the threads of this machine (CPU)."""
     fork_server: ForkServer | None = None
     """Where to trace when many predictions are wanted."""
     known_probes: KnownProbes | None = None
@@ -62,6 +64,8 @@ class Traced:
     route: str
     torch_version: str
     num_steps: int
+    num_threads: int | None = None
+    """CPU threads of operators that the figures are for."""
     levels: tuple[Level, ...]
     step_time: Figure
     assumptions: tuple[Assumption, ...]

@@ -25,6 +25,9 @@ class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The C heap's threshold for own mappings (CPU)."""
     alloc_conf: str = ""
     """As PYTORCH_ALLOC_CONF (GPU)."""
+    threads: int | None = None
+    """CPU threads of operators in the real run; 0 for torch's choice on this machine. None: what the environment names,
+    else one, and a range up to torch's choice. A job that sets the number itself has its own."""
     probes: bool = True
     """Run distinct operator calls once for real, to learn what they allocate inside (CPU)."""
     allow_real: tuple[str, ...] = ()

@@ -161,6 +161,10 @@ def ask(
 def _check(question: Question) -> None:
     """Refuse what cannot be read or does not go together."""
     options = question.options
+    if options.threads is not None and options.threads < 0:
+        raise UsageError(
+            "there is no such number of threads", found=str(options.threads), hint="1, 2, ...; 0 for torch's"
+        )
     operator_names(options.allow_real)
     parse_answers(",".join(options.answer))
     parse_allocator_settings(options.alloc_conf)

@@ -62,7 +62,7 @@ def sweep_setting(setting: str, low: int, high: int, question: Question, predict
         return _peak(prediction, level)
 
     with ForkServer(question.options.most_seconds) as server:
-        varied = replace(question, fork_server=server, with_smallest=False)
+        varied = replace(question, fork_server=server, with_smallest=False, looks_here=False)
         peaks = sweep_peaks(peak_at, values_between(low, high))
     points = tuple(
         SweepPoint(
@@ -97,7 +97,7 @@ def fit_setting(setting: str, question: Question, predict: Predict) -> Sweep:
 
     start = question.job.settings.get(setting)
     with ForkServer(question.options.most_seconds) as server:
-        varied = replace(question, fork_server=server, with_smallest=False)
+        varied = replace(question, fork_server=server, with_smallest=False, looks_here=False)
         best = largest_fitting(
             fits, start if isinstance(start, int) else FIRST_TRY, lambda: _where_full(tried, usable_bytes(device))
         )
@@ -118,7 +118,9 @@ def predict_lengths(path: str, question: Question, predict: Predict) -> Predicti
     level = level_for(device)
     at: dict[int, Prediction] = {}
     with ForkServer(question.options.most_seconds) as server:
-        varied = replace(question, fork_server=None if job.kind == "script" else server, with_smallest=False)
+        varied = replace(
+            question, fork_server=None if job.kind == "script" else server, with_smallest=False, looks_here=False
+        )
         for share in QUANTILES.values():
             size = sizes.quantile(share)
             if size not in at:

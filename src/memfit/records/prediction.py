@@ -168,6 +168,8 @@ class Prediction(NotebookRecord, msgspec.Struct, frozen=True, kw_only=True, omit
     """How it was had: 'fake cpu', 'fake cuda', 'fake cpu, translated to cuda'."""
     torch_version: str
     num_steps: int
+    num_threads: int | None = None
+    """CPU threads of operators that the figures are for; None on a GPU, and where nothing was probed."""
     levels: tuple[Level, ...]
     at_peak: AtPeak
     phases: tuple[Share, ...] = ()

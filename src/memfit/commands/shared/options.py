@@ -34,6 +34,9 @@ class Quantity(click.ParamType):
 
 
 BYTES = Quantity("size", parse_bytes)
+MOST_THREADS = 1024
+"""More than machines have; torch's pools break off where the system gives no more."""
+
 SECONDS = Quantity("duration", parse_seconds)
 SPEED = Quantity("speed", parse_speed)
 

@@ -47,6 +47,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     most_probe_seconds: float = 15.0
     num_threads: int | None = None
     """Threads of the real run, where the child cannot know: it is a forked copy with one thread of its own."""
+    looks_here: bool = True
+    """Also find the peak with the threads that torch takes on this machine, where nothing names a number."""
     writable_folder: str = ""
     """The only folder the child may write to; empty leaves that open."""
     known_probes: KnownProbes | None = None
@@ -95,6 +97,10 @@ class TraceReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the job's data set will hold in memory of the host."""
     untouched_bytes: int = 0
     """How far resident memory stays below the tensors' peak, since kernels asked for memory they do not write to."""
+    num_threads: int | None = None
+    """CPU threads of operators that the timeline is for; None on a GPU and without probes."""
+    here_bytes: int | None = None
+    """The tensors' peak with the threads that torch takes on this machine, where it was looked at."""
     num_probed: int = 0
     num_unprobed: int = 0
     probe_signal: str = ""

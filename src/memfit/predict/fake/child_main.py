@@ -43,7 +43,7 @@ from memfit.predict.fake.choose_route import CannotPatch, device_for_job, on_dev
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.probe.client import Probed, ProbeProcess, ask_for_unknown, probe_for, untouched_bytes
 from memfit.predict.fake.probe.signatures import Signatures
-from memfit.predict.fake.probe.threads import Threads, threads_now
+from memfit.predict.fake.probe.threads import Threads, ThreadWatch
 from memfit.predict.fake.recording import Recording, Trace, trace_training
 from memfit.predict.fake.script import trace_script
 from memfit.predict.fake.values.values import ANSWERED_BY_SIZE
@@ -146,10 +146,10 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         mail=request.mail,
         routing=read_routing(request.options.routing, request.options.this_rank),
     )
-    before, count_before = Surroundings.now(), torch.get_num_threads()
+    before, watch = Surroundings.now(), ThreadWatch()
     try:
         doing = partial(_doing, recording)
-        with reporting(request.writable_folder, doing), on_device(request, recording) as route:
+        with reporting(request.writable_folder, doing), watch.watched(), on_device(request, recording) as route:
             trace = trace_it(recording)
         trace.route = route
     except MemfitError as error:
@@ -161,20 +161,11 @@ def _answer(request: TraceRequest, probe: ProbeProcess | None, trace_it: Callabl
         return Failure(kind="route", what="fake CUDA tensors do not work with this build of torch", found=str(error))
     except Exception as error:
         return script_failure(error) or failure_of(error, recording)
-    threads = _threads(request, count_before)
+    threads = watch.threads(request.options.threads, request.num_threads, looks_here=request.looks_here)
     imports = before.imports_since(_folder_of(request))
-    probed, found = _probe(request, probe, signatures, trace, imports, threads.count)
-    if probe is not None:
-        trace.assumptions.append(threads.assumption())
-    reply = _reply(trace, signatures, probed)
+    probed, found = _probe(request, probe, signatures, trace, imports, threads)
+    reply = _reply(trace, signatures, probed, None if probe is None else threads)
     return msgspec.structs.replace(reply, found_probes=found, evidence=recording.facts.evidence())
-
-
-def _threads(request: TraceRequest, count_before: int) -> Threads:
-    """The threads of the real run; a forked copy of the caller's process has the caller's number."""
-    if request.num_threads is not None:
-        return Threads(request.num_threads, "as in the calling process")
-    return threads_now(count_before)
 
 
 def _doing(recording: Recording) -> str:
@@ -212,7 +203,7 @@ def _probe(
     signatures: Signatures,
     trace: Trace,
     imports: Imports,
-    num_threads: int,
+    threads: Threads,
 ) -> tuple[Probed, KnownProbes | None]:
     if probe is None:
         return Probed(), None
@@ -220,17 +211,24 @@ def _probe(
     optimizer, most_seconds = trace.optimizer or "Adam", request.most_probe_seconds
     if request.known_probes is not None:
         return ask_for_unknown(
-            probe, request.known_probes, texts, num_threads=num_threads, most_seconds=most_seconds, imports=imports,
+            probe, request.known_probes, texts, num_threads=threads.count, most_seconds=most_seconds, imports=imports,
             optimizer=optimizer,
         )  # fmt: skip
-    asked = probe.ask(texts, num_threads=num_threads, most_seconds=most_seconds, imports=imports, optimizer=optimizer)
+    asked = probe.ask(
+        texts, num_threads=threads.count, num_threads_here=threads.here, most_seconds=most_seconds, imports=imports,
+        optimizer=optimizer,
+    )  # fmt: skip
     return asked, None
 
 
-def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
+def _reply(trace: Trace, signatures: Signatures, probed: Probed, threads: Threads | None) -> TraceReply:
     texts = {number: text for text, number in signatures.texts.items()}
     timeline = timeline_of(trace.log, trace.root_names, probed.results)
     peak_bytes, _ = peak_of(timeline, "cpu")
+    here_bytes = None
+    if threads is not None:
+        here_bytes = _peak_here(trace, probed, peak_bytes)
+        trace.assumptions.append(threads.assumption(peak_bytes, here_bytes))
     return TraceReply(
         timeline=timeline,
         route=trace.route,
@@ -245,6 +243,8 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         baseline_bytes=probed.baseline_bytes,
         data_bytes=trace.data_bytes,
         untouched_bytes=untouched_bytes(trace.log, trace.root_names, probed.results, peak_bytes),
+        num_threads=None if threads is None else threads.count,
+        here_bytes=here_bytes,
         num_probed=len(probed.results),
         num_unprobed=len(probed.skipped),
         probe_signal=probed.signal,
@@ -258,6 +258,15 @@ def _reply(trace: Trace, signatures: Signatures, probed: Probed) -> TraceReply:
         scratches=scratches_of(trace.log),
         survey=trace.survey,
     )
+
+
+def _peak_here(trace: Trace, probed: Probed, peak_bytes: int) -> int | None:
+    """The peak with the threads that torch takes on this machine; None where that was not looked at."""
+    if probed.here is None:
+        return None
+    if not probed.here:
+        return peak_bytes
+    return peak_of(timeline_of(trace.log, trace.root_names, {**probed.results, **probed.here}), "cpu")[0]
 
 
 def _folder_of(request: TraceRequest) -> str:

@@ -18,7 +18,7 @@ from memfit.predict.devices.catalogue import PRODUCTS, properties_of, sources_of
 from memfit.predict.devices.parse import DeviceSpec, context_of
 from memfit.predict.engine import Question, Traced
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE, said_of_workspaces, workspace_bytes, workspace_stays
-from memfit.predict.gpu_rules.cudnn import GENERATION_SHARES, MEASURED_CAPABILITIES, WITHOUT_RULE
+from memfit.predict.gpu_rules.cudnn import GENERATION_SHARES, MEASURED_CAPABILITIES, WITHOUT_RULE, is_measured
 from memfit.predict.levels.cpu import process_level
 from memfit.predict.levels.error_band import error_band
 from memfit.predict.levels.gpu import (
@@ -80,6 +80,7 @@ def request_for(question: Question, environment: Mapping[str, str]) -> TraceRequ
         threads_per_processor=gpu.threads_per_processor,
         gemm_workspace_bytes=device.cublas_workspace_bytes if device.kind == "cuda" else 0,
         known_probes=question.known_probes,
+        looks_here=question.looks_here and question.known_probes is None,
         mail=dict(question.mail),
     )
 
@@ -144,6 +145,7 @@ def _traced(question: Question, reply: TraceReply) -> Traced:
     return Traced(
         timeline=reply.timeline,
         where=where,
+        num_threads=reply.num_threads,
         route=reply.route,
         torch_version=reply.torch_version,
         num_steps=reply.num_steps,
@@ -177,7 +179,9 @@ def _gpu_levels(
 
 def _cpu_levels(peak_bytes: int, reply: TraceReply, *, pinned: bool) -> tuple[Level, ...]:
     method = "traced on fake tensors" + (f", {reply.num_probed} calls probed" if reply.num_probed else "")
-    tensors = Figure(value=peak_bytes, unit="bytes", source="predicted", method=method)
+    here_bytes = peak_bytes if reply.here_bytes is None else reply.here_bytes
+    low, high = (None, None) if here_bytes == peak_bytes else sorted((peak_bytes, here_bytes))
+    tensors = Figure(value=peak_bytes, unit="bytes", source="predicted", method=method, low=low, high=high)
     meaning = "bytes handed out by torch's CPU allocator: tensors and what kernels allocate inside"
     process = process_level(
         peak_bytes,
@@ -186,6 +190,7 @@ def _cpu_levels(peak_bytes: int, reply: TraceReply, *, pinned: bool) -> tuple[Le
         num_operators=reply.num_operators,
         data_bytes=reply.data_bytes,
         untouched_bytes=reply.untouched_bytes,
+        more_bytes=max(0, here_bytes - peak_bytes),
         unmeasured_because=reply.probe_end,
     )
     return Level(name="tensors", figure=tensors, meaning=meaning), process
@@ -235,7 +240,8 @@ def _own_assumptions(device: DeviceSpec, reply: TraceReply) -> tuple[Assumption,
         largest = max(scratch.num_bytes for scratch in reply.scratches)
         text = (
             "cuDNN's workspaces: reserved and device are the mean of runs with and without copies for tensor cores and "
-            f"grouped convolutions (up to {format_bytes(largest)} in one call){_share_of(device)}; {_range_of(device)}"
+            f"grouped convolutions (up to {format_bytes(largest)} in one call){_share_of(device)}; "
+            f"{_range_of(device, reply)}"
         )
         found.append(Assumption(kind="cudnn", text=text))
     if any(scratch.taker == "none" for scratch in reply.scratches):
@@ -254,10 +260,11 @@ def _share_of(device: DeviceSpec) -> str:
     return "" if share is None else f", times {share:g} as measured on cards of this generation"
 
 
-def _range_of(device: DeviceSpec) -> str:
-    if device.capability in MEASURED_CAPABILITIES:
+def _range_of(device: DeviceSpec, reply: TraceReply) -> str:
+    if is_measured(device.capability, peak_of(reply.timeline, CUDA)[0]):
         return "their range held 90 % of measured jobs"
-    return "their range is that of an RTX 3060 and 4060, and was not checked on this card"
+    which = "such small jobs" if device.capability in MEASURED_CAPABILITIES else "jobs on this card"
+    return f"their range is a wide one, since {which} were not measured"
 
 
 def said_of(device: DeviceSpec) -> str:

@@ -14,13 +14,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.job.training import Training, as_training, plain_step
 from memfit.predict.fake.kernels.ctc import note_states
+from memfit.predict.fake.kernels.fast_path import fast_path
+from memfit.predict.fake.kernels.not_followed import note_gradient_by_zeros
 from memfit.predict.fake.patches.allowed_operators import ChoosyFakeMode
 from memfit.predict.fake.patches.fake_mode import blind_libraries, patched
 from memfit.predict.fake.values.packed_sequences import RECIPES, note_packing
@@ -28,6 +33,8 @@ from memfit.predict.fake.values.values import Shadow
 from memfit.predict.lengths import Survey
 from memfit.predict.observe import own_threads
 from memfit.predict.observe.flops_and_bytes import WorkCounter
+from memfit.predict.observe.known_values import shadow_of
+from memfit.predict.observe.later.recorded_models import RecordedModels
 from memfit.predict.observe.phase_and_module import Places
 from memfit.predict.observe.storage_log import TraceLog
 from memfit.predict.observe.storage_tracker import Signer, Tracker, tensors_in
@@ -80,8 +87,9 @@ class Recording:
         self.shadow = Shadow(self.places.line, truth, answers, routing)
         self.shadow.has_probes = sign is not None
         self.tracker = Tracker(self.places, sign, gemm_workspace_bytes)
-        self.tracker.scratch_notes += [note_packing, note_states]
+        self.tracker.scratch_notes += [note_packing, note_states, partial(note_gradient_by_zeros, self.shadow.note)]
         self.tracker.left_whole.update(RECIPES)
+        self.tracker.recipe_of = fast_path
         self.on_update: Callable[[Optimizer], None] | None = None
         self.on_root: Callable[[object], None] | None = None
         self._work: WorkCounter | None = None
@@ -91,6 +99,7 @@ class Recording:
         self._numbers = itertools.count()
         self._optimizer = ""
         self._blinded = contextlib.ExitStack()
+        self.recorded_models = RecordedModels()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -151,7 +160,7 @@ class Recording:
         before = register_optimizer_step_pre_hook(self._before_update)
         after = register_optimizer_step_post_hook(self._after_update)
         zero_grad: Callable[..., None] = Optimizer.zero_grad
-        get_rng_state = torch.get_rng_state
+        get_rng_state, set_rng_state = torch.get_rng_state, torch.set_rng_state
         recording = self
 
         def zeroing(self: Optimizer, *args: object, **kwargs: object) -> None:
@@ -163,9 +172,20 @@ class Recording:
             recording.tracker.see(state, "get_rng_state")
             return state
 
+        def put_back(state: torch.Tensor) -> None:  # one out of a checkpoint, or moved, is fake by now
+            known = shadow_of(state) if isinstance(state, FakeTensor) else state
+            if known is not None:
+                with _disable_current_modes():
+                    set_rng_state(known)
+
         Optimizer.zero_grad, torch.get_rng_state = zeroing, rng_state
         try:
-            with self._storages_followed(), self._blinded:
+            with (
+                patch.object(torch, "set_rng_state", put_back),
+                patch.object(torch.random, "set_rng_state", put_back),
+                self._storages_followed(),
+                self._blinded,
+            ):
                 yield
         finally:
             Optimizer.zero_grad, torch.get_rng_state = zero_grad, get_rng_state

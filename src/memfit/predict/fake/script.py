@@ -26,11 +26,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
 from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, ScriptLeft, run_as_main
+from memfit.predict.fake.child_state import state_of_its_own, threads_of_its_own
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
 from memfit.predict.fake.patches.shared_memory import SharedTensors
 from memfit.predict.fake.probe.threads import variables_heeded
 from memfit.predict.fake.recording import Recording, Trace
+from memfit.predict.fake.stand_in_batches import StandInBatches
 from memfit.predict.fake.steps import StepCounter
 from memfit.predict.fake.values.lists import of_numbers
 from memfit.predict.observe.batches_by_length import BatchChooser
@@ -42,7 +44,7 @@ from memfit.predict.ranks.torch_gpu_count import GpuCount
 from memfit.predict.sandbox.absent_packages import standing_alone
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
-from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_files import ProcessRefused, ScratchFiles
 from memfit.predict.sandbox.scratch_imports import ScratchFinder
 
 COMPILED = (
@@ -65,14 +67,16 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         chooser = BatchChooser(lambda: recording.places.step, recording.places.line)
     with (
         recording.running(),
-        _pretending(recording, chooser),
+        _pretending(recording, chooser, counter),
         counter.listening(),
         pretending_ranks(request.options.this_rank, note, recording.facts),
         gpus.standing_in(),
         files.guarding(),
         ScratchFinder(files).asked_last(),
         shared.standing_in(),
-        Processes(files, note, shared.in_another_process).standing_in(),
+        Processes(
+            files, note, shared.in_another_process, partial(_in_a_child, recording, counter), threads_of_its_own
+        ).standing_in(),
         opening_for_compiled_code(files, note),
         standing_alone(note),
         variables_heeded(),
@@ -85,7 +89,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
             leaving.hint = gpus.hint
             raise
         except Exception as error:
-            if not counter.is_done:
+            if not counter.is_done or isinstance(error, _ChildTrains):
                 raise
             recording.shadow.answered[UNSEEN, _failed_later(error), ""] += 1
     counter.note_unseen(was_ended)
@@ -103,6 +107,26 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
         trace.survey = chooser.found()
     trace.assumptions = recording.shadow.assumptions()
     return trace
+
+
+AFTERWARDS = "a child Python that trains, after a training of its own"
+
+
+class _ChildTrains(ProcessRefused):
+    """The training is that of a child: a launcher is predicted by what it launches."""
+
+
+@contextlib.contextmanager
+def _in_a_child(recording: Recording, counter: StepCounter) -> Iterator[None]:
+    """Within, a child Python is at work: its tensors are not of this process, and a training is not for this one."""
+    before = counter.num_backwards_so_far
+    with recording.tracker.outside.made_here():
+        try:
+            with state_of_its_own():
+                yield
+        finally:
+            if counter.num_backwards_so_far != before:
+                raise _ChildTrains("a child Python that trains") if not before else ProcessRefused(AFTERWARDS)
 
 
 def _failed_later(error: Exception) -> str:
@@ -142,8 +166,9 @@ def _weights_loaded_here() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[None]:
+def _pretending(recording: Recording, chooser: BatchChooser | None, counter: StepCounter) -> Iterator[None]:
     shadow = recording.shadow
+    batches = StandInBatches(recording.tracker, counter.is_passing, shadow.note)
 
     def unsaved(*args: object, **kwargs: object) -> None:
         shadow.note("script", "a checkpoint was not written")
@@ -158,7 +183,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
         (torch, "save", checkpoints.save),
         (torch, "load", checkpoints.load),
         (torch, "compile", uncompiled),
-        (torch.jit, "trace", partial(_untraced, torch.jit.trace, shadow.note)),
+        (torch.jit, "trace", partial(_untraced, torch.jit.trace, shadow.note, recording.recorded_models.recorded)),
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         (torch, "tensor", partial(of_numbers, torch.tensor)),
@@ -171,7 +196,9 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
             stack.enter_context(patch.object(owner, name, function))
         stack.enter_context(_weights_loaded_here())
         in_data, claim = partial(recording.places.force, "data"), partial(recording.tracker.claim_all, category="input")
-        stack.enter_context(loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside))
+        stack.enter_context(
+            loading_here(in_data, claim, pinned=False, chooser=chooser, in_worker=outside, follow=batches.follow)
+        )
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
@@ -180,6 +207,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None) -> Iterator[
 def _untraced(
     original: Callable[..., object],
     note: Callable[[str, str], None],
+    recorded: Callable[[object], None],
     function: Callable[..., object],
     example_inputs: object = None,
     *args: object,
@@ -201,6 +229,7 @@ def _untraced(
                 function(*copied)
                 compared = [function(*_copied(inputs)) for _ in range(3)]
                 del copied, compared
+    recorded(function)
     if not is_drawn_by_tensorboard():
         return function
     with _disable_current_modes():

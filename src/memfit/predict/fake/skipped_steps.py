@@ -36,8 +36,10 @@ R = TypeVar("R")
 Keeper = torch.nn.Module | torch.optim.Optimizer
 Results = tuple[tuple[Leaf, ...], _pytree.TreeSpec, tuple[bool, ...]]
 """Leaves, tensors by their geometry; how they are nested; and which tensors need gradients."""
-Seen = tuple[int, Results, int]
-"""How many calls were alike, what they gave, and the live bytes that the last began with."""
+Sizes = tuple[tuple[int, str], ...]
+"""Bytes and devices of storages."""
+Seen = tuple[int, Results, int, Sizes]
+"""How many calls were alike, what they gave, the live bytes that the last began with, and what its graph keeps."""
 
 
 class PassedSteps:
@@ -52,6 +54,8 @@ class PassedSteps:
         An identity is used again once its parameter is gone; a tensor with weak references cannot be moved."""
         self._followed: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]] = weakref.WeakKeyDictionary()
         """How many steps in a row each optimizer made with as many gradients, and with how many."""
+        self._begun: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        """The most live bytes that a step of each optimizer began with that was run."""
         self.is_passing = self._searches = False
         self.is_possible = True
         """False where a script asks for gradients of its own (`autograd.grad`), which need the true graph."""
@@ -59,6 +63,8 @@ class PassedSteps:
         self.is_late: Callable[[], bool] = lambda: False
         """Whether the prediction has taken so long that iterations of a search are no longer followed."""
         self._higher_bytes = 0
+        self._graphs: weakref.WeakSet[_Graph] = weakref.WeakSet()
+        """Of results that were made again and are alive."""
 
     # ---- calls of models -------------------------------------------------------------------------------------------
 
@@ -70,17 +76,20 @@ class PassedSteps:
         if key is None or next(iter(module.parameters()), None) is None:
             return call()
         seen = self._seen.setdefault(module, {})
-        known, live_bytes = seen.get(key), self._tracker.log.live_bytes
+        absent_bytes = sum(graph.absent_bytes for graph in self._graphs)
+        known, live_bytes = seen.get(key), self._tracker.log.live_bytes + absent_bytes
         if known is not None and self._may_pass(known, live_bytes) and self._was_trained(module):
             self._note("script", "steps after those that are predicted were passed over, since their shapes repeat")
-            return cast("R", self._made_again(module, inputs, known[1]))
+            return cast("R", self._made_again(module, inputs, known))
+        self.hold_graphs()
+        num_births = len(self._tracker.log.births)
         result = call()
         shown = _results_of(result)
         if shown is None:
             seen.pop(key, None)
         else:
             alike = known[0] if known is not None and known[1][:2] == shown[:2] else 0
-            seen[key] = alike + 1, shown, live_bytes
+            seen[key] = alike + 1, shown, live_bytes, self._kept_beside(result, num_births)
         return result
 
     def _may_pass(self, known: Seen, live_bytes: int) -> bool:
@@ -105,12 +114,26 @@ class PassedSteps:
         if self._higher_bytes:
             self._note(UNSEEN, f"{FOR_TIME}; they begin up to {format_bytes(self._higher_bytes)} higher")
 
-    def _made_again(self, module: torch.nn.Module, inputs: object, shown: Results) -> object:
-        leaves, nest, needs_gradient = shown
+    def hold_graphs(self) -> None:
+        """Something is run while results are alive that were made again: what their graphs would hold is held."""
+        for graph in list(self._graphs):
+            graph.hold()
+
+    def _kept_beside(self, result: object, num_births: int) -> Sizes:
+        """What a call left alive beside its result, for the backward."""
+        log, leaves = self._tracker.log, _pytree.tree_leaves(result)
+        given = {self._tracker.uid_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        kept = sorted(self._tracker.living_since(num_births) - given)
+        return tuple((log.births[uid].num_bytes, log.births[uid].device) for uid in kept)
+
+    def _made_again(self, module: torch.nn.Module, inputs: object, known: Seen) -> object:
+        leaves, nest, needs_gradient = known[1]
+        graph = _Graph(known[3], inputs)
+        self._graphs.add(graph)
         given = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         with self._tracker.outside.made_here():
             anchor = torch.empty((), requires_grad=True)
-        made = _StandIn.apply(lambda: self._give_gradients(module), leaves, needs_gradient, anchor, *given)
+        made = _StandIn.apply(graph, lambda: self._give_gradients(module), leaves, needs_gradient, anchor, *given)
         tensors = iter(made)
         found = [next(tensors) if isinstance(leaf, tuple) else leaf for leaf in leaves]
         return _pytree.tree_unflatten(found, nest)
@@ -174,9 +197,13 @@ class PassedSteps:
                 kind.step = step
 
     def _knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimizer made steps with as many gradients as now: its state is there."""
+        """Whether an optimizer made steps with as many gradients as now (its state is there), and with as much beside
+        them: a checkpoint that was loaded, a best state that is kept."""
         num_steps, num_gradients = self._followed.get(optimizer, (0, 0))
-        return num_steps >= ALIKE and num_gradients == _num_gradients(optimizer)
+        if num_steps < ALIKE or num_gradients != _num_gradients(optimizer):
+            return False
+        higher_bytes = self._tracker.log.live_bytes - self._begun.get(optimizer, 0)
+        return higher_bytes <= NEGLIGIBLE * self._tracker.log.highest_bytes
 
     def _stepping(self, original: Callable[..., object]) -> Callable[..., object]:
         passed = self
@@ -185,6 +212,7 @@ class PassedSteps:
             if isinstance(optimizer, torch.optim.LBFGS):
                 return passed._search(original, optimizer, args, kwargs)
             if not (passed.is_passing and passed.is_possible and passed._knows(optimizer)):
+                passed._begun[optimizer] = max(passed._begun.get(optimizer, 0), passed._tracker.log.live_bytes)
                 return original(optimizer, *args, **kwargs)
             passed.on_step(optimizer)
             closure = cast("Callable[[], object] | None", args[0] if args else kwargs.get("closure"))
@@ -221,9 +249,31 @@ def _num_gradients(optimizer: torch.optim.Optimizer) -> int:
     return sum(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
+class _Graph:
+    """What the graph behind a result that was made again would keep alive until its backward."""
+
+    def __init__(self, sizes: Sizes, inputs: object) -> None:
+        self._sizes, self._inputs, self._held = sizes, inputs, list[torch.Tensor]()
+
+    @property
+    def absent_bytes(self) -> int:
+        """What it would hold and does not."""
+        return 0 if self._held else sum(num_bytes for num_bytes, _ in self._sizes)
+
+    def hold(self) -> None:
+        """Hold as much; done once, when something is run that finds it alive."""
+        if not self._held:
+            self._held = [torch.empty(size, dtype=torch.uint8, device=device) for size, device in self._sizes]
+
+    def release(self) -> None:
+        """The backward has passed."""
+        self._sizes, self._inputs, self._held = (), None, []
+
+
 class _Context(Protocol):
     """What autograd hands to both sides of a function, and what is put on it."""
 
+    graph: _Graph
     on_backward: Callable[[], None]
     shapes: list[tuple[tuple[int, ...], torch.dtype, torch.device]]
 
@@ -236,12 +286,14 @@ class _StandIn(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: _Context,
+        graph: _Graph,
         on_backward: Callable[[], None],
         leaves: tuple[Leaf, ...],
         needs_gradient: tuple[bool, ...],
         anchor: torch.Tensor,
         *given: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
+        ctx.graph = graph
         ctx.on_backward, ctx.shapes = on_backward, [(tuple(t.shape), t.dtype, t.device) for t in given]
         made = tuple(
             torch.empty_strided(leaf[0], leaf[1], dtype=leaf[3], device=leaf[4])
@@ -253,9 +305,10 @@ class _StandIn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.graph.release()
         with torch.no_grad():
             ctx.on_backward()
-            return None, None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
+            return None, None, None, None, None, *(torch.empty(s, dtype=d, device=place) for s, d, place in ctx.shapes)
 
 
 def _results_of(value: object) -> Results | None:

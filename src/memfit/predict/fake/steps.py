@@ -25,6 +25,10 @@ from memfit.predict.child.run_script import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
 from memfit.predict.fake.skipped_steps import PassedSteps
+from memfit.predict.fake.unseen_samples import UnseenSamples
+from memfit.predict.levels.guesses import OF_SEEN
+from memfit.predict.observe.known_values import assume
+from memfit.predict.observe.later.chosen_by_results import ChosenByResults
 from memfit.predict.observe.later.what_follows import Later, what_follows
 from memfit.predict.observe.phase_and_module import (
     is_called_by_library,
@@ -57,6 +61,8 @@ MOST_KEEPING_SECONDS = 60.0
 """How long an evaluation is followed that keeps something of each batch."""
 LATER_STEPS = 1000
 """What every step leaves behind counts as much as this many steps leave (a list of losses, in a small job)."""
+LATER_ROUNDS = 100
+"""The same of rounds over the data: samples that each epoch keeps."""
 SAME_GROWTH = 0.1
 """By how much the growth of two steps may differ and still be the same."""
 MOST_GROUPS = 6
@@ -71,6 +77,9 @@ BATCHES_ALIKE = 3
 IN_AN_EVALUATION = (
     "the run was ended in an evaluation that a library makes: others behind it, if there are any, were not reached in "
     "time and are not in the figures"
+)
+HIGHER_EVALUATION = (
+    "later steps hold more than those before the last evaluation that was seen: one after them was not reached in time"
 )
 EVALUATION_DIFFERS = "an evaluation was cut whose batches differ in their shapes: larger ones may follow"
 LONGER_MAY_FOLLOW = (
@@ -103,7 +112,7 @@ class StepCounter:
         self._script = script
         self._in_library = False
         """Whether the loop stands in a library's file."""
-        self._in_study = self._is_shortened = False
+        self._in_study = self._is_shortened = self._is_ended_early = False
         self._later: Later | None = None
         """What the job would still do when its steps were made."""
         self._signs = (0, 0)
@@ -118,10 +127,19 @@ class StepCounter:
         self._made_at = 0.0
         self._stepped: list[int] = []
         """Numbers of the optimizers that made a step after those that were asked for, in order."""
-        self._backwards_so_far = self._backwards_at_step = self._most_accumulated = 0
+        self.num_backwards_so_far = self._backwards_at_step = self._most_accumulated = 0
         self._live_at_steps: list[int] = []
+        self._chosen, self._unseen = ChosenByResults(), UnseenSamples(recording.tracker)
+        self._most_at_steps = self._most_at_evaluation = 0
+        """The most live bytes of a step's end so far, and the same when an evaluation came last."""
+        self._live_at_rounds: dict[str, list[int]] = {}
+        """Live bytes when a loader of a training begins, by the line that asks for its batches."""
         self._num_after = self._num_to_evaluation = 0
         """Steps after those that were asked for, and how many of them stood before the first evaluation."""
+
+    def is_passing(self) -> bool:
+        """Whether the steps that were asked for are made, and repetitions of them are passed over."""
+        return self._passed.is_passing
 
     @property
     def by_backwards(self) -> bool:
@@ -146,7 +164,10 @@ class StepCounter:
 
         def run_root(module: torch.nn.Module, inputs: object, call: Callable[[], object]) -> object:
             repeated.enter()
-            return (self._passed if torch.is_grad_enabled() else repeated).run(module, inputs, call)
+            if torch.is_grad_enabled():
+                return self._passed.run(module, inputs, call)
+            self._passed.hold_graphs()
+            return repeated.run(module, inputs, call)
 
         recording.places.run_root, recording.places.run_within = run_root, repeated.run_within
         make: Callable[..., None] = torch.optim.Optimizer.__init__
@@ -156,11 +177,22 @@ class StepCounter:
         def made(self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
             make(self, *args, **kwargs)
             recording.number_of(self)
+            recording.recorded_models.training_begins()
+            parameters = (parameter for group in self.param_groups for parameter in group["params"])
+            counter._chosen.made(sum(parameter.nbytes for parameter in parameters), sys._getframe(1))
 
         def next_batch(self: dataloader._BaseDataLoaderIter) -> object:
             counter.end_early(self, counts_batches(sys._getframe(1)))
-            batch = following(self)
-            shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(batch)]
+            try:
+                batch = following(self)
+            except StopIteration:
+                counter._unseen.reached_the_end(self)
+                raise
+            tensors = list(tensors_anywhere(batch))
+            for tensor in tensors:
+                if not (tensor.is_floating_point() or tensor.is_complex()):
+                    assume(tensor, OF_SEEN)
+            shapes = [tuple(tensor.shape) for tensor in tensors]
             self.__dict__.setdefault("_memfit_shapes", []).append(shapes)
             return batch
 
@@ -181,7 +213,7 @@ class StepCounter:
 
         def backward(*args: object, **kwargs: object) -> object:
             self._passed.is_possible &= original is not torch_grad and not kwargs.get("create_graph")
-            self._backwards_so_far += 1
+            self.num_backwards_so_far += 1
             self.goes_backward()
             result = original(*args, **kwargs)
             self._passed.note_backward()
@@ -200,8 +232,8 @@ class StepCounter:
         self._recording.places.step = most + 1
         self._passed.note_update(optimizer)
         number = self._recording.number_of(optimizer)
-        self._most_accumulated = max(self._most_accumulated, self._backwards_so_far - self._backwards_at_step)
-        self._backwards_at_step = self._backwards_so_far
+        self._most_accumulated = max(self._most_accumulated, self.num_backwards_so_far - self._backwards_at_step)
+        self._backwards_at_step = self.num_backwards_so_far
         if self._until is not None:
             if number == self._leader and not self._passed.is_passing:
                 self._live_at_steps.append(self._recording.tracker.log.live_bytes)
@@ -242,15 +274,20 @@ class StepCounter:
             if self._is_new(optimizer):
                 return
         self._num_after += optimizer is None or self._leader in (None, self._recording.number_of(optimizer))
+        self._most_at_steps = max(self._most_at_steps, self._recording.tracker.log.live_bytes)
         self._look_again()
-        if self._evaluated:
+        if self._evaluated and not self._holds_more():
             is_seen = {str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before
             self._end_if(is_seen and not self._later)
             self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
             self._end_if(self._num_after > RARER * self._num_to_evaluation and not self._later)
-            self._passed.is_passing = True
+        self._passed.is_passing |= bool(self._evaluated)
         self._end_if(self._until is not None and now > self._until)
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
+
+    def _holds_more(self) -> bool:
+        """Whether steps hold more than when an evaluation came last: the next one will begin with more."""
+        return self._most_at_steps - self._most_at_evaluation > NEGLIGIBLE * self._recording.tracker.log.highest_bytes
 
     def _is_new(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has made fewer steps than were asked for: another training has begun."""
@@ -274,6 +311,7 @@ class StepCounter:
             self._evaluated_before.add(str([tuple(tensor.shape) for tensor in tensors_in(inputs)]))
             return
         shapes = [tuple(tensor.shape) for tensor in tensors_in(inputs)]
+        self._most_at_evaluation = self._most_at_steps
         self._evaluated.append((shapes, self._recording.tracker.live_bytes()))
         alike = repeats([shape for shape, _ in self._evaluated], EVALUATIONS)
         still_grows = alike and grows([live for _, live in self._evaluated], 1)
@@ -292,13 +330,18 @@ class StepCounter:
         """
         shown = batches.__dict__.get("_memfit_shapes", [])
         batches.__dict__.setdefault("_memfit_first_step", len(self._stepped) if not shown else 0)
-        if self._trains(batches, shown):
+        if not shown and torch.is_grad_enabled():
+            line = self._recording.places.line()
+            self._live_at_rounds.setdefault(line, []).append(self._recording.tracker.log.live_bytes)
+        is_trained = self._trains(batches, shown)
+        if is_trained:
             enough = self._until is not None and bool(shown) and not is_counted and self._is_settled(batches, shown)
-            self._is_shortened |= enough
         else:
             enough = self._has_shown_enough(batches, shown)
-        if not enough:
+        if not enough or (shown and self._unseen.has_to_go_on(batches, shown)):
             return
+        self._is_shortened |= is_trained
+        self._is_ended_early = True
         if torch.is_grad_enabled() and larger_may_follow(batches, shown):
             self._recording.shadow.note(UNSEEN, LARGER_MAY_FOLLOW)
         elif self._recording.shadow.packs_unevenly and len(shown) < num_batches(batches):
@@ -319,9 +362,9 @@ class StepCounter:
         num_made = self._num_after + sum(self._recording.num_updates.values())
         is_new = self._until is not None and not shown
         num_before, backwards_before = batches.__dict__.setdefault(
-            "_memfit_steps", (num_made, self._backwards_so_far) if is_new else (-1, 0)
+            "_memfit_steps", (num_made, self.num_backwards_so_far) if is_new else (-1, 0)
         )
-        collects = self._backwards_so_far > backwards_before
+        collects = self.num_backwards_so_far > backwards_before
         return num_made != num_before or (collects and len(shown) < max(LEAST_ACCUMULATED, 2 * self._most_accumulated))
 
     def _is_settled(self, batches: object, shown: list[object]) -> bool:
@@ -384,10 +427,26 @@ class StepCounter:
         """List what the run did not reach: an evaluation that the job's files speak of, or what later steps keep."""
         self._passed.note_unseen()
         is_cut = was_ended or self._passed.is_passing or self._is_shortened
+        if not (is_cut or self._is_ended_early):
+            self._recording.shadow.forget_assumed(OF_SEEN)
         kept = _kept_by_steps(self._live_at_steps) if is_cut else 0
         if kept * LATER_STEPS > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
             text = f"every step leaves {format_bytes(kept)} behind that are never freed: later steps hold more by that"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        highest_bytes = self._recording.tracker.log.highest_bytes
+        if text := self._recording.recorded_models.text(NEGLIGIBLE * highest_bytes):
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        for text in self._unseen.missed():
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        if self._chosen.text:
+            self._recording.shadow.answered[UNSEEN, self._chosen.text, self._chosen.line] += 1
+        if was_ended and self._evaluated and self._holds_more():
+            self._recording.shadow.answered[UNSEEN, HIGHER_EVALUATION, ""] += 1
+        for live in self._live_at_rounds.values() if was_ended else ():
+            kept = _kept_by_steps(live[-3:])
+            if kept * LATER_ROUNDS > NEGLIGIBLE * self._recording.tracker.log.highest_bytes:
+                text = f"every round over the data leaves {format_bytes(kept)} behind: later rounds hold more by that"
+                self._recording.shadow.answered[UNSEEN, text, ""] += 1
         if was_ended and self._in_study:
             text = "the script is a study of many trials: later ones, which may draw other sizes, were not followed"
             self._recording.shadow.answered[UNSEEN, text, ""] += 1

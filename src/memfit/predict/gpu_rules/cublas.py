@@ -34,6 +34,8 @@ def said_of_workspaces(num_bytes: int, torch_version: str, environment: Mapping[
     size = f"{num_bytes / 2**20:.1f} MiB"
     if workspace_stays(torch_version, environment):
         return f"cuBLAS keeps a workspace of {size} for each thread that multiplies, as up to torch 2.14; from 2.15 on \
-every product takes one and gives it back ({CACHE}=1 keeps it)"
-    return f"every matrix product takes a cuBLAS workspace of {size} and gives it back, as from torch 2.15 on; before, \
-two of them stayed"
+every product takes one and gives it back ({CACHE}=1 keeps it), which is not checked on a GPU"
+    return (
+        f"every matrix product takes a cuBLAS workspace of {size} and gives it back, as from torch 2.15 on, which is \
+not checked on a GPU; before, two of them stayed"
+    )

@@ -12,7 +12,8 @@ So the allocator is run four times, each decision taken and not taken, and the p
 reserved bytes by its own size, or lowers them, because the block it leaves is used again by later gradients. On a card
 of known size a workspace that does not fit is left out, as torch does when it tries the next plan.
 
-The rules, and the two figures below, were chosen on 79 measured convolutional jobs (docs/accuracy.md, xMem's jobs).
+The rules, and the range where jobs were measured, were chosen on 79 measured convolutional jobs (docs/accuracy.md,
+xMem's jobs). On other cards, and for smaller jobs, the range is wider.
 
 Batch normalisation is cuDNN's only in channels-last order; it keeps no reserve, and takes up to one bit per element and
 a few sums for the length of a call (asked of cuDNN 9.24 by the phantom GPU).
@@ -27,6 +28,8 @@ from types import MappingProxyType
 from typing import Literal
 
 import msgspec
+
+from memfit.units import MIB
 
 Pass = Literal["forward", "input gradient", "weight gradient"]
 Taker = Literal["tensor cores", "grouped", "batch norm", "none"]
@@ -44,6 +47,14 @@ MEASURED_CAPABILITIES = frozenset({(8, 6), (8, 9)})
 LEAST_SHARE, MOST_SHARE = 0.95, 1.165
 """Real over predicted reserved bytes: the tuning jobs without the three outermost on either side, which is the 90 %
 range of split conformal prediction (Vovk et al., 2005) for that many. RTX 3060 and 4060, torch 2.6."""
+LEAST_MEASURED_BYTES = 512 * MIB
+"""About what the smallest of the measured jobs had allocated. In smaller ones a single segment is a large share."""
+UNMEASURED_LEAST_SHARE, UNMEASURED_MOST_SHARE = 0.8, 1.5
+"""The range elsewhere, at least: what cuDNN 9.24 chose on the phantom A100 came to 0.86 to 1.49 times the point in 41
+of 43 jobs, to 1.57 in one of 42 MiB and to 1.77 in one with kernels of 9 x 9. It is also at least from one segment
+less to two more, from the lowest of the runs, and up to a run in which every call copies all of its operands."""
+SEGMENT_BYTES = 20 * MIB
+"""What torch's allocator reserves for a request of 1 to 10 MiB."""
 
 
 class Scratch(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +64,19 @@ class Scratch(msgspec.Struct, frozen=True, kw_only=True):
     """The event of the timeline before which the call ends."""
     taker: Taker
     num_bytes: int
+    most_bytes: int = 0
+    """If it copies all its operands, whatever the rules say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedWithCudnn:
-    """Reserved bytes of a job that calls cuDNN, with the range that held 90 % of measured jobs."""
+    """Reserved bytes of a job that calls cuDNN, with its range."""
 
     point_bytes: int
     low_bytes: int
     high_bytes: int
+    is_measured: bool
+    """Whether the range is the one that held 90 % of measured jobs; else it is the wider one."""
 
 
 def decisions_of(scratches: Sequence[Scratch]) -> list[frozenset[Taker]]:
@@ -82,16 +97,41 @@ def taken_by(scratches: Sequence[Scratch], decided: frozenset[Taker]) -> list[tu
     return sorted(found, key=lambda pair: pair[0])
 
 
+def is_measured(capability: tuple[int, int], allocated_bytes: int) -> bool:
+    """Whether jobs of this size, on cards of this generation, were among the measured ones."""
+    return capability in MEASURED_CAPABILITIES and allocated_bytes >= LEAST_MEASURED_BYTES
+
+
+def copying_all(scratches: Sequence[Scratch]) -> list[tuple[int, int]]:
+    """Place and size of the workspaces if every convolution copies all of its operands, rule or not."""
+    found = [(scratch.event, max(scratch.num_bytes, scratch.most_bytes)) for scratch in scratches]
+    return sorted((pair for pair in found if pair[1]), key=lambda pair: pair[0])
+
+
 def reserved_of(
-    peaks_bytes: Sequence[int], allocated_bytes: int, capability: tuple[int, int], device_bytes: int | None = None
+    peaks_bytes: Sequence[int],
+    allocated_bytes: int,
+    capability: tuple[int, int],
+    device_bytes: int | None = None,
+    *,
+    copying_bytes: int = 0,
 ) -> ReservedWithCudnn:
-    """The point from the peaks of all runs, at least what is allocated, and its range, at most the device."""
+    """The point from the peaks of all runs, at least what is allocated, and its range, at most the device.
+
+    `copying_bytes` is the peak of the run in which everything is copied.
+    """
     share = GENERATION_SHARES.get(capability, 1.0)
     point = max(int(share * sum(peaks_bytes) / len(peaks_bytes)), allocated_bytes)
-    low, high = max(int(point * LEAST_SHARE), min(allocated_bytes, point)), int(point * MOST_SHARE) + 1
+    measured = is_measured(capability, allocated_bytes)
+    if measured:
+        low, high = int(point * LEAST_SHARE), int(point * MOST_SHARE) + 1
+    else:
+        low = min(int(point * UNMEASURED_LEAST_SHARE), point - SEGMENT_BYTES, *peaks_bytes)
+        high = max(int(point * UNMEASURED_MOST_SHARE) + 1, point + 2 * SEGMENT_BYTES, copying_bytes, *peaks_bytes)
+    low = max(low, min(allocated_bytes, point))
     if device_bytes is not None and point <= device_bytes:
         high = min(high, device_bytes)
-    return ReservedWithCudnn(point_bytes=point, low_bytes=low, high_bytes=high)
+    return ReservedWithCudnn(point_bytes=point, low_bytes=low, high_bytes=high, is_measured=measured)
 
 
 def batch_norm_scratch(event: int, num_elements: int) -> Scratch:
@@ -114,9 +154,10 @@ def convolution_scratch(
 
     `num_channels` is the smaller count of both sides, `is_last` whether the tensors are in channels-last order.
     """
+    most_bytes = picture_bytes + weight_bytes + result_bytes
     if is_grouped:
-        return Scratch(event=event, taker="grouped", num_bytes=picture_bytes + result_bytes)
+        return Scratch(event=event, taker="grouped", num_bytes=picture_bytes + result_bytes, most_bytes=most_bytes)
     if is_last or num_channels < NARROW_CHANNELS:
-        return Scratch(event=event, taker="none", num_bytes=0)
+        return Scratch(event=event, taker="none", num_bytes=0, most_bytes=most_bytes)
     copied = picture_bytes + weight_bytes + (0 if kind == "forward" else result_bytes)
-    return Scratch(event=event, taker="tensor cores", num_bytes=copied)
+    return Scratch(event=event, taker="tensor cores", num_bytes=copied, most_bytes=most_bytes)

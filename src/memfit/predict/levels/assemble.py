@@ -22,6 +22,7 @@ def assemble(question: Question, traced: Traced, started: float) -> Prediction:
         route=traced.route,
         torch_version=traced.torch_version,
         num_steps=traced.num_steps,
+        num_threads=traced.num_threads,
         levels=traced.levels,
         at_peak=who_is_alive(traced.timeline, traced.where, event),
         phases=peak_by_phase(traced.timeline, traced.where),

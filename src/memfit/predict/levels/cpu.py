@@ -28,11 +28,13 @@ def process_level(
     num_operators: int = 0,
     data_bytes: int = 0,
     untouched_bytes: int = 0,
+    more_bytes: int = 0,
     unmeasured_because: str = "",
 ) -> Level:
     """The resident peak as a figure (pinned) or as a range (default glibc); a data set lies there for the whole run.
 
-    What kernels asked for and never wrote to (`untouched_bytes` at the peak) has no pages.
+    What kernels asked for and never wrote to (`untouched_bytes` at the peak) has no pages. `more_bytes` may come to the
+    tensors' peak; they widen the range alone.
     """
     if baseline_bytes is None:
         why = unmeasured_because or "leave out --no-probes"
@@ -41,22 +43,27 @@ def process_level(
     floor_bytes = baseline_bytes + data_bytes
     touched_bytes = tensor_peak_bytes - untouched_bytes
     figure = (
-        _pinned(touched_bytes, floor_bytes, num_operators)
+        _pinned(touched_bytes, floor_bytes, num_operators, more_bytes)
         if pinned
-        else _default(touched_bytes, tensor_peak_bytes, floor_bytes)
+        else _default(touched_bytes, tensor_peak_bytes + more_bytes, floor_bytes)
     )
     meaning = MEANING + (f"; {format_bytes(data_bytes)} of it is the data set" if data_bytes else "")
     meaning += f"; {format_bytes(untouched_bytes)} of the tensors is never written to" if untouched_bytes else ""
     return Level(name="process", figure=figure, meaning=meaning)
 
 
-def _pinned(tensor_bytes: int, floor_bytes: int, num_operators: int) -> Figure:
+def _pinned(tensor_bytes: int, floor_bytes: int, num_operators: int, more_bytes: int) -> Figure:
     low, high = (floor_bytes + tensor_bytes + slack for slack in PINNED_SLACK_BYTES)
     slack = round(FIXED_SLACK_BYTES + SLACK_RATIO * tensor_bytes + OPERATOR_BYTES * num_operators)
     value = floor_bytes + tensor_bytes + slack
     method = "bare process measured here + tensor peak + slack by rule, malloc's mmap threshold pinned"
     return Figure(
-        value=value, unit="bytes", source="predicted", method=method, low=min(low, value), high=max(high, value)
+        value=value,
+        unit="bytes",
+        source="predicted",
+        method=method,
+        low=min(low, value),
+        high=max(high, value) + more_bytes,
     )
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, TRANSLATED, UNSEEN, TraceReply
 from memfit.predict.devices.parse import DeviceSpec
-from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES, WITHOUT_RULE, Scratch
+from memfit.predict.gpu_rules.cudnn import MEASURED_CAPABILITIES, WITHOUT_RULE, is_measured
 from memfit.predict.gpu_rules.recurrent import WORKSPACE_BY_RULE
-from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, MAY_DECIDE
-from memfit.predict.levels.liveness import peak_of
+from memfit.predict.levels.gpu import CUDA
+from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, EARLIER, MAY_DECIDE, OF_SEEN
+from memfit.predict.levels.liveness import alive_at, mark_at, peak_of
 from memfit.records.prediction import Assumption
 from memfit.records.timeline import INSIDE_A_KERNEL, Timeline
 from memfit.units import format_bytes
@@ -47,6 +48,10 @@ UNMEASURED_CUDNN_BAND = (
     "reserved: not known on this card, since the rules for cuDNN's workspaces were compared with real jobs on an RTX "
     "3060 and an RTX 4060 alone (there 2 % in the median, 19 % at most; docs/accuracy.md)"
 )
+SMALL_CUDNN_BAND = (
+    "reserved: not known for a job as small as this, since the rules for cuDNN's workspaces were compared with real "
+    "jobs of 674 MiB and more alone (there 2 % in the median, 19 % at most; docs/accuracy.md)"
+)
 RECURRENT_BAND = (
     "allocated: within 1 % but for the workspaces of recurrent layers, which are by rule: 12 % too small to 28 % too "
     "large in four jobs that trained, 73 % too small in an evaluation of a large batch (docs/accuracy.md)"
@@ -67,7 +72,37 @@ def error_band(device: DeviceSpec, reply: TraceReply, *, with_probes: bool, num_
     base = _of_one_rank(device, reply, with_probes)
     if num_ranks > 1:
         base = RANKS_BAND if base == CPU_BAND else f"{base}; {OF_RANKS}"
-    return earned(base, reply.assumptions)
+    kept = (
+        kept_for_long(reply.timeline, _place_of(device)) if any(_is_guess(item) for item in reply.assumptions) else ""
+    )
+    return earned(
+        f"only as long as no guess decides what is kept: {kept}. Then {base}" if kept else base, reply.assumptions
+    )
+
+
+def _place_of(device: DeviceSpec) -> str:
+    """What the device is called in a timeline."""
+    return CUDA if device.kind == "cuda" else "cpu"
+
+
+def kept_for_long(timeline: Timeline, device: str) -> str:
+    """What the steps before the last one left in graphs that are alive at the peak; empty where that is nothing.
+
+    A script that keeps its best result keeps the graph behind it, and a number that is guessed may say which is best.
+    """
+    peak_bytes, event = peak_of(timeline, device)
+    now = mark_at(timeline.phases, event).step
+    old = [
+        span
+        for span in alive_at(timeline, device, event)
+        if span.category == "activation" and mark_at(timeline.phases, span.start).step < now - 1
+    ]
+    old_bytes = sum(span.num_bytes for span in old)
+    if old_bytes <= NEGLIGIBLE_SHARE * peak_bytes:
+        return ""
+    largest = max(old, key=lambda span: span.num_bytes)
+    step = mark_at(timeline.phases, largest.start).step
+    return f"{format_bytes(old_bytes)} of results of step {step} ({largest.line}) are alive at the peak, in step {now}"
 
 
 def earned(base: str, assumptions: Sequence[Assumption]) -> str:
@@ -85,7 +120,12 @@ def earned(base: str, assumptions: Sequence[Assumption]) -> str:
     routed = [item for item in assumptions if item.kind == "routing"]
     if routed:
         return f"for this routing alone ({_said(routed[0])}); with another one ranks hold other sizes. {base}"
-    drawn = [item for item in assumptions if item.kind == "assumed value" and item.text.endswith(DRAWN)]
+    drawn = [item for item in assumptions if item.kind == "assumed value" and item.text.endswith((DRAWN, EARLIER))]
+    seen = [item for item in assumptions if item.kind == "assumed value" and item.text.endswith(OF_SEEN)]
+    if seen and not drawn:
+        return (
+            f"only as long as later batches hold no larger value, where sizes follow from it: {_said(seen[0])}. {base}"
+        )
     if drawn:
         return f"for the numbers drawn here; where sizes follow from others ({_said(drawn[0])}) it may be more. {base}"
     return base
@@ -94,6 +134,11 @@ def earned(base: str, assumptions: Sequence[Assumption]) -> str:
 def _sizes(item: Assumption) -> bool:
     """Whether a read on the phantom GPU was answered by an assumption from which sizes follow."""
     return item.kind == VALUE_READ and any(words in item.text for words in SIZE_FOLLOWS)
+
+
+def _is_guess(item: Assumption) -> bool:
+    """Whether any number was answered by a guess."""
+    return item.kind in ("scalar answer", VALUE_READ) and not item.text.endswith(AS_SET)
 
 
 def _reads_whole(item: Assumption) -> bool:
@@ -118,14 +163,17 @@ def _of_one_rank(device: DeviceSpec, reply: TraceReply, with_probes: bool) -> st
     if reply.route.startswith(TRANSLATED):
         return TRANSLATED_BAND
     if reply.scratches:
-        return _of_convolutions(device, reply.scratches)
+        return _of_convolutions(device, reply)
     by_rule = any(span.operator == WORKSPACE_BY_RULE for span in reply.timeline.spans)
     return RECURRENT_BAND if by_rule else CUDA_BAND
 
 
-def _of_convolutions(device: DeviceSpec, scratches: Sequence[Scratch]) -> str:
+def _of_convolutions(device: DeviceSpec, reply: TraceReply) -> str:
     """Workspaces of convolutions are expected in reserved alone, so that tensors and allocated are too low by them."""
-    base = CUDNN_BAND if device.capability in MEASURED_CAPABILITIES else UNMEASURED_CUDNN_BAND
+    scratches = reply.scratches
+    base = SMALL_CUDNN_BAND if device.capability in MEASURED_CAPABILITIES else UNMEASURED_CUDNN_BAND
+    if is_measured(device.capability, peak_of(reply.timeline, _place_of(device))[0]):
+        base = CUDNN_BAND
     largest_bytes = max(scratch.num_bytes for scratch in scratches)
     by_rule = [f"by rule up to {format_bytes(largest_bytes)} in one call"] if largest_bytes else []
     unknown = [WITHOUT_RULE] if any(scratch.taker == "none" for scratch in scratches) else []
@@ -134,13 +182,16 @@ def _of_convolutions(device: DeviceSpec, scratches: Sequence[Scratch]) -> str:
 
 
 def _of_cpu(reply: TraceReply) -> str:
-    """Scratch memory of convolutions changes with the number of threads; the band stands for the number named."""
+    """Scratch memory changes with the number of threads; the band stands for the one, or two, that were looked at."""
     share = scratch_share(reply.timeline)
     if share < NEGLIGIBLE_SHARE or not any("convolution" in span.operator for span in reply.timeline.spans):
         return CPU_BAND
+    which = "for this number of threads"
+    if reply.here_bytes not in (None, peak_of(reply.timeline, "cpu")[0]):
+        which = "for this number of threads, and the end of the range for those of this machine"
     return (
-        f"{CPU_BAND}, for this number of threads: {share:.1%} of the peak is scratch memory inside operators, and that "
-        "of convolutions is another with another number"
+        f"{CPU_BAND}, {which}: {share:.1%} of the peak is scratch memory inside operators, and that of convolutions is "
+        "another with another number"
     )
 
 

@@ -12,7 +12,14 @@ from memfit.predict.allocator.play import events_of, make_allocator, placed_even
 from memfit.predict.allocator.settings import AllocatorSettings
 from memfit.predict.devices.parse import Context, DeviceSpec, usable_bytes
 from memfit.predict.gpu_rules.cublas import CUBLAS_WORKSPACE
-from memfit.predict.gpu_rules.cudnn import ReservedWithCudnn, Scratch, decisions_of, reserved_of, taken_by
+from memfit.predict.gpu_rules.cudnn import (
+    ReservedWithCudnn,
+    Scratch,
+    copying_all,
+    decisions_of,
+    reserved_of,
+    taken_by,
+)
 from memfit.predict.levels.liveness import mark_at
 from memfit.records.cuda.allocator import AllocatorRun
 from memfit.records.figure import Figure
@@ -47,7 +54,8 @@ def reserved_with_cudnn(
     allocated = free_run.peak_allocated_bytes
     if not peaks:
         return reserved_of([free_run.peak_reserved_bytes], allocated, device.capability)
-    return reserved_of(peaks, allocated, device.capability, device_bytes)
+    copying = _peak_with(events, streams, copying_all(scratches), make_allocator(settings, device_bytes)) or 0
+    return reserved_of(peaks, allocated, device.capability, device_bytes, copying_bytes=copying)
 
 
 def _peak_with(
@@ -86,10 +94,12 @@ def context_figure(context: Context) -> Figure:
     return Figure(value=context.usual_bytes, unit="bytes", source="assumed", low=low, high=high, method=method)
 
 
-def cudnn_level(reserved_bytes: int, most_bytes: int) -> Level:
+def cudnn_level(found: ReservedWithCudnn) -> Level:
     """What workspaces may add to reserved beyond what is expected: the most is the upper end of the range."""
-    method = "what is expected of cuDNN is in reserved; the most is what 90 % of measured jobs stayed below"
-    figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes - reserved_bytes, method=method)
+    end = "what 90 % of measured jobs stayed below" if found.is_measured else "assumed, wider than for measured jobs"
+    method = f"what is expected of cuDNN is in reserved; the most is {end}"
+    most_bytes = found.high_bytes - found.point_bytes
+    figure = Figure(value=0, unit="bytes", source="assumed", low=0, high=most_bytes, method=method)
     return Level(name="cudnn", figure=figure, meaning="what workspaces of cuDNN may add to reserved")
 
 
@@ -122,10 +132,10 @@ def cuda_levels(
         ),
         Level(
             name="reserved",
-            figure=_reserved(reserved, least, most),
+            figure=_reserved(with_cudnn, reserved),
             meaning="as torch.cuda.max_memory_reserved() counts",
         ),
-        *((cudnn_level(reserved, most),) if with_cudnn is not None else ()),
+        *((cudnn_level(with_cudnn),) if with_cudnn is not None else ()),
         Level(name="context", figure=context, meaning="taken by the driver beside the allocator"),
         Level(name="device", figure=device, meaning="the whole card, as nvidia-smi shows it"),
     ]
@@ -143,11 +153,15 @@ def cuda_levels(
     return tuple(levels)
 
 
-def _reserved(value: int, least: int, most: int) -> Figure:
-    if least == most:
-        return _predicted(value, "allocator simulated, enough memory")
-    method = "allocator simulated with and without cuDNN's workspaces, mean; low and high held 90 % of measured jobs"
-    return Figure(value=value, unit="bytes", source="predicted", method=method, low=least, high=most)
+def _reserved(found: ReservedWithCudnn | None, reserved_bytes: int) -> Figure:
+    if found is None or found.low_bytes == found.high_bytes:
+        return _predicted(reserved_bytes, "allocator simulated, enough memory")
+    said = "held 90 % of measured jobs" if found.is_measured else "were not measured for such a job or card"
+    method = f"allocator simulated with and without cuDNN's workspaces, mean; low and high {said}"
+    return Figure(
+        value=reserved_bytes, unit="bytes", source="predicted", method=method, low=found.low_bytes,
+        high=found.high_bytes,
+    )  # fmt: skip
 
 
 def _predicted(value: int, method: str) -> Figure:

@@ -15,6 +15,10 @@ DECIDES, MAY_DECIDE = (BOOLEAN, EQUALITY), (INTEGER, INTEGERS)
 """Questions whose answers decide a branch, and those that may decide a size; mostly they count what was right."""
 DRAWN = "drawn at random"
 """Why a value is an assumption: a run of its own would draw another one."""
+EARLIER = "labels of an earlier batch"
+"""Another one: the samples of this batch were not loaded."""
+OF_SEEN = "integers of the batches that were seen"
+"""Another one, where a data loader gave only some of its batches: others may hold larger ones."""
 AS_SET = ", as set"
 """How the text of an answer ends that the user gave."""
 

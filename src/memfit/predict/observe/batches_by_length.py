@@ -36,8 +36,10 @@ class Fetcher(Protocol):
 class BatchIterator(Protocol):
     """What is used of an iterator of `DataLoader` (torch 2.13), and what is put on it."""
 
+    _dataset: object
     _dataset_kind: int
     _dataset_fetcher: Fetcher
+    _index_sampler: object
     _sampler_iter: Iterator[object]
     _num_yielded: int
     memfit_workers: object

@@ -32,15 +32,16 @@ def loading_here(
     pinned: bool,
     chooser: BatchChooser | None = None,
     in_worker: Callable[[], AbstractContextManager[object]] = nullcontext,
+    follow: Callable[[BatchIterator, torch.utils.data.DataLoader], None] | None = None,
 ) -> Iterator[None]:
     """No worker processes; a batch is made within `in_data()` and then claimed. `pinned` keeps pin_memory as it is.
 
     A chooser decides which batch is made next. What the script gives to workers is made within `in_worker()` too: in a
-    real run it lies in memory that they share.
+    real run it lies in memory that they share. `follow` is called with every iterator that begins.
     """
     make: Callable[..., None] = torch.utils.data.DataLoader.__init__
     following: Callable[..., object] = dataloader._BaseDataLoaderIter.__next__
-    start: Callable[..., None] = dataloader._BaseDataLoaderIter.__init__
+    start: Callable[..., None] = dataloader._SingleProcessDataLoaderIter.__init__
     changes = IN_THIS_PROCESS if pinned else {**IN_THIS_PROCESS, "pin_memory": False}
 
     def made(self: _Loader, *args: object, **kwargs: object) -> None:
@@ -54,6 +55,8 @@ def loading_here(
         start(self, loader)
         self.memfit_workers = getattr(loader, "memfit_workers", 0)
         self.memfit_chosen = chooser is not None
+        if follow is not None and chooser is None:
+            follow(self, loader)
 
     def following_batch(self: BatchIterator) -> object:
         with in_data(), in_worker() if self.memfit_workers else nullcontext():
@@ -65,7 +68,7 @@ def loading_here(
 
     with (
         patch.object(torch.utils.data.DataLoader, "__init__", made),
-        patch.object(dataloader._BaseDataLoaderIter, "__init__", started),
+        patch.object(dataloader._SingleProcessDataLoaderIter, "__init__", started),
         patch.object(dataloader._BaseDataLoaderIter, "__next__", following_batch),
     ):
         yield

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 from memfit.units import format_bytes
 
-WORTH_SAYING = 0.01
-"""Of the most that was alive when the collector came: less changes no figure."""
+WORTH_SAYING = 0.001
+"""Of the most that was alive when the collector came: less is within the band of the figures."""
 
 
 class GarbageCollection:

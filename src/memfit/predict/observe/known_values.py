@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 FINITE = "no number is infinite or not a number"
+FACTORISED = "a matrix can be factorised"
 UNEQUAL = "a number that is not known equals no given one"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
+from functools import cache
 
 import torch
 
@@ -15,6 +17,7 @@ _JOB_FOLDER = os.path.join(_OWN_FOLDER, "job") + os.sep
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 
 
+@cache
 def kind_of_file(filename: str) -> int:
     """0 the user's own, 1 some other library, 2 torch, memfit or Python itself."""
     if filename.startswith(_JOB_FOLDER) and os.path.basename(filename) != "load.py":
@@ -23,4 +26,17 @@ def kind_of_file(filename: str) -> int:
         return 2
     if "site-packages" in filename or "dist-packages" in filename:
         return 1
-    return 2 if filename.startswith(_LIBRARY_FOLDERS) else 0
+    if filename.startswith(_LIBRARY_FOLDERS):
+        return 2
+    return (
+        1 if any(filename.startswith(os.path.join(folder, "")) and _is_installed(folder) for folder in sys.path) else 0
+    )
+
+
+@cache
+def _is_installed(folder: str) -> bool:
+    """Whether a folder of the import path holds installed packages, whatever its name (`pip install --target`)."""
+    try:
+        return bool(folder) and any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False

@@ -48,8 +48,13 @@ BORN_IN_ORDER = {
     aten._pack_padded_sequence.default: (1, 0),
 }
 """Results that are not made in the order they are returned in: random state, masks and numbers of texts come first."""
-CHANGED_IN_PLACE = {"BinaryCrossEntropyWithLogitsBackward0": {aten.sub.Tensor, aten.mul.Tensor, aten.div.Scalar}}
-"""Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is."""
+CHANGED_IN_PLACE = {
+    "BinaryCrossEntropyWithLogitsBackward0": {
+        aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor, aten.div.Scalar: aten.div_.Scalar,
+    }
+}  # fmt: skip
+"""Steps of a backward that are taken in place unless torch sees a subclass of Tensor, as a fake tensor is: those on
+what the backward made itself, of which the first is a difference."""
 LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
 """What `torch.tensor(numbers)` ends with: it says that it gives an alias, of a tensor that was not seen."""
 TAKEN_APART = {aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all().item()}
@@ -78,6 +83,20 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
+@contextmanager
+def plain_fakes(value: object) -> Iterator[None]:
+    """Within, fake tensors that have a library's class are fake tensors only: what an operator is made of calls their
+    methods, which the library may have written anew."""
+    found = [(tensor, type(tensor)) for tensor in tensors_in(value) if isinstance(tensor, FakeTensor)]
+    for tensor, _ in found:
+        tensor.__class__ = FakeTensor
+    try:
+        yield
+    finally:
+        for tensor, kind in found:
+            tensor.__class__ = kind
+
+
 def device_of(tensor: torch.Tensor) -> torch.device:
     """What C++ asks of every fake tensor, several times per operator; an exception here would end the interpreter."""
     fake_device = getattr(tensor, "fake_device", None)
@@ -96,12 +115,16 @@ def _is_inferred(args: Arguments) -> bool:
     return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_in(args))
 
 
-def _changes_in_place(func: object) -> bool:
-    """Whether this step of a backward is taken in place where there are no fake tensors."""
-    if not any(func in steps for steps in CHANGED_IN_PLACE.values()):
-        return False
+_OWN_KEYS = {"cpu": torch._C.DispatchKey.AutogradCPU, "cuda": torch._C.DispatchKey.AutogradCUDA}
+"""Where answers to recipes are registered, by device."""
+
+
+def _in_place_step(func: OpOverload) -> OpOverload | None:
+    """The operator by which this step of a backward is taken where there are no fake tensors, if it is another."""
+    if torch.is_grad_enabled() or not any(func in steps for steps in CHANGED_IN_PLACE.values()):
+        return None
     node = torch._C._current_autograd_node()
-    return node is not None and func in CHANGED_IN_PLACE.get(node.name(), ())
+    return None if node is None else CHANGED_IN_PLACE.get(node.name(), {}).get(func)
 
 
 class LeanMode(TorchDispatchMode):
@@ -194,12 +217,16 @@ class Tracker(LeanMode):
         self._keep: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._forward_born: set[int] = set()
         self._takeover: tuple[int, int, int] | None = None
+        self._chained: int | None = None
+        """The storage in which a backward takes its steps in place."""
         self._task = -1
         self._allocates: dict[OpOverload, bool] = {}
         self._composite: dict[OpOverload, bool] = {}
         self._in_recipe = False
         self.left_whole: set[OpOverload] = set()
         """Recipes of other operators that are answered as a whole by somebody else."""
+        self.recipe_of: Callable[[OpOverload, Arguments], Callable[..., object] | None] = lambda func, args: None
+        """What an operator is made of on the device of its arguments, where its fake kernel gives its results alone."""
         self._number_rules: dict[OpOverload, NumberRule] = {}
 
     def __torch_dispatch__(
@@ -210,8 +237,11 @@ class Tracker(LeanMode):
             return device_of(tensor_at(args, 0))
         if is_distributed(types):
             return NotImplemented
-        with self.turn:
-            return self._dispatch(func, args, kwargs)
+        with self.turn, torch._C.DisableTorchFunctionSubclass():  # the engine calls operators, not functions
+            if all(kind is FakeTensor for kind in types):
+                return self._dispatch(func, args, kwargs)
+            with plain_fakes((args, kwargs)):
+                return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         self.turns.note()
@@ -220,13 +250,15 @@ class Tracker(LeanMode):
                 return _as_eager(func, args, kwargs)
         if func in WAITS:
             return tensor_at(args, 0)
-        if func in TAKEN_APART:
-            return self._taken_apart(TAKEN_APART[func], args, kwargs)
+        recipe = TAKEN_APART.get(func) or self.recipe_of(func, args)
+        if recipe is not None:
+            return self._taken_apart(recipe, args, kwargs)
         if func is aten.where.self and tensor_at(args, 0).dtype is torch.uint8:
             return self._taken_apart(_where_of_bytes, args, kwargs)
         self.num_operators += 1
         self._takeover = None
         self._notice_backward()
+        func = self._as_taken(func, args)
         run = self._as_run(func, args)
         signature = self._sign(run, args, kwargs) if self._sign else None
         multiplies = self._gemm_workspace_bytes and func in MULTIPLIES and tensor_at(args, 0).device.type == "cuda"
@@ -384,11 +416,21 @@ class Tracker(LeanMode):
         is_written = func is aten.index_put.default and self._accumulated_into(func, args) is not None
         return aten.index_put_.default if is_written else func
 
+    def _as_taken(self, func: OpOverload, args: Arguments) -> OpOverload:
+        """The same step of a backward, in place where torch takes it so on what this backward made itself."""
+        step = _in_place_step(func)
+        own = None if step is None else self.uid_of(tensor_at(args, 0))
+        if step is None or own is None:
+            return func
+        if func is aten.sub.Tensor:
+            self._chained = own
+        return step if own == self._chained else func
+
     def _accumulated_into(self, func: OpOverload, args: Arguments) -> int | None:
         """The storage the engine would have added into; never one it sees through a view, whose base holds on to it."""
         if self._task == -1 or not isinstance(args[0], torch.Tensor):
             return None
-        if func not in ENGINE_ACCUMULATES and not _changes_in_place(func):
+        if func not in ENGINE_ACCUMULATES:
             return None
         return None if args[0]._is_view() else self.uid_of(args[0])
 
@@ -487,7 +529,12 @@ def _where_of_bytes(condition: torch.Tensor, chosen: torch.Tensor, other: torch.
 
 def _as_eager(func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """What a recipe of others gives, by torch's own kernel: the decompositions written in Python for compilers differ
-    (torch 2.13), that of a dropout which drops nothing copies its input."""
+    (torch 2.13), that of a dropout which drops nothing copies its input. One that is answered for this device
+    (attention and recurrent layers of a GPU) is answered so in inference mode too."""
+    first = next(tensors_in(args), None)
+    own = _OWN_KEYS.get(first.device.type) if first is not None else None
+    if own is not None and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), own.name):
+        return func._op_dk(own, *args, **kwargs)
     return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 

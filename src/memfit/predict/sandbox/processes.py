@@ -2,8 +2,8 @@
 
 A prediction follows one process. Programs that only tell something (`git rev-parse`, `nvidia-smi`) run without the
 right to write any file; a terminal's size is answered. Pools, executors and workers of `multiprocessing` do their
-work here, one call after the other; a daemon, which may fill a queue for ever, works in a thread. Everything else is
-refused by the audit hook of the scratch files.
+work here, one call after the other; a daemon, which may fill a queue for ever, works in a thread. A child Python that
+prepares data runs here too. Everything else is refused by the audit hook of the scratch files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 from unittest.mock import patch
 
+from memfit.predict.child.messages import UNSEEN
 from memfit.predict.observe.own_threads import start_alone
+from memfit.predict.sandbox.child_python import PRINTS, PythonCommand, python_command, run_python
 from memfit.predict.sandbox.in_process_pool import InProcessExecutor, InProcessManager, InProcessPool
 from memfit.predict.sandbox.read_only import can_forbid_writing, forbid_writing_outside
 from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
@@ -49,6 +52,8 @@ TERMINAL = {("stty", "size"): "24 80", ("tput", "cols"): "80", ("tput", "lines")
 QUIETLY = ("2>/dev/null", "2>&1", ">/dev/null", "&>/dev/null")
 TRAINERS = ("torch.multiprocessing.spawn",)
 """Modules whose processes train, daemons or not: they are followed."""
+WORK = ("apply", "map", "starmap", "imap", "imap_unordered", "apply_async", "submit")
+"""Methods of pools that call a function, which is their first argument."""
 Note = Callable[[str, str], None]
 Command = PathName | Iterable[PathName]
 
@@ -104,8 +109,13 @@ class Processes:
         files: ScratchFiles,
         note: Note,
         in_another: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+        in_child: Callable[[], contextlib.AbstractContextManager[object]] | None = None,
+        apart: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        self._files, self._note, self._in_another = files, note, in_another
+        self._files, self._note, self._in_another, self._apart = files, note, in_another, apart
+        """What a worker sets for its own process is set within `apart` and nowhere else."""
+        self._in_child = in_child
+        """Within it, tensors are not of this process, and a training is refused; None where no child is run."""
         self._start: Callable[..., None] = subprocess.Popen.__init__
         self._system = os.system
 
@@ -144,6 +154,11 @@ class Processes:
     ) -> None:
         """subprocess.Popen(): only for what tells something, and without write access."""
         words = question_words(args, bool(options.get("shell")))
+        is_fed = (rest[2] if len(rest) > 2 else options.get("stdin")) not in (None, subprocess.DEVNULL)
+        asked = self._python_command(args, bool(options.get("shell"))) if words is None and not is_fed else None
+        if asked is not None:
+            self._run_python(popen, asked, rest, options)
+            return
         if words is None:
             self._start(popen, args, *rest, **options)  # let through or refused by the guard
             return
@@ -160,13 +175,42 @@ class Processes:
         with self._files.starting():
             self._start(popen, words, *rest, **options)
 
+    def _python_command(self, command: Command, in_shell: bool) -> PythonCommand | None:
+        return None if self._in_child is None else python_command(command, in_shell)
+
+    def _run_python(
+        self, popen: subprocess.Popen[bytes], asked: PythonCommand, rest: tuple[object, ...], options: dict[str, object]
+    ) -> None:
+        """A child Python runs here; a program that prints what it printed and ends as it did stands for it."""
+        self._note("processes", "a child Python was run in this process: what is predicted is one process")
+        folder, variables = options.pop("cwd", None), cast("Mapping[str, str] | None", options.pop("env", None))
+        where = None if folder is None else os.fsdecode(cast("PathName", folder))
+        assert self._in_child is not None
+        with self._in_child():
+            end = run_python(asked, where, variables)
+        if end.failed:
+            self._note(UNSEEN, f"a child Python failed, which may succeed in a real run: {end.failed}")
+        names = []
+        for text in (end.out, end.err):
+            handle, name = tempfile.mkstemp(dir=self._files.folder)
+            with open(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            names.append(name)
+        options |= {"shell": False, "executable": None}
+        with self._files.starting():
+            self._start(popen, ["sh", "-c", PRINTS, "sh", *names, str(end.code)], *rest, **options)
+
     def _without_writing(self) -> None:
         if forbid_writing_outside([]):
             os._exit(127)
 
     def system(self, command: str | bytes) -> int:
         """os.system(), likewise."""
-        return self._system(command) if question_words(command, True) is None else subprocess.call(command, shell=True)
+        is_known = question_words(command, True) is not None or self._python_command(command, True) is not None
+        if not is_known:
+            return self._system(command)
+        code = subprocess.call(command, shell=True)
+        return -code if code < 0 else code << 8  # as the system says it, where a signal has the low bits
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 
@@ -179,19 +223,38 @@ class Processes:
             start_alone(process.run, process.name)
             return
         self._note("processes", "a process of multiprocessing was run in this one: what is predicted is one process")
-        with self._in_another():
+        with self._in_another(), self._apart():
             process.run()
         sys.stdout.flush()
 
     def _noted(self, base: type) -> type:
         """A pool that works here and says so: a class, because other classes derive from it."""
-        note = self._note
+        note, apart = self._note, self._apart
 
         def begin(pool: object, *args: object, **kwargs: object) -> None:
             note("processes", "a pool of processes did its work in this one")
-            base.__init__(pool, *args, **kwargs)
+            with apart():
+                base.__init__(pool, *args, **kwargs)
 
-        return type(base.__name__, (base,), {"__init__": begin})
+        def of_worker(function: Callable[..., object]) -> Callable[..., object]:
+            def call(*given: object, **named: object) -> object:
+                with apart():
+                    return function(*given, **named)
+
+            return call
+
+        def working(method: Callable[..., object]) -> Callable[..., object]:
+            def work(pool: object, *args: object, **kwargs: object) -> object:
+                if args:
+                    args = (of_worker(cast("Callable[..., object]", args[0])), *args[1:])
+                elif "func" in kwargs:
+                    kwargs["func"] = of_worker(cast("Callable[..., object]", kwargs["func"]))
+                return method(pool, *args, **kwargs)
+
+            return work
+
+        methods = {name: working(method) for name in WORK if (method := vars(base).get(name)) is not None}
+        return type(base.__name__, (base,), {"__init__": begin, **methods})
 
     def manager(self, *args: object, **kwargs: object) -> InProcessManager:
         """Shared objects that are not shared."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import functools
 import io
 import os
 import shutil
@@ -43,6 +44,15 @@ PathName = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 PathOrHandle = PathName | int
 _OPENERS = (("tarfile", "bltn_open"), ("lzma", "_builtin_open"), ("bz2", "_builtin_open"))
 """Modules that took `open` to themselves when they were imported."""
+_TABLES = (("numpy.lib._datasource", "_file_openers", "_file_openers"),)
+"""Dictionaries that hold it: module and the attributes that lead there (`numpy.savetxt`)."""
+
+
+def _tables() -> Iterator[dict[object, object]]:
+    for module, *names in _TABLES:
+        found = functools.reduce(lambda owner, name: getattr(owner, name, None), names, sys.modules.get(module))
+        if isinstance(found, dict):
+            yield found
 
 
 class ProcessRefused(PermissionError):
@@ -73,6 +83,9 @@ class ScratchFiles:
         with contextlib.ExitStack() as stack:
             for owner, name, function in self._replacements():
                 stack.enter_context(patch.object(owner, name, function))
+            for table in _tables():
+                held = {key: self.open for key, value in table.items() if value is self._open}
+                stack.enter_context(patch.dict(table, held))
             if not is_spooling():
                 stack.enter_context(patch.object(sys, "dont_write_bytecode", True))
             stack.enter_context(patch.object(tempfile, "tempdir", self.folder))

@@ -114,7 +114,7 @@ class PointPredictions:
         from memfit.torch_support import require_supported_torch
 
         require_supported_torch("prediction")
-        options = PredictOptions(most_seconds=MOST_SECONDS)
+        options = PredictOptions(most_seconds=MOST_SECONDS, threads=0)  # as its trials run here
         question = ask(self.workload, options, settings=built_with, ask_processor=ask_processor)
         engine = choose_engine(question)
         if not isinstance(engine, FakeEngine):

@@ -119,13 +119,9 @@ def choose_backend(
         return "flash"
     aligned = size % (8 if half else 4) == 0 and value.shape[-1] % (8 if half else 4) == 0
     known = query.dtype in (*HALF, torch.float32) and not (query.dtype is torch.bfloat16 and capability < (8, 0))
-    if settings.mem_efficient_sdp_enabled() and shaped and known and aligned and not _wants_gradient(mask):
+    if settings.mem_efficient_sdp_enabled() and shaped and known and aligned:
         return "efficient"
     return "math"
-
-
-def _wants_gradient(mask: torch.Tensor | None) -> bool:
-    return mask is not None and mask.requires_grad
 
 
 def _efficient(

@@ -1,4 +1,4 @@
-"""GPU operators of which it is known that they take memory inside, and not how much: a prediction says so.
+"""Operators of which it is known that they take other memory than is seen, and not how much: a prediction says so.
 
 Found by running them on the phantom GPU (python -m benchmarks.accuracy.phantom_operators).
 """
@@ -13,7 +13,8 @@ from torch._ops import OpOverload
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.fake.kernels.reductions import TRANSFORMS
 from memfit.predict.gpu_rules.sorting import MOST_SMALL, is_sort_known
-from memfit.predict.observe.arguments import integer_at, tensor_at
+from memfit.predict.observe.arguments import Arguments, integer_at, tensor_at
+from memfit.predict.observe.storage_tracker import Tracker
 
 aten = torch.ops.aten
 NAMES = (
@@ -30,11 +31,29 @@ NOT_FOLLOWED = {
     if (packet := getattr(aten, name, None)) is not None
     for overload in (getattr(packet, each) for each in packet.overloads())
 }
+GRADIENT_BY_ZEROS = {aten.cumprod.default, aten.prod.default, aten.prod.dim_int}
+"""Their backwards ask where the input is zero; of a fake tensor, torch takes a path that serves zeros or none."""
 WORK_AREA = "cuFFT's work area is one copy of the complex data; it may be none, or more for lengths with large primes"
 
 
+def note_gradient_by_zeros(
+    note: Callable[[str, str], None], tracker: Tracker, func: OpOverload, args: Arguments, result: object, start: int
+) -> None:
+    """List a call, on any device, whose gradient takes another path on fake tensors."""
+    if func in GRADIENT_BY_ZEROS and tensor_at(args, 0).requires_grad:
+        name = func._schema.name.removeprefix("aten::")
+        note(
+            UNSEEN, f"the gradient of {name} is followed as if zeros were possible, which takes more than without them"
+        )
+
+
 def note_not_followed(note: Callable[[str, str], None], func: OpOverload, args: Sequence[object]) -> None:
-    """List a call on a GPU whose memory is not known."""
+    """List a call on a GPU whose memory is not known, and on any device one whose gradient is not."""
+    if func in GRADIENT_BY_ZEROS and tensor_at(args, 0).requires_grad:
+        name = func._schema.name.removeprefix("aten::")
+        note(
+            UNSEEN, f"the gradient of {name} is followed as if zeros were possible, which takes more than without them"
+        )
     if not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cuda":
         return
     if func in TRANSFORMS:

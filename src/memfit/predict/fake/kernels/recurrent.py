@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import torch
 from torch._ops import OpOverload
@@ -86,6 +87,8 @@ def _run(
         "kernels", f"the {mode} runs as one call of cuDNN; its workspace is assumed by rule, its reserve by formula"
     )
     hidden, cell = (hx[0], hx[1]) if mode == "lstm" else (cast("torch.Tensor", hx), None)
+    if torch.is_autocast_enabled("cuda") and x.dtype is not torch.float64:
+        x, hidden, cell, params = _in_half(x, hidden, cell, params)
     per_layer = len(params) // (how[0] * (2 if how[4] else 1))
     inner_size = cell.shape[-1] if cell is not None else hidden.shape[-1]
     projected = hidden.shape[-1] if hidden.shape[-1] != inner_size else 0
@@ -94,6 +97,40 @@ def _run(
         batch_sizes, None,
     )  # fmt: skip
     return (output, last, last_cell) if mode == "lstm" else (output, last)
+
+
+class _Types(Protocol):
+    """What a forward keeps for its backward."""
+
+    dtypes: list[torch.dtype]
+
+
+class _FlatHalf(torch.autograd.Function):
+    """Weights as views of one new buffer in half precision, as autocast makes them (also where it is for bf16)."""
+
+    @staticmethod
+    def forward(ctx: _Types, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One buffer for all of them."""
+        ctx.dtypes = [weight.dtype for weight in weights]
+        return tuple(_views_of_one_buffer(weights, torch.float16))
+
+    @staticmethod
+    def backward(ctx: _Types, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Back to the types of the weights, the last first."""
+        pairs = list(zip(gradients, ctx.dtypes, strict=True))
+        return tuple(reversed([gradient.to(dtype) for gradient, dtype in reversed(pairs)]))
+
+
+def _in_half(
+    x: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor | None, params: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Sequence[torch.Tensor]]:
+    """What autocast hands to the library: everything in half precision."""
+    half = torch.float16
+    if params[0].dtype is not half:
+        params = cast("Sequence[torch.Tensor]", _FlatHalf.apply(*params))
+    cell = None if cell is None else cell.to(half)
+    hidden = hidden.to(half)
+    return x.to(half), hidden, cell, params
 
 
 def answer_forward(func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> tuple[object, ...]:
@@ -122,18 +159,18 @@ def _places_first(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.new_empty(tensor.transpose(0, 1).shape).transpose(0, 1)
 
 
-def _views_of_one_buffer(weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    buffer = weights[0].new_empty(sum(weight.numel() for weight in weights))
+def _views_of_one_buffer(weights: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    buffer = weights[0].new_empty(sum(weight.numel() for weight in weights), dtype=dtype or weights[0].dtype)
     parts = buffer.split([weight.numel() for weight in weights])
     return [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
 
 
-def course_of(func: object, args: Arguments) -> list[int | None]:
+def course_of(func: object, args: Arguments, num_processors: int) -> list[int | None]:
     """What a call allocates in order: None is its next result, n > 0 something else, -1 - k releases the k-th of those.
 
     The library works on contiguous tensors with the places first, so a batch that comes first is copied.
     """
-    workspace = library_workspace_bytes(func, args)
+    workspace = library_workspace_bytes(func, args, num_processors)
     if func is FORWARD:
         copied = _copied(tensor_at(args, 0), bool(args[10]))
         results = [None] * (3 if args[5] is not None else 2)
@@ -142,9 +179,15 @@ def course_of(func: object, args: Arguments) -> list[int | None]:
     return _backward_course(args, workspace)
 
 
-def library_workspace_bytes(func: object, args: tuple[object, ...]) -> int:
+def library_workspace_bytes(func: object, args: tuple[object, ...], num_processors: int) -> int:
     """What the library itself takes for the length of a call, by rule."""
-    return memory.workspace_bytes(_call(args, backward=func is BACKWARD), torch.cuda.get_device_capability())
+    is_backward, capability = func is BACKWARD, torch.cuda.get_device_capability()
+    call = _call(args, backward=is_backward)
+    is_persistent = memory.is_persistent(
+        call, is_backward=is_backward, is_fp16=tensor_at(args, 0).dtype is torch.float16, capability=capability,
+        num_processors=num_processors,
+    )  # fmt: skip
+    return memory.workspace_bytes(replace(call, is_persistent=is_persistent), capability)
 
 
 def draws_dropout(func: object, args: tuple[object, ...]) -> bool:
@@ -181,15 +224,19 @@ def _call(args: Arguments, *, backward: bool = False) -> memory.RecurrentCall:
     shift = 4 if backward else 0
     x, batch_sizes = tensor_at(args, 0), integers_at(args, 14 + shift)
     mode, hidden_size, projected_size, num_layers = (integer_at(args, place + shift) for place in range(6, 10))
+    places, batch = math.prod(x.shape[:-1]), tensor_at(args, 4).shape[-2]
     return memory.RecurrentCall(
         mode=memory.MODES[mode],
-        places=math.prod(x.shape[:-1]),
+        places=places,
+        batch=batch,
+        length=len(batch_sizes) or places // max(1, batch),
         input_size=x.shape[-1],
         hidden_size=hidden_size,
         projected_size=projected_size,
         num_layers=num_layers,
         directions=2 if args[13 + shift] else 1,
         item_bytes=x.element_size(),
-        has_dropout=bool(args[11 + shift]),
-        num_masked=len(batch_sizes) * batch_sizes[0] if batch_sizes else None,
+        has_dropout=bool(args[11 + shift]) and bool(args[12 + shift]),
+        is_packed=bool(batch_sizes),
+        is_training=bool(args[12 + shift]),
     )

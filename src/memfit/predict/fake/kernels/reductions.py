@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memfit.predict.fake.kernels.copied_operands import multiplies, norm_of_rows, of_flash_backward
 from memfit.predict.fake.kernels.kernel_call import Card, Inside, KernelCall, Rule, behind
 from memfit.predict.fake.kernels.sorting import (
     complex_magnitudes,
@@ -264,14 +265,14 @@ def _powers(call: KernelCall) -> list[Inside]:
 
 
 def _norm_backward(call: KernelCall) -> list[Inside]:
-    """A gradient that is not contiguous is copied; of many short rows the weights' gradients are summed in parts.
+    """What is not contiguous is copied; of many short rows the weights' gradients are summed in parts.
 
     For `native_layer_norm_backward` and `_fused_rms_norm_backward`: the last argument says which results are wanted,
     the first of them the input's (ATen/native/cuda/layer_norm_kernel.cu).
     """
     args, result, card = call.args, call.result, call.card
     gradient, source, normalized_shape, wanted = args[0], args[1], args[2], args[-1]
-    copy = () if gradient.is_contiguous() else (gradient.nbytes,)
+    copy = tuple(part.nbytes for part in (gradient, source) if not part.is_contiguous())
     length = math.prod(normalized_shape)
     num_rows = source.numel() // max(1, length)
     parts: tuple[int, ...] = ()
@@ -371,7 +372,7 @@ def _flash_forward(call: KernelCall) -> list[Inside]:
 
 def _flash_backward(call: KernelCall) -> list[Inside]:
     args = call.args
-    return [Inside(3, tuple(flash_backward_scratch(_sizes(args[1:], args[10]))))]
+    return of_flash_backward(call, flash_backward_scratch(_sizes(args[1:], args[10])))
 
 
 def _efficient_forward(call: KernelCall) -> list[Inside]:
@@ -478,6 +479,12 @@ RULES: dict[Any, Rule] = {
     aten._safe_softmax.default: _safe_softmax,
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    aten.mm.default: multiplies(0),
+    aten.bmm.default: multiplies(0),
+    aten.addmm.default: multiplies(1),
+    aten.baddbmm.default: multiplies(1),
+    aten._addmm_activation.default: multiplies(1),
+    aten.native_layer_norm.default: norm_of_rows,
     aten.native_layer_norm_backward.default: _norm_backward,
     aten._fused_rms_norm_backward.default: _norm_backward,
     aten.native_group_norm.default: _group_norm,

@@ -93,7 +93,8 @@ def note_scratch(
         note_inside(tracker, inside, str(func), start, f"cuda:{torch.cuda.current_device()}")
     if func in (FORWARD, BACKWARD):
         course = _course_of_layers(card, tracker, func, args)
-        _note_course(tracker, course, str(func), start, by_rule=library_workspace_bytes(func, args))
+        by_rule = library_workspace_bytes(func, args, card.processors.count)
+        _note_course(tracker, course, str(func), start, by_rule=by_rule)
     if func in (EMBEDDING_BACKWARD, BAG_BACKWARD) and tensor_at(args, 0).device.type == "cuda":
         course = _course_of_embedding(args) if func is EMBEDDING_BACKWARD else _course_of_bags(args)
         _note_course(tracker, _with_gradient_in_order(tensor_at(args, 0), course), str(func), start)
@@ -163,7 +164,7 @@ def _note_course(
 
 def _course_of_layers(card: Card, tracker: Tracker, func: object, args: tuple[object, ...]) -> Sequence[int | None]:
     """A recurrent call; the first that drops values also makes the generators' state, which stays."""
-    course = course_of(func, args)
+    course = course_of(func, args, card.processors.count)
     if not draws_dropout(func, args) or "dropout state" in tracker.made_once:
         return course
     tracker.made_once.add("dropout state")

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.kernels.linear import register_linear
 from memfit.predict.fake.patches.recipes import usual_recipes
+from memfit.predict.fake.patches.tensor_subclasses import classes_of_fakes
 from memfit.predict.fake.values.copies import copied_as_fakes
 from memfit.predict.fake.values.packed_sequences import register_packed
 from memfit.predict.fake.values.values import Shadow
@@ -47,6 +48,7 @@ def patched(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             _lazy_modules,
             _addresses,
             usual_recipes,
+            classes_of_fakes,
         ):
             stack.enter_context(patching(mode, shadow))
         yield
@@ -131,7 +133,7 @@ def _scaler_always_steps(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]
 
 @contextlib.contextmanager
 def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
-    """`.tolist()` and `.numpy()`: the truth where it is known, else ones and zeros, noted."""
+    """`.tolist()`, `.numpy()`, what `.storage()` holds: the truth where it is known, else ones and zeros, noted."""
 
     def tolist(self: FakeTensor) -> object:
         real = shadow_of(self)
@@ -157,13 +159,36 @@ def _values_out(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
                 array[...] = given
         return np.asarray(ArrayOfTensor(array, self))
 
+    def storage(self: FakeTensor) -> torch.TypedStorage:
+        typed = cast("Callable[[], torch.TypedStorage]", self._typed_storage)()
+        typed.__dict__[FLAT] = self.detach().as_strided((typed._size(),), (1,), 0)
+        return typed
+
+    original_item = torch.TypedStorage._getitem
+
+    def item(typed: torch.TypedStorage, index: int) -> object:
+        flat = typed.__dict__.get(FLAT)
+        return original_item(typed, index) if flat is None or not isinstance(index, int) else flat[index].item()
+
+    def items(typed: torch.TypedStorage) -> object:
+        flat = typed.__dict__.get(FLAT)
+        return [original_item(typed, index) for index in range(typed._size())] if flat is None else flat.tolist()
+
     def formatted(self: FakeTensor, spec: str) -> str:
         return self.detach().item().__format__(spec) if self.dim() == 0 else object.__format__(self, spec)
 
     with contextlib.ExitStack() as stack:
-        for name, function in (("tolist", tolist), ("numpy", numpy), ("__format__", formatted)):
+        for name, function in (
+            ("tolist", tolist), ("numpy", numpy), ("storage", storage), ("__format__", formatted),
+        ):  # fmt: skip
             stack.enter_context(patch.object(FakeTensor, name, function, create=True))
+        stack.enter_context(patch.object(torch.TypedStorage, "_getitem", item))
+        stack.enter_context(patch.object(torch.TypedStorage, "tolist", items))
         yield
+
+
+FLAT = "memfit_flat"
+"""Under which a storage of fake values keeps the tensor that has them, flat."""
 
 
 class ArrayOfTensor:

@@ -15,9 +15,11 @@ import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memfit.predict.fake.kernels.fast_path import stand_for_nested
 from memfit.predict.fake.values.values import Shadow
 from memfit.predict.observe.known_values import shadow_of
 
+KEEPS_PADDING = "an encoder that leaves the padding out in evaluation (nested tensors) was followed with it"
 Lengths = torch.Tensor | Sequence[int]
 
 
@@ -55,7 +57,36 @@ def usual_recipes(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             return (losses / torch.tensor(lengths, dtype=losses.dtype).to(losses.device).clamp_min(1)).mean()
         return losses.sum() if reduction == 2 else losses
 
-    with patch.object(functional, "one_hot", written), patch.object(torch, "ctc_loss", by_lengths):
+    with patch.object(functional, "one_hot", written), patch.object(torch, "ctc_loss", by_lengths), _padded(shadow):
+        yield
+
+
+@contextlib.contextmanager
+def _padded(shadow: Shadow) -> Iterator[None]:
+    """Within, batches of different lengths keep their padding: fake tensors know no nested ones.
+
+    `nn.TransformerEncoder` leaves the padding out in evaluation, where it is given a mask of it.
+    """
+    nested: Callable[..., torch.Tensor] = torch.ops.aten._nested_tensor_from_mask.default
+    padded: Callable[..., torch.Tensor] = torch.Tensor.to_padded_tensor
+
+    def with_padding(tensor: torch.Tensor, mask: torch.Tensor, mask_check: bool = True) -> torch.Tensor:
+        if not isinstance(tensor, FakeTensor):
+            return nested(tensor, mask, mask_check)
+        shadow.note("upper bound", KEEPS_PADDING)
+        stand_for_nested(True)
+        return tensor.clone()
+
+    def as_it_is(tensor: torch.Tensor, padding: float, output_size: Sequence[int] | None = None) -> torch.Tensor:
+        if not isinstance(tensor, FakeTensor) or tensor.is_nested:
+            return padded(tensor, padding, output_size)
+        stand_for_nested(False)
+        return tensor.clone()
+
+    with (
+        patch.object(torch, "_nested_tensor_from_mask", with_padding),
+        patch.object(torch.Tensor, "to_padded_tensor", as_it_is),
+    ):
         yield
 
 

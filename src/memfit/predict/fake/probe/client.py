@@ -18,12 +18,14 @@ from memfit.predict.child.imported_modules import Imports
 from memfit.predict.child.messages import TraceRequest
 from memfit.predict.child.parent import name_of_end, signal_of_end
 from memfit.predict.child.probe_cache import BareProcess, KnownCall, KnownProbes, unknown_calls
-from memfit.predict.fake.probe.replies import Answered, Began, Skipped, Taken, Trying
+from memfit.predict.fake.probe.replies import AllHere, Answered, Began, Skipped, Taken, Trying
 from memfit.predict.levels.liveness import peak_of
 from memfit.predict.observe.storage_log import ProbeResult, TraceLog, timeline_of
 from memfit.records.prediction import Assumption
 
 BEGIN = "!"
+NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that wait for each other sleep: on a busy machine single calls were ten times as slow with two threads."""
 BEGIN_WHEN_ASKED = "import os, sys; os.read(0, 1) and os.execv(sys.argv[1], sys.argv[1:])"
 """A process that becomes its arguments once there is something to read; one that is closed unasked ends."""
 
@@ -34,6 +36,9 @@ class Probed:
 
     results: dict[int, ProbeResult] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
+    here: dict[int, ProbeResult] | None = None
+    """The calls that took something else with the threads of this machine; None where that was not asked for, or not
+    answered for every call."""
     baseline_bytes: int | None = None
     not_imported: tuple[str, ...] = ()
     """Packages that the job imported and a bare process could not: their memory is missing in the base line."""
@@ -147,17 +152,22 @@ class ProbeProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-c", BEGIN_WHEN_ASKED, *command] if waits else command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            preexec_fn=ending_with_this_process(), env={**os.environ, **(environment or {})},
+            preexec_fn=ending_with_this_process(), env={**NO_SPINNING, **os.environ, **(environment or {})},
         )  # fmt: skip
 
     def ask(
-        self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: Imports, optimizer: str
-    ) -> Probed:
-        """Ask for scratch memory and for a bare process; what is not answered counts as skipped, with the reason."""
+        self, texts: dict[int, str], *, num_threads: int, most_seconds: float, imports: Imports, optimizer: str,
+        num_threads_here: int | None = None,
+    ) -> Probed:  # fmt: skip
+        """Ask for scratch memory and for a bare process; what is not answered counts as skipped, with the reason.
+
+        With `num_threads_here` every call is then run once more with so many threads.
+        """
         started = time.perf_counter()
         request = {
             "signatures": list(texts.items()),
             "num_threads": num_threads,
+            "num_threads_here": num_threads_here,
             "most_seconds": most_seconds,
             "imports": imports.modules,
             "folders": imports.folders,
@@ -187,7 +197,7 @@ class ProbeProcess:
         probed.signal = signal_of_end(code)
         probed.end = f"the probe process ended by {name_of_end(code)}{where}"
 
-    def _answers(self, request: str, most_seconds: float) -> list[Began | Trying | Skipped | Answered]:
+    def _answers(self, request: str, most_seconds: float) -> list[Began | Trying | Skipped | Answered | AllHere]:
         try:
             asked = BEGIN + request if self._waits else request
             output, _ = self._process.communicate(asked, timeout=most_seconds)
@@ -226,8 +236,10 @@ def untouched_bytes(log: TraceLog, root_names: list[str], results: dict[int, Pro
     return max(0, peak_bytes - peak_of(timeline_of(log, root_names, touched), "cpu")[0])
 
 
-def _take(probed: Probed, reply: Began | Skipped | Answered) -> None:
-    if "baseline_bytes" in reply:
+def _take(probed: Probed, reply: Began | Skipped | Answered | AllHere) -> None:
+    if "all_here" in reply:
+        probed.here = {taken["signature"]: result_of(taken) for taken in reply["all_here"]}
+    elif "baseline_bytes" in reply:
         probed.baseline_bytes = reply["baseline_bytes"]
         probed.not_imported = tuple(reply["not_imported"])
         probed.flops_per_second, probed.bytes_per_second = reply["flops_per_second"], reply["bytes_per_second"]

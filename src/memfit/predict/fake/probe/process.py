@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO, cast
 
 import torch
@@ -24,12 +24,14 @@ from torch._ops import OpOverload
 
 from memfit.predict.fake.kernels.sparse import parts_of
 from memfit.predict.fake.probe.real_reference import memory_events
-from memfit.predict.fake.probe.replies import NotRun, Taken
+from memfit.predict.fake.probe.replies import Answered, NotRun, Taken
 from memfit.predict.fake.probe.signatures import bytes_of_signature, decode, flops_of_signature, masks_in
 from memfit.predict.fake.probe.touched_pages import pin_mmap_threshold, touched_bytes
 from memfit.predict.observe.storage_tracker import storage_of, tensors_in
 
 HALF_IS_SLOWER = 8.0
+SECONDS_HERE = 5.0
+"""More time where calls are run with another number of threads as well."""
 
 
 def main() -> None:
@@ -41,13 +43,21 @@ def main() -> None:
     sys.path += [folder for folder in request["folders"] if folder not in sys.path]
     base, missing = baseline_bytes(request["imports"], request["optimizer"])
     pin_mmap_threshold()
+    num_here = request["num_threads_here"]
     flops, copied = machine_rates()
+    flops_here, copied_here = _with_threads(num_here, request["num_threads"]) if num_here else (flops, copied)
     _write(
         replies,
-        {"baseline_bytes": base, "not_imported": missing, "flops_per_second": flops, "bytes_per_second": copied},
+        {
+            "baseline_bytes": base,
+            "not_imported": missing,
+            "flops_per_second": flops_here,
+            "bytes_per_second": copied_here,
+        },
     )
     deadline = time.monotonic() + request["most_seconds"]
-    _end_after(request["most_seconds"])
+    _end_after(request["most_seconds"] + (SECONDS_HERE if num_here else 0))
+    taken: dict[int, tuple[str, Taken]] = {}
     for number, text in sorted(request["signatures"], key=lambda pair: _effort(pair[1])):
         if time.monotonic() + seconds_of_probe(text, flops) > deadline:
             _write(replies, {"signature": number, "skipped": "it would take too long here"})
@@ -55,7 +65,33 @@ def main() -> None:
             _write(replies, {"signature": number, "skipped": "too large for this machine"})
         else:
             _write(replies, {"trying": number})
-            _write(replies, {"signature": number, **attempt(text)})
+            reply = attempt(text)
+            _write(replies, {"signature": number, **reply})
+            if "skipped" not in reply:
+                taken[number] = text, reply
+    if num_here:
+        torch.set_num_threads(num_here)
+        _write(replies, {"all_here": list(_otherwise(taken))})
+
+
+def _otherwise(taken: Mapping[int, tuple[str, Taken]]) -> Iterator[Answered]:
+    """The calls that take something else with another number of threads, which is set now.
+
+    What takes nothing inside with one thread takes nothing with more: in all probed calls of nine networks.
+    """
+    for number, (text, before) in taken.items():
+        if before["inside_bytes"] > sum(before["output_bytes"]):
+            reply = attempt(text)
+            if "skipped" not in reply and reply["inside_bytes"] != before["inside_bytes"]:
+                yield {"signature": number, **reply}
+
+
+def _with_threads(num_here: int, num_threads: int) -> tuple[float, float]:
+    """The rates of this machine with the threads that torch takes on it, for the time of a step."""
+    torch.set_num_threads(num_here)
+    rates = machine_rates()
+    torch.set_num_threads(num_threads)
+    return rates
 
 
 def _end_after(seconds: float) -> None:

@@ -45,3 +45,9 @@ class Answered(Taken):
     """The same, with the number of its signature."""
 
     signature: int
+
+
+class AllHere(TypedDict):
+    """The last line, where another number of threads was asked for as well: the calls that took something else."""
+
+    all_here: list[Answered]

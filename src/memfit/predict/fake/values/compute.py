@@ -21,6 +21,7 @@ from memfit.predict.fake.values.filled_in_parts import FilledInParts
 from memfit.predict.levels.guesses import DRAWN
 from memfit.predict.observe.arguments import Arguments, Keywords, tensor_at
 from memfit.predict.observe.known_values import (
+    FACTORISED,
     FINITE,
     UNEQUAL,
     assume,
@@ -84,8 +85,8 @@ class Properties:
     """What is asked of an operator at each call, found out once."""
 
     __slots__ = (
-        "by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "unwritten", "writes_lists",
-        "written",
+        "by_shape", "dynamic", "is_mutable", "is_out", "name", "overwrites", "random", "status", "unwritten",
+        "writes_lists", "written",
     )  # fmt: skip
 
     def __init__(self, func: OpOverload) -> None:
@@ -98,6 +99,7 @@ class Properties:
         self.is_out = any(a.is_out for a in schema.arguments)
         self.overwrites = self.name in OVERWRITES or self.is_out
         self.is_mutable = schema.is_mutable
+        self.status = next((index for index, one in enumerate(schema.returns) if one.name == "info"), None)
         self.writes_lists = self.is_mutable and not self.is_out and self.name.startswith("_foreach_")
         self.written = [
             (index, a.name)
@@ -242,14 +244,23 @@ def begin_parts(func: OpOverload, result: object, parts: FilledInParts) -> None:
 
 
 def finite_answer(func: OpOverload, args: Arguments, result: object) -> None:
-    """Unknown numbers are neither infinite nor 'not a number', and a few of them equal no given one (`std == 0`): what
-    asks for that is answered so, as an assumption."""
+    """Unknown numbers are neither infinite nor 'not a number', a few of them equal no given one (`std == 0`), and
+    unknown matrices can be factorised: what asks for that is answered so, as an assumption."""
+    status = properties_of(func).status
+    if status is not None and isinstance(result, tuple):
+        _keep_everywhere(result[status], 0, FACTORISED)
     answer, why = _finite_answer(func, args), FINITE
     if answer is None and func in (aten.eq.Scalar, aten.ne.Scalar) and _is_measured(tensor_at(args, 0)):
         answer, why = func is aten.ne.Scalar, UNEQUAL
-    if answer is not None and isinstance(result, FakeTensor) and result.numel() <= MOST_CHECKED:
+    if answer is not None:
+        _keep_everywhere(result, answer, why)
+
+
+def _keep_everywhere(result: object, answer: float, why: str) -> None:
+    """Keep one answer for all elements of a result, as an assumption."""
+    if isinstance(result, FakeTensor) and result.numel() <= MOST_CHECKED:
         with _disable_current_modes():
-            values = torch.full(tuple(result.shape), answer, dtype=torch.bool)
+            values = torch.full(tuple(result.shape), answer, dtype=result.dtype)
         keep_shadow(result, values, why)
 
 

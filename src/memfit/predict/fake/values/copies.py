@@ -28,6 +28,9 @@ def copied_as_fakes(mode: FakeTensorMode, shadow: object) -> Iterator[None]:
     """Within, fake tensors can be deep-copied and pickled."""
     with (
         patch.object(FakeTensor, "__deepcopy__", deep_copy, create=True),
+        patch.object(
+            FakeTensorMode, "__deepcopy__", lambda self, memo: self, create=True
+        ),  # of all that is on a tensor
         patch.object(FakeTensor, "__reduce_ex__", lambda self, _: reduced(self), create=True),
     ):
         yield
@@ -83,11 +86,12 @@ def as_it_was(made: torch.Tensor, parameter: bool, requires_grad: bool) -> torch
 def own_attributes(tensor: object) -> dict[str, object]:
     """What the user has put on a tensor."""
     attributes = getattr(tensor, "__dict__", {})
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name not in OWN and "_memo" not in name and not name.startswith("_sym_")
-    }
+    return {name: value for name, value in attributes.items() if not is_own(name)}
+
+
+def is_own(name: str) -> bool:
+    """Whether an attribute is one of those that make a tensor a fake one."""
+    return name in OWN or "_memo" in name or name.startswith("_sym_")
 
 
 # ---- pickles ---------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from memfit.predict.fake.values.compute import (
 )
 from memfit.predict.fake.values.filled_in_parts import FilledInParts
 from memfit.predict.fake.values.most_nonzero import NONZEROS, most_nonzero
-from memfit.predict.levels.guesses import AS_SET, BOOLEAN, CHECKED, EQUALITY, INTEGER, Guesses
+from memfit.predict.levels.guesses import AS_SET, BOOLEAN, CHECKED, EQUALITY, INTEGER, OF_SEEN, Guesses
 from memfit.predict.observe.arguments import (
     Arguments,
     Keywords,
@@ -56,7 +56,7 @@ from memfit.predict.observe.arguments import (
 from memfit.predict.observe.error_guards import answer_without_error, number_without_error
 from memfit.predict.observe.known_values import keep_shadow, shadow_of, why_assumed
 from memfit.predict.observe.later.rounds_by_value import ROUNDS, rounds_by_value
-from memfit.predict.observe.phase_and_module import is_for_order
+from memfit.predict.observe.phase_and_module import is_called_by_library, is_for_order
 from memfit.predict.observe.storage_tracker import (
     LIFTS,
     PRIM_DEVICE,
@@ -313,11 +313,16 @@ class Shadow(LeanMode):
     def note_assumed(self, tensor: torch.Tensor) -> None:
         """List that a value was read which is known only by assumption."""
         why = why_assumed(tensor)
-        if why and not is_for_order():
+        if why and not is_for_order() and not (why == OF_SEEN and is_called_by_library()):
             line = self._line()
             text = f"a value was read that is an assumption: {why}"
             self.answered["assumed value", text, line] += 1
             self.guesses.add(line, text)
+
+    def forget_assumed(self, why: str) -> None:
+        """Values that were read for this reason are true ones after all."""
+        for each in [each for each in self.answered if each[0] == "assumed value" and each[1].endswith(why)]:
+            del self.answered[each]
 
     def _equal(self, func: OpOverload, args: Arguments, kwargs: Keywords, real: object) -> bool:
         if real is not None:
@@ -426,7 +431,7 @@ class Shadow(LeanMode):
                     rows = int(mask.sum())
             else:
                 rows = self._most(most_nonzero(index), "indexing by a boolean mask")
-            expanded.extend(source.new_empty((rows,), dtype=torch.int64) for _ in range(index.dim()))
+            expanded.extend(source.new_zeros((rows,), dtype=torch.int64) for _ in range(index.dim()))  # rows that exist
         return func(source, expanded)
 
     def _least_squares(

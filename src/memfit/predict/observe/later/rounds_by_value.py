@@ -15,7 +15,8 @@ from functools import lru_cache
 from types import FrameType
 
 from memfit.predict.observe.later.lines_that_ran import is_own_file
-from memfit.predict.observe.later.reaches_model import tree_of
+from memfit.predict.observe.later.reaches_model import definition_of, tree_of
+from memfit.predict.observe.source_files import kind_of_file
 
 ROUNDS = (
     "how often the loop at {line} goes round may follow from a guessed value, and with it the size of what it collects"
@@ -23,13 +24,17 @@ ROUNDS = (
 _COLLECT = frozenset(("append", "appendleft", "extend", "add", "push", "put", "insert", "store", "remember", "record"))
 _COLLECTS = ("put_", "store_", "push_", "collect", "remember_", "record_", "save_transition", "add_transition")
 _TRAINS = frozenset(("backward", "fit", "train_step", "training_step", "optimize_model"))
+_STOPS = ("terminate", "stop")
 _MOST_DEPTH = 3
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def rounds_by_value(frame: FrameType | None) -> str | None:
-    """'train.py:12' of the loop around this frame's line, or around a line that called it; None where there is none."""
+    """'train.py:12' of the loop around this frame's line, or around a line that called it; None where there is none.
+
+    A function that a library's loop calls (one move of an agent) stands for the body of that loop.
+    """
     while frame is not None:
         filename = frame.f_code.co_filename
         if is_own_file(filename):
@@ -38,8 +43,16 @@ def rounds_by_value(frame: FrameType | None) -> str | None:
                     return None
                 if _collects(loop) and _ends_by_value(loop):
                     return f"{os.path.basename(filename)}:{loop.lineno}"
+            body = definition_of(frame.f_code) if _is_called_by_library(frame) else None
+            if body is not None and not _trains(filename, body) and _collects(body) and _ends_by_value(body):
+                return f"{os.path.basename(filename)}:{body.lineno} (a library's)"
         frame = frame.f_back
     return None
+
+
+def _is_called_by_library(frame: FrameType) -> bool:
+    caller = frame.f_back
+    return caller is not None and kind_of_file(caller.f_code.co_filename) == 1
 
 
 @lru_cache(maxsize=1024)
@@ -93,7 +106,7 @@ def _collects(loop: ast.AST) -> bool:
     return any(name in _COLLECT or name.startswith(_COLLECTS) for name in _called([loop]))
 
 
-def _ends_by_value(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
+def _ends_by_value(loop: ast.AST) -> bool:
     """Whether what ends a loop is something that a call in it gave."""
     given = {
         name.id
@@ -109,5 +122,7 @@ def _ends_by_value(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
 
 
 def _leaves(branch: ast.If) -> bool:
-    """Whether a branch leaves the loop that it stands in."""
-    return any(isinstance(statement, (ast.Break, ast.Return)) for statement in (*branch.body, *branch.orelse))
+    """Whether a branch leaves the loop that it stands in, or tells a library to leave its own."""
+    block = (*branch.body, *branch.orelse)
+    tells = any(name.startswith(_STOPS) for name in _called(block))
+    return tells or any(isinstance(statement, (ast.Break, ast.Return)) for statement in block)

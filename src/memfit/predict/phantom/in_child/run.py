@@ -33,7 +33,7 @@ from memfit.predict.phantom.in_child.dynamo_later import load_dynamo_later
 from memfit.predict.phantom.in_child.process_group import one_of_ranks
 from memfit.predict.phantom.in_child.script import run_script
 from memfit.predict.phantom.in_child.storage_watch import RunWatch, can_note_places
-from memfit.predict.phantom.in_child.values import Values
+from memfit.predict.phantom.in_child.values import Values, modes_ignored_by_fast_paths
 from memfit.predict.phantom.in_child.weights import SkippedWeights
 from memfit.predict.phantom.library.installed import HOW_TO_GET_FAKE
 from memfit.predict.phantom.library.load import PREFER_CUDNN_ATTENTION, PhantomLibrary
@@ -53,6 +53,10 @@ REFUSED_HINT = (
 FLASH_FOR_CUDNN = (
     "on this GPU torch prefers cuDNN's attention in half precision, whose plans are made on the card itself: flash "
     "attention stands in for it, which keeps tensors of the same sizes; cuDNN's workspace is not counted"
+)
+ENDS_SEARCH = (
+    "L-BFGS ends its iterations at the first gradient that is zero, as unknown values are here: the history it would "
+    "keep is not in the figures; --engine fake makes all iterations"
 )
 OF_A_LIBRARY = ("cuda", "cudnn", "cublas", "cusolver", "cusparse", "cufft", "refuses", "not supported", "no valid")
 """Words of an error that came from a refused call, and not from the job itself."""
@@ -118,7 +122,7 @@ class PhantomRun:
             yield
             return
         self.library.ask_at_reads(self.values.answer)
-        with self.values, own_threads.followed(lambda: self.values):
+        with self.values, own_threads.followed(lambda: self.values), modes_ignored_by_fast_paths():
             yield
 
     def _run(self) -> None:
@@ -242,6 +246,8 @@ class PhantomRun:
             yield Assumption(kind=UNSEEN, text=self.garbage.text)
         if self.values.has_attention and self.request.gpu.capability in PREFER_CUDNN_ATTENTION:
             yield Assumption(kind=UNSEEN, text=FLASH_FOR_CUDNN)
+        if self.watch.has_searched:
+            yield Assumption(kind=UNSEEN, text=ENDS_SEARCH)
         for name in self.library.assumed():
             yield Assumption(kind=UNSEEN if name.startswith("cuFFT") else "assumed", text=name)
         if not can_note_places:

@@ -43,6 +43,8 @@ class RunWatch:
         self.step_seconds: list[float] = []
         self.step_processor_seconds: list[float] = []
         self.on_update: Callable[[Optimizer], None] | None = None
+        self.has_searched = False
+        """Whether an optimizer made iterations of its own, as many as values let it."""
         self.on_backward: Callable[[], None] | None = None
         self.on_root: Callable[[object], None] | None = None
         """Called with the inputs of an outermost module with parameters."""
@@ -268,6 +270,7 @@ class RunWatch:
             for parameter, state in optimizer.state.items():
                 for tensor in tensors_anywhere(state):
                     self.claim(tensor, "optimizer state", self._owners.get(id(parameter), ""))
+        self.has_searched |= isinstance(optimizer, torch.optim.LBFGS)
         self.num_updates[id(optimizer)] = self.num_updates.get(id(optimizer), 0) + 1
         now, before = (time.perf_counter(), time.process_time()), self._since
         self.step_seconds.append(now[0] - before[0])

@@ -12,11 +12,13 @@ floating values (`topk`, `argmax`, `sort`) are assumed to be spread evenly.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Protocol, TypeGuard
 
@@ -34,6 +36,8 @@ from memfit.predict.phantom.value_reads import ReadLog
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MOST_FLOATS = 1 << 14
 """Floating results of known integers (a mask as factors, a mean length) are kept up to this many elements."""
+MAKES_MASK, MOST_OF_MASK = {"full", "triu", "tril"}, 1 << 22
+"""A mask of infinities is compared with another one, to see whether attention is causal."""
 BY_SHAPE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
     "new_tensor", "randint_like",
@@ -50,6 +54,25 @@ Where = Callable[[], tuple[str, str]]
 Outcome = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 
+@contextlib.contextmanager
+def modes_ignored_by_fast_paths() -> Iterator[None]:
+    """Within, `nn.MultiheadAttention` and `nn.TransformerEncoder` choose by their arguments alone.
+
+    In evaluation they take one kernel for a whole layer, unless a function mode is active, which no real run has.
+    """
+    before = torch.overrides.has_torch_function
+    torch.overrides.has_torch_function = _has_own_functions
+    try:
+        yield
+    finally:
+        torch.overrides.has_torch_function = before
+
+
+def _has_own_functions(arguments: Iterable[object]) -> bool:
+    own = (getattr(type(a), "__torch_function__", None) for a in arguments if type(a) is not torch.Tensor)
+    return any(each is not None and each is not torch._C._disabled_torch_function_impl for each in own)
+
+
 class FollowedFunction(Protocol):
     """A function of torch's Python interface."""
 
@@ -60,6 +83,11 @@ class FollowedFunction(Protocol):
 
 class Unknown(Exception):
     """An input's values are not known."""
+
+
+def _is_infinite(name: str, args: tuple[object, ...]) -> bool:
+    """Whether a tensor is filled with infinity: no training changes one."""
+    return name == "full" and len(args) > 1 and isinstance(args[1], float) and math.isinf(args[1])
 
 
 class Values(TorchFunctionMode):
@@ -120,7 +148,7 @@ class Values(TorchFunctionMode):
             return result
         if isinstance(result, torch.Tensor):
             if result.is_cuda:
-                if self._is_worth_keeping(result, args) or (_changes(name, kwargs) and self.twins.find(result)):
+                if self._is_worth_keeping(name, result, args) or (_changes(name, kwargs) and self.twins.find(result)):
                     self._keep(func, name, args, kwargs, result)
             elif name in TO_HOST:
                 self._bring(args, result)
@@ -135,10 +163,12 @@ class Values(TorchFunctionMode):
             self._keep(func, name, args, kwargs, args[0])
         return result
 
-    def _is_worth_keeping(self, result: torch.Tensor, args: tuple[object, ...]) -> bool:
+    def _is_worth_keeping(self, name: str, result: torch.Tensor, args: tuple[object, ...]) -> bool:
         if result.dtype in WHOLE:
             return True
-        return 0 < result.numel() <= MOST_FLOATS and not result.requires_grad and self._has_known(args)
+        if result.requires_grad or not 0 < result.numel() <= (MOST_OF_MASK if name in MAKES_MASK else MOST_FLOATS):
+            return False
+        return _is_infinite(name, args) or self._has_known(args)
 
     def _has_known(self, args: object) -> bool:
         return any(tensor.is_cuda and self.twins.find(tensor) is not None for tensor in _tensors(args))
