@@ -42,6 +42,8 @@ held = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters(
 states = [s for state in optimizer.state.values() for s in state.values()]
 held += [s.to_local() if hasattr(s, "to_local") else s for s in states]
 open(sys.argv[2] + f"/held-{rank}", "w").write(str(sum(t.untyped_storage().nbytes() for t in held)))
+dist.barrier()
+dist.destroy_process_group()  # a rank that ends while another still talks to it can be ended by torch's own threads
 """
 
 
