@@ -40,5 +40,5 @@ def base_bytes_of(job: Job, state_bytes: int) -> int:
 
     With what is left free for blocks that the measured step did not call.
     """
-    tensors: list[Any] = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
+    tensors: list[Any] = [*job.whole.parameters(), *job.whole.buffers(), *tensors_of(job.batch)]
     return storage_bytes(tensors) + gradient_bytes_there(job) + state_bytes + job.reserved_bytes + job.around_bytes

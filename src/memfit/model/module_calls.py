@@ -137,7 +137,7 @@ class CallTree:
     decided_by_values: str = ""
     """Where the forward first read a value into Python, which may decide what it does; empty if it never did."""
     graph: list[tuple[str, int]] = field(default_factory=list)
-    """Name and bytes made of every operator that a gradient goes through."""
+    """Name and bytes made of every operator that a gradient goes through, from the first call of a module on."""
     from_before: dict[int, int] = field(default_factory=dict)
     """Address and bytes of storages that the forward read, did not make, and that are there when the step is over."""
 
@@ -304,6 +304,8 @@ def _hooks(model: torch.nn.Module, watch: _Watch, names: dict[int, str], counts:
             if threading.get_ident() != watch.thread and torch._C._current_graph_task_id() == NO_BACKWARD:
                 watch.in_threads.append(names[id(module)])
                 _refuse_threads(watch.in_threads)  # at once: fake tensors cannot be used by two threads at a time
+            if not counts:  # what memfit itself does before the step, in some runs and not in others, is none of it
+                watch.graph.clear()
             counts[id(module)] = counts.get(id(module), 0) + 1
             tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             versions = [version_of(tensor) for tensor in tensors]

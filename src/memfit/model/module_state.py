@@ -219,6 +219,52 @@ def closed_over(function: object) -> list[object]:
     return found
 
 
+def modules_beside(module: torch.nn.Module, roots: Iterable[object]) -> list[torch.nn.Module]:
+    """The outermost modules that hang on a module, or on what is given, and are not in its tree.
+
+    They lie in lists, dictionaries and objects, or belong to functions: a teacher that is to have no place in the state
+    dict, a loss with weights of its own. One that has the module in its own tree is its parent, and is left out.
+    """
+    found: dict[int, torch.nn.Module] = {}
+    known = {id(each) for each in module.modules()}
+    waiting: list[tuple[Any, int]] = [(value, 0) for value in roots]
+    waiting += [(value, 1) for each in module.modules() for value in _set_on(each)]
+    seen: set[int] = set()
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
+            continue
+        seen.add(id(value))
+        if not isinstance(value, torch.nn.Module):
+            waiting += [(below, depth + 1) for below in _reached_from(value)]
+        elif id(value) not in known and not any(each is module for each in value.modules()):
+            found[id(value)] = value
+            known.update(id(each) for each in value.modules())
+            waiting += [(below, depth + 1) for each in value.modules() for below in _set_on(each)]
+    inner = {id(below) for each in found.values() for below in each.modules() if below is not each}
+    return [each for each in found.values() if id(each) not in inner]
+
+
+def _set_on(module: torch.nn.Module) -> list[object]:
+    """Attributes of a module that torch keeps no table of."""
+    return [value for name, value in module.__dict__.items() if name not in _OWN or name == "forward"]
+
+
+def _reached_from(value: object) -> Iterable[object]:
+    """What lies in a value that is no module, as far as it can hold modules."""
+    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+        is_torchs = (getattr(value, "__module__", None) or "").partition(".")[0] == "torch"
+        return [] if is_torchs else [*closed_over(value), *named_by(value)]
+    if isinstance(value, (torch.Tensor, torch.optim.Optimizer, *PLAIN)) or type(value).__name__.endswith("Config"):
+        return ()
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (tuple, frozenset)) or _is_container(value):
+        return value
+    inner = getattr(value, "__dict__", None)
+    return inner.values() if isinstance(inner, dict) else ()
+
+
 @memo_by_class
 def _caches_of(kind: type) -> tuple[weakref.ref[object], ...]:
     """The caches of a class: each `functools.lru_cache` that a method is, has closed over, or calls by name."""
@@ -284,6 +330,7 @@ class Watch:
 
     def _find(self) -> None:
         self.modules = list(self.module.modules())
+        self.modules += [below for each in modules_beside(self.module, ()) for below in each.modules()]
         shelves: list[MutableMapping[str, Any]] = []
         self._trees = [(m._modules, dict(m._modules)) for m in self.modules if m._modules]
         for each in self.modules:

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from memfit.errors import RunExists, UsageError
-from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay
+from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay, modules_beside
 from memfit.model.optimizer_hooks import tensors_beside_state
 from memfit.model.refused_models import refuse_model
 from memfit.model.written_parameters import ParameterVersions, finding_written
@@ -48,6 +48,8 @@ class Job:
     optimizer: torch.optim.Optimizer | None = None
     batch: Any = None
     name: str = ""
+    beside: tuple[torch.nn.Module, ...] = ()
+    """Modules that belong to the step and are not in the model's tree: of its loss, or in a list of the model."""
     seen: dict[str, Any] = field(default_factory=dict)
     """What the last run returned beside gradients; filled by `run`."""
     limit_bytes: int | None = None
@@ -96,10 +98,31 @@ class Job:
     """What to enter around a run where the plain step is too large for this machine; None where it is not."""
 
     @property
+    def whole(self) -> torch.nn.Module:
+        """The model with the modules beside it: all of whose state and gradients runs change."""
+        return Whole(self.model, self.beside) if self.beside else self.model
+
+    @property
     def device(self) -> torch.device:
         """Where the model lives."""
         first = next(self.model.parameters(), None)
         return torch.device("cpu") if first is None else first.device
+
+
+class Whole(torch.nn.Module):
+    """A model and modules that are not in its tree, as one tree."""
+
+    def __init__(self, model: torch.nn.Module, beside: tuple[torch.nn.Module, ...]) -> None:
+        super().__init__()
+        self.model, self.beside = model, torch.nn.ModuleList(beside)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Those of the model under the names that it gives them, then the others."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield names.get(id(parameter), name), parameter
 
 
 def job_of(
@@ -123,9 +146,19 @@ def job_of(
         return value.detach()
 
     job.run = run
-    job.around_bytes = hanging_bytes(model, batch, given)
-    job.never_cleared = _never_cleared(model, given)
+    _count_what_is_there(job, loss)
     return job
+
+
+def _count_what_is_there(job: Job, loss: object) -> None:
+    """Find what belongs to the step beside the model's tree, and count what is there before it begins."""
+    hanging = modules_beside(job.model, [])
+    job.beside = tuple(modules_beside(job.model, [loss]))
+    job.around_bytes = hanging_bytes(job.whole, job.batch, job.optimizer)
+    # What hangs on the model may be called without gradients, as a teacher is; the loss is what is trained.
+    of_loss = tuple(each for each in job.beside if not any(each is other for other in hanging))
+    trained = Whole(job.model, of_loss) if of_loss else job.model
+    job.never_cleared = _never_cleared(trained, job.optimizer)
 
 
 def _never_cleared(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> frozenset[int]:
@@ -164,8 +197,7 @@ def job_of_step(training: LiveTraining, name: str = "") -> Job:
     def note(value: torch.Tensor) -> None:
         job.seen["loss"] = value.detach()
 
-    job.around_bytes = hanging_bytes(training.model, training.batch, training.optimizer)
-    job.never_cleared = _never_cleared(training.model, training.optimizer)
+    _count_what_is_there(job, [training.loss, training.step])
 
     def run() -> object:
         assert training.step is not None
@@ -254,11 +286,11 @@ def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
     that a forward replaces or adds, and parameters that it writes into. Those are found in the first run; `runs` is
     False where none will take place with real parameters.
     """
-    runs = runs and not any(isinstance(p, FakeTensor) for p in job.model.parameters())
+    runs = runs and not any(isinstance(p, FakeTensor) for p in job.whole.parameters())
     finds = runs and not job.knows_written
     job.knows_written = job.knows_written or runs
-    with finding_written(job.model) if finds else contextlib.nullcontext():
-        versions = ParameterVersions(job.model) if runs and not (finds or job.stepped) else None
+    with finding_written(job.whole) if finds else contextlib.nullcontext():
+        versions = ParameterVersions(job.whole) if runs and not (finds or job.stepped) else None
         with _put_back_afterwards(job) as before:
             yield before
         if versions is not None:
@@ -267,9 +299,9 @@ def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
 
 @contextlib.contextmanager
 def _put_back_afterwards(job: Job) -> Iterator[State]:
-    random_state, before = RandomState.now(), State.now(Watch(job.model, ALL_OBJECTS))
-    gradients = [(p, p.grad) for p in job.model.parameters()]
-    trees = [(module._modules, dict(module._modules)) for module in job.model.modules()]
+    random_state, before = RandomState.now(), State.now(Watch(job.whole, ALL_OBJECTS))
+    gradients = [(p, p.grad) for p in job.whole.parameters()]
+    trees = [(module._modules, dict(module._modules)) for module in job.whole.modules()]
     try:
         for parameter, gradient in gradients:
             parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
@@ -304,12 +336,12 @@ def _begins_with_gradient(job: Job, parameter: torch.Tensor) -> bool:
 
 def gradient_bytes_there(job: Job) -> int:
     """Bytes of the gradients that are there when a step begins."""
-    return storage_bytes([p for p in job.model.parameters() if _begins_with_gradient(job, p)])
+    return storage_bytes([p for p in job.whole.parameters() if _begins_with_gradient(job, p)])
 
 
 def gradient_bytes_in_passing(job: Job) -> int:
     """The most that new gradients of one module take before they are added to those that are there."""
-    own = [[p for p in m.parameters(recurse=False) if _begins_with_gradient(job, p)] for m in job.model.modules()]
+    own = [[p for p in m.parameters(recurse=False) if _begins_with_gradient(job, p)] for m in job.whole.modules()]
     return max(map(storage_bytes, own), default=0)
 
 
@@ -338,7 +370,7 @@ def bytes_from_elsewhere(job: Job, read: dict[int, int]) -> int:
     """Of what a step read, by address, what hangs nowhere: a mask in a global, a table that a function closes over."""
     if job.counts_everything:
         return 0
-    counted, hanging = _counted_and_hanging(job.model, job.batch, job.optimizer)
+    counted, hanging = _counted_and_hanging(job.whole, job.batch, job.optimizer)
     return sum(size for address, size in read.items() if address and address not in counted and address not in hanging)
 
 

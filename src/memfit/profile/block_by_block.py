@@ -68,7 +68,7 @@ def too_large(job: Job) -> str:
 
 def _fixed_bytes(job: Job) -> int:
     """What is there already."""
-    return storage_bytes([*job.model.parameters(), *job.model.buffers()])
+    return storage_bytes([*job.whole.parameters(), *job.whole.buffers()])
 
 
 def recompute_every_block(job: Job) -> tuple[AppliedPlan | None, str]:
@@ -130,7 +130,7 @@ def profile_blocks(job: Job, timed_runs: int, reason: str) -> Profile:
 
 def _least_bytes(blocks: _BlockRun, block_bytes: int) -> int:
     """About what the step with every block recomputed holds: gradients, outputs, and what one block leaves."""
-    gradients = storage_bytes([p for p in blocks.job.model.parameters() if p.requires_grad])
+    gradients = storage_bytes([p for p in blocks.job.whole.parameters() if p.requires_grad])
     outputs = [stage.output_bytes for stage in blocks.draft]
     within_run = max(outputs) * blocks.runs if blocks.runs > 1 else 0
     return gradients + sum(outputs) // blocks.runs + within_run + block_bytes + 2 * max(outputs)
@@ -231,7 +231,7 @@ def _comparing_bits(job: Job) -> contextlib.AbstractContextManager[None]:
     Parameters and buffers are left out: they are the model's own, and a BatchNorm saves its statistics before it
     changes them. Both runs must go to their ends.
     """
-    fixed = {tensor.untyped_storage()._cdata for tensor in (*job.model.parameters(), *job.model.buffers())}
+    fixed = {tensor.untyped_storage()._cdata for tensor in (*job.whole.parameters(), *job.whole.buffers())}
 
     def digest(tensor: torch.Tensor) -> bytes:
         return b"" if tensor.untyped_storage()._cdata in fixed else digest_of(tensor)

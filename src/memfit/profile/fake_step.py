@@ -106,14 +106,14 @@ def predict_step(job: Job, *, needs_blocks: bool = True) -> PredictedStep:
     """
     with leaving_no_trace(job, runs=False):
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.model, mode):
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.whole, mode):
                 layout = find_stages(watch_calls(job), needs_blocks=needs_blocks)
                 draft = tuple(_draft(layout, index) for index in range(len(layout.stages)))
                 kept = _watch_kept(job, layout)
         finally:
             job.seen.pop("loss", None)
-    fixed = storage_bytes([*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)])
-    gradients = storage_bytes([p for p in job.model.parameters() if p.requires_grad])
+    fixed = storage_bytes([*job.whole.parameters(), *job.whole.buffers(), *tensors_of(job.batch)])
+    gradients = storage_bytes([p for p in job.whole.parameters() if p.requires_grad])
     plain_bytes = fixed + gradients + sum(kept.saved.values())
     return PredictedStep(layout, draft, kept.passing(), plain_bytes, max(kept.by_stage().values(), default=0))
 
@@ -194,7 +194,7 @@ class _Kept:
 
 
 def _watch_kept(job: Job, layout: Layout) -> _Kept:
-    tensors = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.batch)]
+    tensors = [*job.whole.parameters(), *job.whole.buffers(), *tensors_of(job.batch)]
     kept = _Kept({storage_key(tensor) for tensor in tensors})
     places: list[tuple[torch.nn.Module, Before | None, After | None]] = []
 

@@ -311,17 +311,20 @@ def chain_of(job: Job, stages: tuple[Stage, ...], update: Update) -> Chain:
     """The chain of a measured job."""
     model = job.model
     job.update_transient_bytes = update.transient_bytes
+    parameter_bytes = storage_bytes(list(model.parameters()))
+    beside_bytes = storage_bytes(list(job.whole.parameters())) - parameter_bytes
     return Chain(
         stages=stages,
         input_bytes=storage_bytes(tensors_of(job.batch)),
         fixed=Fixed(
-            parameter_bytes=storage_bytes(list(model.parameters())),
+            parameter_bytes=parameter_bytes,
             gradient_bytes=gradient_bytes_there(job),
             optimizer_state_bytes=update.state_bytes,
             # New gradients of one stage may still be there while the next one's backward, or its second run, begins.
-            other_bytes=3 * storage_bytes(list(model.buffers()))
+            other_bytes=3 * storage_bytes(list(job.whole.buffers()))
             + NOTES_BYTES * len(stages)
             + job.around_bytes
+            + beside_bytes
             + gradient_bytes_in_passing(job),
         ),
         update_transient_bytes=update.transient_bytes,

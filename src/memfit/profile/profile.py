@@ -68,7 +68,7 @@ def _without_gradient_note(job: Job, reference: Reference, calls: CallTree | Non
 
 def _never_cleared_note(job: Job) -> list[str]:
     """A note about gradients that are kept and never used."""
-    kept = [p for p in job.model.parameters() if id(p) in job.never_cleared]
+    kept = [p for p in job.whole.parameters() if id(p) in job.never_cleared]
     if not kept or job.accumulates:
         return []
     return [
@@ -91,7 +91,7 @@ def _without_gradient(job: Job, reference: Reference, calls: CallTree) -> list[t
     state, gradients = job.optimizer.state, reference.outcome.gradients
     return [
         p
-        for name, p in job.model.named_parameters()
+        for name, p in job.whole.named_parameters()
         if p.requires_grad and id(p) in handled - left_out and gradients.get(name) is None and not state.get(p)
     ]
 

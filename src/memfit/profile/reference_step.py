@@ -89,7 +89,7 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
         job.seen.pop("loss", None)
         stepped: dict[str, Compared] = {}
         job.seen["keep"] = lambda name, tensor: stepped.update({name: kept_aside(f"gradient of {name}", tensor)})
-        hanging = 0 if watched else hanging_bytes(job.model)
+        hanging = 0 if watched else hanging_bytes(job.whole)
         try:
             record = record_events(job.run, job.device) if watched else None
             if not watched:
@@ -99,11 +99,11 @@ def run_once(job: Job, state: RandomState, *, watched: bool = False, whole: Coll
         loss = job.seen.get("loss")
         return StepOutcome(
             loss=None if loss is None else loss.clone(),
-            gradients={n: kept(f"gradient of {n}", p.grad) for n, p in job.model.named_parameters()} | stepped,
-            buffers={n: kept(f"buffer {n}", b) for n, b in _kept_by_model(job.model)},
+            gradients={n: kept(f"gradient of {n}", p.grad) for n, p in job.whole.named_parameters()} | stepped,
+            buffers={n: kept(f"buffer {n}", b) for n, b in _kept_by_model(job.whole)},
             random=RandomState.now(),
-            gradient_bytes=storage_bytes([p.grad for p in job.model.parameters() if p.grad is not None]),
-            left_bytes=0 if watched else hanging_bytes(job.model) - hanging,
+            gradient_bytes=storage_bytes([p.grad for p in job.whole.parameters() if p.grad is not None]),
+            left_bytes=0 if watched else hanging_bytes(job.whole) - hanging,
             carries_on=not before.attributes.still_there(),
             peak_bytes=record.peak_bytes if watched and record is not None else None,
         )
@@ -123,7 +123,7 @@ def _copied_aside(tensor: torch.Tensor) -> torch.Tensor:
 
 def tolerant(job: Job, reference: Reference) -> Reference:
     """The plain step once more, with all its gradients at hand, to be compared within roundings."""
-    names = [f"gradient of {name}" for name, p in job.model.named_parameters() if p.requires_grad]
+    names = [f"gradient of {name}" for name, p in job.whole.named_parameters() if p.requires_grad]
     with contextlib.nullcontext() if job.block_by_block is None else job.block_by_block():
         outcome = run_once(job, reference.state, whole=names)
     largest = largest_gradient(outcome)
@@ -162,9 +162,9 @@ def reference_of(
     """
     given = [(tensor, tensor._version) for tensor in tensors_of(job.batch)]
     with contextlib.nullcontext() if job.block_by_block is None else job.block_by_block():
-        num_written = len(written_among(job.model.parameters()))
+        num_written = len(written_among(job.whole.parameters()))
         first = run_once(job, state)
-        if len(written_among(job.model.parameters())) > num_written:  # what it wrote was not kept for comparing
+        if len(written_among(job.whole.parameters())) > num_written:  # what it wrote was not kept for comparing
             first = run_once(job, state)
         with watching or contextlib.nullcontext():
             second = run_once(job, state)

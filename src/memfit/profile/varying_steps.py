@@ -146,13 +146,13 @@ def later_steps_of(job: Job, first: StepOutcome, calls: CallTree | None) -> Late
         return LaterSteps()
     left: list[int] = []
     trees: list[CallTree] = []
-    before_bytes = hanging_bytes(job.model)
+    before_bytes = hanging_bytes(job.whole)
     with leaving_no_trace(job):
         for _ in range(STEPS_IN_A_ROW if grows else 2):
             watches = len(left) == 1  # the second step is the first that finds something
             with watching_calls(job.model, trees) if watches else contextlib.nullcontext():
                 job.run()
-            left.append(hanging_bytes(job.model) - before_bytes)
+            left.append(hanging_bytes(job.whole) - before_bytes)
     differ = calls is not None and trees[0].graph != calls.graph
     notes = (OTHER_OPERATORS,) if differ else ()
     if not grows:
@@ -183,6 +183,6 @@ def after_a_step(job: Job) -> Iterator[None]:
     """Let the model be as the first step leaves it for a while."""
     with leaving_no_trace(job):
         job.run()
-        for parameter in job.model.parameters():
+        for parameter in job.whole.parameters():
             parameter.grad = None
         yield
