@@ -67,6 +67,11 @@ _EXAMPLES_MNIST = (("examples/data", data.mnist),)
 _WORDS = (("examples/word_language_model/data/wikitext-2", data.word_files),)
 _HF = "transformers/examples/pytorch"
 _LIGHTNING = "pytorch-lightning/examples"
+_AUTOENCODER_MNIST = (
+    (f"{_LIGHTNING}/Datasets", lambda folder: data.mnist(folder, 60_000)),
+    (f"{_LIGHTNING}/pytorch/basics/data", data.mnist),
+)
+"""The script splits 60,000 images by itself; the library asks in the working folder whether it can download."""
 _LIGHTNING_MNIST = (("pytorch-lightning/Datasets", data.mnist), ("site/lightning/Datasets", data.mnist))
 
 
@@ -197,7 +202,7 @@ SCRIPTS = (
         name="lightning autoencoder",
         path=f"{_LIGHTNING}/pytorch/basics/autoencoder.py",
         arguments="--trainer.max_epochs 1",
-        data=_LIGHTNING_MNIST,
+        data=_AUTOENCODER_MNIST,
     ),
     Script(
         name="nni mnist-pytorch",

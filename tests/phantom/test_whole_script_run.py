@@ -83,6 +83,40 @@ for epoch in range(3):
         for (x,) in test:
             model(x.cuda())
 """
+EVALUATES_BETWEEN_AND_AFTER = """
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+@torch.no_grad()
+def evaluate(count, batch):
+    return torch.cat([model(torch.randn(batch, 256, device="cuda")) for _ in range(count)])
+for epoch in range(3):
+    for step in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(64, 256, device="cuda")).sum().backward()
+        optimizer.step()
+    evaluate(6, 64)
+evaluate(20, 1024)
+"""
+LAST_EVALUATION_BYTES = 2 * 4 * 20 * 1024 * 256
+SAVES_SAFETENSORS = """
+import os, torch
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model, save_file, save_model
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.BatchNorm1d(512)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+os.makedirs("folder")
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(32, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    save_file(model.state_dict(), "folder/best.safetensors", metadata={"format": "pt"})
+with safe_open("folder/best.safetensors", framework="pt", device="cuda") as file:
+    assert file.get_tensor("0.weight").is_cuda and file.get_slice("0.weight")[:100].shape == (100, 256)
+assert load_file("folder/best.safetensors")["1.num_batches_tracked"].item() == 4
+save_model(model, "folder/model.safetensors")
+assert not any(load_model(model, "folder/model.safetensors", device="cuda"))
+"""
 ON_THE_CPU = """
 import torch
 model = torch.nn.Linear(8, 8)
@@ -141,6 +175,20 @@ def test_a_script_without_an_optimizer_is_counted_by_backwards_and_keeps_its_che
 def test_updates_in_hooks_of_the_backward_are_counted_by_backwards(script: Callable[..., str]):
     said = predict(script(IN_HOOKS))
     assert BY_BACKWARDS in texts(said)
+
+
+def test_an_evaluation_behind_others_is_in_the_figures_where_there_is_time_for_it(script: Callable[..., str]):
+    said = predict(script(EVALUATES_BETWEEN_AND_AFTER))
+    peak = next(level for level in said.levels if level.name == "tensors").figure.value
+    assert peak is not None
+    assert peak > LAST_EVALUATION_BYTES
+    assert "not reached" not in texts(said)
+
+
+def test_what_is_saved_as_safetensors_is_read_back(script: Callable[..., str]):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    said = predict(script(SAVES_SAFETENSORS))
+    assert "not followed to the end" not in texts(said), texts(said)
 
 
 def test_an_evaluation_after_the_epoch_is_in_the_figures(script: Callable[..., str]):

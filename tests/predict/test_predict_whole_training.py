@@ -282,6 +282,25 @@ with safe_open(path + ".safetensors", framework="pt") as file:
 for step in range(4):
     train(torch.randn(1600, 64))
 """
+SAVES_SAFETENSORS = """
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model, save_file, save_model
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 64))
+model.tied = model[0]
+optimizer = torch.optim.Adam(model.parameters())
+folder = path + ".folder"
+os.makedirs(folder)
+for step in range(4):
+    train(torch.randn(16, 64))
+    save_file({"first": model[0].weight, **model[1].state_dict()}, folder + "/best", metadata={"step": str(step)})
+with safe_open(folder + "/best", framework="pt") as file:
+    assert file.metadata()["step"] in "23" and file.get_slice("first")[:100].shape == (100, 64)
+    weight = file.get_tensor("first").double()
+assert int(load_file(folder + "/best")["num_batches_tracked"]) in (3, 4)
+save_model(model, folder + "/model")
+assert not any(load_model(model, folder + "/model"))
+kept = [tensor.double() for tensor in load_file(folder + "/model").values() for _ in range(20)]
+"""
 READS_A_LIST = """
 rows = torch.tensor([[float(number)] * 64 for number in range(3000)])
 for step in range(4):
@@ -610,6 +629,16 @@ def test_tensors_in_a_mapped_file_are_not_of_the_allocator(tmp_path: Path, text:
     reply = predicted(tmp_path, text)
     assert peak_of(reply.timeline, "cpu")[0] == counted_peak(script)
     assert reply.data_bytes >= 4 * 64 * 512, "the process holds them"
+
+
+def test_what_is_saved_as_safetensors_is_read_back(tmp_path: Path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    reply = predicted(tmp_path, SAVES_SAFETENSORS)
+    assert not said(reply, UNSEEN)
+    assert not list(tmp_path.glob("*.folder")), "the script's own folder is left as it was"
+    script = tmp_path / "train.py"
+    # A name may be in the file twice in the prediction; what is read is copied for as many names as in a real run.
+    assert peak_of(reply.timeline, "cpu")[0] >= counted_peak(script)
 
 
 @pytest.mark.parametrize(("count", "is_said"), [(80, True), (6, False)], ids=["40 batches", "all 3 are seen"])

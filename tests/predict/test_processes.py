@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from memfit.predict.sandbox.child_python import python_command
-from memfit.predict.sandbox.processes import Processes, guarded, question_words
+from memfit.predict.sandbox.processes import Processes, guarded, is_line_of_questions, question_words
 from memfit.predict.sandbox.scratch_files import ScratchFiles
 
 
@@ -97,6 +97,37 @@ def test_a_daemon_that_fills_a_queue_for_ever_works_beside_the_script(tmp_path: 
 def test_a_program_that_is_named_by_a_path_object_is_the_program_of_that_name(name: str):
     assert question_words(Path(name), False) == question_words(name, False) == question_words([name], False)
     assert question_words(Path(name), True) is None  # Popen refuses it, and says why
+
+
+@pytest.mark.parametrize(
+    ("line", "tells"),
+    [
+        ("lscpu | grep Model", True),
+        ("nvidia-smi -q -d Memory | grep -A4 GPU | grep Free", True),
+        ("cd .. && git rev-parse HEAD 2>/dev/null || echo unknown", True),
+        ("echo 'a; rm -rf b' | wc -l", True),
+        ("echo a | tee b", False),
+        ("nvidia-smi | grep Free > free.txt", False),
+        ("git rev-parse HEAD; git commit -a", False),
+        ("echo $(touch b) | wc -l", False),
+        ("echo a", False),
+    ],
+)
+def test_a_line_of_programs_that_only_tell_something_is_known(line: str, tells: bool):
+    assert is_line_of_questions(line, True) == tells
+    assert not is_line_of_questions(line, False)
+
+
+def test_a_line_of_programs_is_asked_without_the_right_to_write(tmp_path: Path):
+    said: list[str] = []
+    with guarded(str(tmp_path), lambda _kind, text: said.append(text)):
+        Path("two.txt").write_text("1\n2\n")
+        assert subprocess.check_output("cat /proc/self/status | grep -c Name", shell=True) == b"1\n"
+        assert subprocess.check_output(["cat", "two.txt"]) == b"1\n2\n"
+        assert os.system("echo a | sort -o out.txt") != 0
+    assert not Path("two.txt").exists()
+    assert not Path("out.txt").exists()
+    assert any("grep -c Name was asked" in text for text in said)
 
 
 def child(tmp_path: Path, said: list[str]) -> Processes:

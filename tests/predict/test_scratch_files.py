@@ -208,6 +208,30 @@ def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+SAVES_ARRAYS = """
+import numpy, os, sys
+from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+files = ScratchFiles(sys.argv[1])
+with files.guarding(), opening_for_compiled_code(files, lambda kind, text: None):
+    from safetensors.numpy import load_file, save_file
+    os.makedirs("made")
+    for name in ("made/x.safetensors", "y.safetensors"):
+        save_file({"a": numpy.arange(4.0)}, name)
+        assert load_file(name)["a"][3] == 3
+assert not os.listdir(".")
+"""
+
+
+def test_arrays_of_safetensors_are_saved_to_the_scratch_folder_and_loaded_from_it(tmp_path: Path):
+    """In a process of its own: the functions of the library stay changed."""
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    for name in ("work", "scratch"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", SAVES_ARRAYS, str(tmp_path / "scratch")]
+    subprocess.run(command, cwd=tmp_path / "work", check=True)
+
+
 def test_numpy_writes_tables_to_the_scratch_folder_and_reads_them_there(tmp_path: Path, files: ScratchFiles):
     """It took `open` to itself when it was imported."""
     numpy = pytest.importorskip("numpy")

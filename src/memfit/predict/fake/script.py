@@ -170,9 +170,6 @@ def _pretending(recording: Recording, chooser: BatchChooser | None, counter: Ste
     shadow = recording.shadow
     batches = StandInBatches(recording.tracker, counter.is_passing, shadow.note)
 
-    def unsaved(*args: object, **kwargs: object) -> None:
-        shadow.note("script", "a checkpoint was not written")
-
     def uncompiled(model: object = None, *args: object, **kwargs: object) -> object:
         shadow.note(UNSEEN, COMPILED)
         return model if model is not None else lambda function: function
@@ -187,7 +184,7 @@ def _pretending(recording: Recording, chooser: BatchChooser | None, counter: Ste
         (torch.nn.Module, "compile", lambda self, *args, **kwargs: uncompiled(self) and None),
         *((torch, name, _faked(recording, getattr(torch, name))) for name in SHARE_MEMORY),
         (torch, "tensor", partial(of_numbers, torch.tensor)),
-        *((module, name, unsaved) for module, name in _savers()),
+        *_savers(checkpoints),
         *((module, "safe_open", opened) for module, opened in _openers(outside)),
     ]
     with contextlib.ExitStack() as stack:
@@ -247,15 +244,13 @@ def _known_to_torchscript(original: object, replacement: object) -> None:
         table[id(replacement)] = table[id(original)]
 
 
-def _savers() -> Iterator[tuple[object, str]]:
-    """Functions of other libraries that write checkpoints in compiled code, where no `open` of Python is seen."""
-    for library, names in {
-        "safetensors.torch": ("save_file", "save_model"),
-        "safetensors.numpy": ("save_file",),
-    }.items():
-        if importlib.util.find_spec(library.partition(".")[0]) is not None:
-            module = importlib.import_module(library)
-            yield from ((module, name) for name in names)
+def _savers(checkpoints: Checkpoints) -> Iterator[tuple[object, str, object]]:
+    """Functions of Hugging Face's file format that read the memory of tensors, and what stands for them."""
+    if importlib.util.find_spec("safetensors") is not None:
+        module = importlib.import_module("safetensors.torch")
+        yield module, "save_file", checkpoints.save_file
+        yield module, "save_model", checkpoints.save_model
+        yield module, "load_model", checkpoints.load_model
 
 
 def _openers(outside: Callable[[], object]) -> Iterator[tuple[object, object]]:

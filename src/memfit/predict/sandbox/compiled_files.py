@@ -25,10 +25,14 @@ READ, WRITE = "read", "write"
 OPENERS: dict[str, dict[str, str]] = {
     "pyarrow": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
     "pyarrow.lib": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
-    "safetensors": {"safe_open": READ},
+    "safetensors": {"safe_open": READ, "serialize_file": WRITE},
+    "safetensors.numpy": {"safe_open": READ, "serialize_file": WRITE},
+    "safetensors.torch": {"safe_open": READ, "serialize_file": WRITE},
     "h5py": {"File": READ},
 }
 """Functions whose first argument is a path; a mode that writes is seen in the other arguments."""
+SECOND = ("serialize_file",)
+"""Functions whose second argument is the path."""
 METHODS: dict[str, dict[str, dict[str, str]]] = {"tokenizers": {"Tokenizer": {"save": WRITE, "from_file": READ}}}
 """Methods of compiled classes: one that writes takes the path after the object, one that reads makes an object."""
 POOLS = {"multiprocess": ("Pool",), "multiprocess.pool": ("Pool",)}
@@ -94,12 +98,22 @@ class _Afterwards(importlib.abc.MetaPathFinder):
         """Send the module's functions that open files to the scratch files."""
         for name, how in OPENERS.get(module.__name__, {}).items():
             if hasattr(module, name):
-                setattr(module, name, self._sent(getattr(module, name), how))
+                self._change_function(module, name, how)
         for class_name, methods in METHODS.get(module.__name__, {}).items():
             for name, how in methods.items():
                 self._change_method(getattr(module, class_name), name, how)
         for name in POOLS.get(module.__name__, ()):
             setattr(module, name, self._pool)
+
+    def _change_function(self, module: ModuleType, name: str, how: str) -> None:
+        original = getattr(module, name)
+        if name in SECOND:
+
+            def sent(content: object, path: PathName, *args: object, **kwargs: object) -> object:
+                return self._sent(lambda place: original(content, place, *args, **kwargs), how)(path)
+        else:
+            sent = self._sent(original, how)
+        setattr(module, name, sent)
 
     def _change_method(self, owner: type, name: str, how: str) -> None:
         original = getattr(owner, name)

@@ -36,6 +36,9 @@ TELLERS = {
     "nvidia-smi", "rocm-smi", "uname", "hostname", "whoami", "lscpu", "nproc", "free", "df", "which", "cat", "ls",
     "echo", "pwd", "date", "id", "true", "lsb_release", "tput",
 }  # fmt: skip
+FILTERS = {"grep", "egrep", "head", "tail", "wc", "sort", "uniq", "cut", "tr", "basename", "dirname", "test", "cd"}
+"""What stands behind a pipe, or before `&&`."""
+JOINS = {"|", "||", "&&", ";"}
 GIT_TELLS = {
     "rev-parse",
     "describe",
@@ -75,9 +78,7 @@ class WorkerProcess(Protocol):
 def question_words(command: Command, in_shell: bool) -> list[str] | None:
     """The command as a list of words when it only tells something; None for any other."""
     if isinstance(command, (str, bytes)):
-        text = os.fsdecode(command)
-        for quiet in QUIETLY:
-            text = text.replace(quiet, " ").replace(quiet.replace(">", "> "), " ")
+        text = _without_quiet(os.fsdecode(command))
         if in_shell and any(sign in text for sign in "|;&<>$`()\n*?"):
             return None
         try:
@@ -89,6 +90,35 @@ def question_words(command: Command, in_shell: bool) -> list[str] | None:
     else:
         words = [os.fsdecode(word) for word in command]
     return words if words and _only_tells(words) else None
+
+
+def is_line_of_questions(command: Command, in_shell: bool) -> bool:
+    """Whether a shell is asked to join programs that only tell something (`lscpu | grep Model`)."""
+    if not in_shell or not isinstance(command, (str, bytes)):
+        return False
+    text = _without_quiet(os.fsdecode(command))
+    if any(sign in text for sign in "$`\n"):
+        return False
+    reader = shlex.shlex(text, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    parts: list[list[str]] = [[]]
+    try:
+        for word in reader:
+            if word in JOINS:
+                parts.append([])
+            elif set(word) <= set("();<>|&"):
+                return False
+            else:
+                parts[-1].append(word)
+    except ValueError:
+        return False
+    return len(parts) > 1 and all(part and (_only_tells(part) or part[0] in FILTERS) for part in parts)
+
+
+def _without_quiet(text: str) -> str:
+    for quiet in QUIETLY:
+        text = text.replace(quiet, " ").replace(quiet.replace(">", "> "), " ")
+    return text
 
 
 def _only_tells(words: list[str]) -> bool:
@@ -153,9 +183,12 @@ class Processes:
         self, popen: subprocess.Popen[bytes], args: Command, rest: tuple[object, ...], options: dict[str, object]
     ) -> None:
         """subprocess.Popen(): only for what tells something, and without write access."""
-        words = question_words(args, bool(options.get("shell")))
+        in_shell = bool(options.get("shell"))
+        words = question_words(args, in_shell)
+        if is_line_of_questions(args, in_shell):
+            words = ["sh", "-c", os.fsdecode(cast("str | bytes", args))]
         is_fed = (rest[2] if len(rest) > 2 else options.get("stdin")) not in (None, subprocess.DEVNULL)
-        asked = self._python_command(args, bool(options.get("shell"))) if words is None and not is_fed else None
+        asked = self._python_command(args, in_shell) if words is None and not is_fed else None
         if asked is not None:
             self._run_python(popen, asked, rest, options)
             return
@@ -168,7 +201,9 @@ class Processes:
             raise FileNotFoundError(
                 2, "memfit predict cannot keep a program from writing here, so it runs none", words[0]
             )
-        self._note("processes", f"{' '.join(words[:2])} was asked, without write access")
+        asked_for = words[2] if words[0] == "sh" else " ".join(words[:2])
+        self._note("processes", f"{asked_for} was asked, without write access")
+        words = [words[0], *(self._files.redirected.get(self._files.virtual(word), word) for word in words[1:])]
         options |= {"shell": False, "preexec_fn": self._without_writing}
         if options.get("cwd") is not None:
             options["cwd"] = self._files.seen(cast("PathName", options["cwd"]))
@@ -206,7 +241,8 @@ class Processes:
 
     def system(self, command: str | bytes) -> int:
         """os.system(), likewise."""
-        is_known = question_words(command, True) is not None or self._python_command(command, True) is not None
+        is_known = question_words(command, True) is not None or is_line_of_questions(command, True)
+        is_known = is_known or self._python_command(command, True) is not None
         if not is_known:
             return self._system(command)
         code = subprocess.call(command, shell=True)

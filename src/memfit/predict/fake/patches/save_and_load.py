@@ -11,10 +11,11 @@ are made within `outside()`, and what copies them makes tensors that count.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +24,10 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from memfit.predict.fake.values.compute import small_copy
 from memfit.predict.fake.values.copies import Reduced, Stored, forget_stored, is_parameter, read_to, rebuild, reduced
+from memfit.predict.observe.known_values import shadow_of, storage_of
 from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
+from memfit.predict.sandbox.safetensors_files import SavedTensor, write_safetensors
+from memfit.predict.sandbox.scratch_files import PathName
 
 Outside = Callable[[], contextlib.AbstractContextManager[object]]
 Stay = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
@@ -43,6 +47,37 @@ class Checkpoints:
         self._note("script", "a checkpoint was not written")
         self._saved.append(pickled(value))
         leave_mark(file, len(self._saved) - 1)
+
+    def save_file(
+        self, tensors: Mapping[str, torch.Tensor], filename: PathName, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """safetensors.torch.save_file(): a file whose values are holes, but for those that are known."""
+        self._note("script", "a checkpoint was not written")
+        write_safetensors(filename, {name: _described(tensor) for name, tensor in tensors.items()}, metadata)
+
+    def save_model(
+        self,
+        model: torch.nn.Module,
+        filename: PathName,
+        metadata: Mapping[str, str] | None = None,
+        force_contiguous: bool = True,
+    ) -> None:
+        """safetensors.torch.save_model(): a tensor that several names share is there under each of them."""
+        self.save_file(model.state_dict(), filename, metadata)
+
+    def load_model(
+        self, model: torch.nn.Module, filename: PathName, strict: bool = True, device: str | int = "cpu", **how: object
+    ) -> tuple[set[str], list[str]]:
+        """safetensors.torch.load_model(): which names share memory is asked of fake tensors, not of addresses."""
+        load_file = importlib.import_module("safetensors.torch").load_file
+        found: Mapping[str, torch.Tensor] = load_file(filename, device=device, **how)
+        state = model.state_dict()
+        missing, unexpected = model.load_state_dict(found, strict=False)
+        read = {id(storage_of(tensor)) for name, tensor in state.items() if name in found}
+        absent = {name for name in missing if id(storage_of(state[name])) not in read}
+        if strict and (absent or unexpected):
+            raise RuntimeError(f"Error(s) in loading state_dict for {type(model).__name__}: {absent or unexpected}")
+        return absent, unexpected
 
     def load(self, file: object, map_location: object = None, *args: object, **kwargs: object) -> object:
         """Tensors as they were saved, or whatever torch finds in the file."""
@@ -72,6 +107,16 @@ class Checkpoints:
             with contextlib.suppress(RuntimeError, ValueError, OSError):
                 return self._load(os.fspath(file), stay, *args, **{**kwargs, "mmap": True})
         return self._load(file, stay, *args, **kwargs)
+
+
+def _described(tensor: torch.Tensor) -> SavedTensor:
+    """A tensor of a file in the format of safetensors."""
+    known = shadow_of(tensor) if isinstance(tensor, FakeTensor) else small_copy(tensor)
+    with _disable_current_modes():
+        flat = None if known is None else known.detach().contiguous().reshape(-1).view(torch.uint8)
+        values = None if flat is None else flat.numpy().tobytes()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return SavedTensor(dtype=kind, shape=tuple(tensor.shape), num_bytes=tensor.nbytes, values=values)
 
 
 class SafeOpened:

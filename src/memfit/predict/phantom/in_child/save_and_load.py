@@ -9,9 +9,11 @@ as with a real file. A file that was there before is loaded by torch itself.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 from unittest.mock import patch
@@ -21,6 +23,8 @@ import torch
 from memfit.predict.phantom.in_child.host_copies import MOST_BYTES
 from memfit.predict.phantom.in_child.values import Values
 from memfit.predict.sandbox.checkpoint_marks import leave_mark, number_in
+from memfit.predict.sandbox.safetensors_files import SavedTensor, write_safetensors
+from memfit.predict.sandbox.scratch_files import PathName
 
 Restore = Callable[[torch.UntypedStorage, str], torch.UntypedStorage]
 
@@ -46,7 +50,12 @@ class PhantomCheckpoints:
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
         """Within, checkpoints are remembered instead of written."""
-        with patch.object(torch, "save", self.save), patch.object(torch, "load", self.load):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patch.object(torch, "save", self.save))
+            stack.enter_context(patch.object(torch, "load", self.load))
+            if importlib.util.find_spec("safetensors") is not None:  # its own would copy every tensor to the host
+                module = importlib.import_module("safetensors.torch")
+                stack.enter_context(patch.object(module, "save_file", self.save_file))
             yield
 
     def save(self, value: object, file: object, *args: object, **kwargs: object) -> None:
@@ -55,6 +64,22 @@ class PhantomCheckpoints:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             self._saved.append(self._pickled(value))
         leave_mark(file, len(self._saved) - 1)
+
+    def save_file(
+        self, tensors: Mapping[str, torch.Tensor], filename: PathName, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """safetensors.torch.save_file(): a file whose values are holes, but for those that are known."""
+        self._note("script", "a checkpoint was not written")
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            described = {name: self._described(tensor.detach()) for name, tensor in tensors.items()}
+        write_safetensors(filename, described, metadata)
+
+    def _described(self, tensor: torch.Tensor) -> SavedTensor:
+        known = self._values.twins.view(tensor) if tensor.is_cuda else tensor
+        known = None if tensor.nbytes > MOST_BYTES or known is None else known.contiguous().reshape(-1)
+        values = None if known is None else known.view(torch.uint8).numpy().tobytes()
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return SavedTensor(dtype=kind, shape=tuple(tensor.shape), num_bytes=tensor.nbytes, values=values)
 
     def load(self, file: object, map_location: object = None, *args: object, **kwargs: object) -> object:
         """What was saved in this run, or what torch finds in a file that was there before."""

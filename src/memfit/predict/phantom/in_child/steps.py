@@ -162,7 +162,8 @@ class PhantomSteps:
         shapes = [tuple(tensor.shape) for tensor in tensors_anywhere(inputs)]
         self._evaluated.append((shapes, torch.cuda.memory_allocated()))
         alike = repeats([shape for shape, _ in self._evaluated], EVALUATIONS_ALIKE)
-        self._end_if(alike and not grows([live for _, live in self._evaluated], 1))
+        has_shown_all = alike and not grows([live for _, live in self._evaluated], 1)
+        self._end_if(has_shown_all and (not self._later or self._is_over()))
         self._cut_if_over()
 
     def end_early(self, batches: object, is_counted: bool) -> None:
