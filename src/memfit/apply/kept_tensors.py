@@ -32,7 +32,7 @@ class KeptTensor:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor if tensor.grad_fn is None else tensor.detach()
+        self.tensor = tensor if tensor.is_leaf else tensor.detach()
         self.version = version_of(tensor)
 
     def find(self) -> torch.Tensor:

@@ -1,339 +1,50 @@
-"""Drops tensors that autograd saves, and makes them again operator by operator when the backward asks.
+"""Drops tensors that autograd saves, and notes the operators that make them again when the backward asks.
 
 While the model's forward runs, a dispatch mode notes the calls of the operators that a plan names, with what they
-read; saved-tensor hooks around the forward put a `Handle` in place of each tensor that the plan drops. A handle
-knows the calls that made its tensor, and they know where their inputs come from: parameters and inputs from outside,
-tensors that autograd keeps anyway, or other calls. The first use in the backward runs those calls again, lowest
-number first, with the random numbers of the first time, and frees everything that no other handle waits for.
+read; saved-tensor hooks around the forward put a `SavedHandle` (`operator_replay.py`) in place of each tensor that the
+plan drops. Every operator of the forward goes by the mode: those that the plan does nothing about, most of them, are
+known by their place and cost little more than the mode itself.
 
 What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
 from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
-since, and if some of its values are those of the first time. The guards of `torch._C` and the way from a weak
-reference to a storage are private to torch (read in torch 2.13).
+since, and if some of its values are those of the first time. The guards of `torch._C`, the number of a storage and the
+way from a weak reference to a storage are private to torch (read in torch 2.13).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.kept_tensors import KeptTensor
 from memfit.apply.operator_kinds import (
-    TENSORS,
     OperatorKind,
     can_be_repeated,
     empty_like,
     fresh,
     is_constant,
+    is_flat,
     is_plain,
     kind_of,
-    tensors_of_call,
+    storage_address,
     without_statistics,
 )
-from memfit.apply.recompute import SecondRunDiffers, can_be_sampled
-from memfit.errors import PlanBroken
+from memfit.apply.operator_replay import MadeStorage, Outer, Ref, RepeatedOperator, SavedHandle
 from memfit.model.call_sites import add_layer, within_a_transform
-from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
 from memfit.model.step import storage_bytes, tensors_of
-from memfit.model.tensors_in_arguments import replaced, values_of, written_by
+from memfit.model.tensors_in_arguments import replaced, written_by
 from memfit.records.operators import OperatorChoice
 from memfit.units import format_bytes
 
-SMALL_BYTES = 4096
-"""Smaller tensors are always kept, and those from outside are copied."""
-
-
-# ---- what was called -----------------------------------------------------------------------------------------------
-
-
-class MadeStorage:
-    """One storage of the forward: the calls that made it, and its bytes while they are held."""
-
-    __slots__ = (
-        "__weakref__", "digest", "drop", "first", "num_handles", "num_writes", "sample", "stays", "steps", "storage",
-        "tensor", "version", "windows",
-    )  # fmt: skip
-
-    def __init__(self, tensor: torch.Tensor, drop: bool, stays: bool = True) -> None:
-        self.version, self.drop, self.stays = tensor._version, drop, stays
-        self.first = StorageWeakRef(tensor.untyped_storage())
-        self.steps: list[RepeatedOperator] = []
-        """Empty for what comes from elsewhere, and once it is there again."""
-        self.num_writes = 0
-        self.num_handles = 0
-        self.sample: _Sample | None = None
-        """Of the first run; None once the second was compared with it, or where nothing was dropped."""
-        self.tensor: torch.Tensor | None = None
-        """Of the first run: it tells whether somebody has written into it since."""
-        self.storage: torch.UntypedStorage | None = None
-        """Of the first run where nothing else is known of it, or of the second."""
-        self.digest: bytes | None = None
-        """Of a storage of the first run whose writers torch does not count for us."""
-        self.windows: dict[object, tuple[torch.Tensor, int]] = {}
-        """What was handed out of a storage of the second run, with torch's count of writes: a backward may write."""
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether it stays when it has been made on the way to another."""
-        return self.num_handles > 0 and self.stays and bool(self.steps)
-
-    def there(self) -> torch.UntypedStorage | None:
-        """Its storage if it is held; None when it has to be made again."""
-        for window, version in self.windows.values():
-            if window._version != version:
-                raise _written_into(window)
-        if self.tensor is None:
-            if self.digest is not None and _digest_of(self.storage) != self.digest:
-                raise _written_into(_bytes_of(self.storage))
-            return self.storage
-        if self.tensor._version != self.version:
-            raise _written_into(self.tensor)
-        return self.tensor.untyped_storage()
-
-    def window(self, handle: SavedHandle) -> torch.Tensor:
-        """What a handle saved, of a storage that is held; who writes into it is noticed."""
-        storage = self.there()
-        key = handle.dtype, handle.offset, handle.size, handle.stride
-        known = self.windows.get(key)
-        if known is None:
-            made = _window(storage, handle)
-            known = self.windows[key] = made, made._version
-        return known[0].detach()
-
-    def guard(self) -> None:
-        """Note what a storage holds that autograd did not save after all."""
-        if self.tensor is None and self.storage is not None:
-            self.digest = _digest_of(self.storage)
-
-
-def _bytes_of(storage: torch.UntypedStorage | None) -> torch.Tensor:
-    assert storage is not None
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _digest_of(storage: torch.UntypedStorage | None) -> bytes:
-    return hashlib.blake2b(_bytes_of(storage).cpu().numpy().data, digest_size=16).digest()
-
-
-Storages = dict[MadeStorage, torch.UntypedStorage | None]
-
-
-class Ref:
-    """In the place of an argument: a window on a value."""
-
-    __slots__ = ("dtype", "num_writes", "offset", "size", "stride", "value")
-
-    def __init__(self, value: MadeStorage, tensor: torch.Tensor) -> None:
-        self.value, self.num_writes = value, value.num_writes
-        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
-        self.size, self.stride = tensor.size(), tensor.stride()
-
-
-class Outer:
-    """In the place of an argument: a tensor that no noted call made."""
-
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        if not tensor.requires_grad and tensor.nbytes <= SMALL_BYTES:
-            tensor = tensor.clone()  # a buffer that the next forward moves on
-        self.tensor, self.version = tensor, tensor._version
-
-    def there(self) -> torch.Tensor:
-        """The tensor, as it was."""
-        if self.tensor._version != self.version:
-            raise _written_into(self.tensor)
-        return self.tensor.detach()
-
-
-class RepeatedOperator:
-    """One call of an operator, with everything needed to make it again."""
-
-    __slots__ = ("func", "made", "number", "random", "refs", "template", "with_gradients")
-
-    def __init__(self, number: int, func: torch._ops.OpOverload, template: object, refs: list[Ref]) -> None:
-        self.number, self.func, self.template, self.refs = number, func, template, refs
-        self.random = cpu_state() if kind_of(func).draws else None
-        self.with_gradients = torch.is_grad_enabled()  # some kernels make less when no backward may follow
-        self.made: list[weakref.ref[MadeStorage]] = []
-        """Values on new storages, in order; they hold it, not it them."""
-
-    def again(self, storages: Storages) -> list[torch.UntypedStorage]:
-        """Make the call once more; the new storages in order."""
-
-        def fill(leaf: object) -> object:
-            if isinstance(leaf, Ref):
-                return _window(storages[leaf.value], leaf)
-            return leaf.there() if isinstance(leaf, Outer) else leaf
-
-        args, kwargs = replaced(self.template, fill)
-        known = {tensor.untyped_storage()._cdata for tensor in tensors_of_call(args, kwargs)}
-        draws = contextlib.nullcontext() if self.random is None else _drawing_again(self.random)
-        with draws, torch.set_grad_enabled(self.with_gradients):
-            result = self.func(*args, **kwargs)
-        return [tensor.untyped_storage() for tensor in fresh(result, known)]
-
-
-def _window(storage: torch.UntypedStorage | None, ref: Ref | SavedHandle | _Sample) -> torch.Tensor:
-    assert storage is not None
-    empty = torch.empty(0, dtype=ref.dtype, device=storage.device)
-    return empty.set_(storage, ref.offset, ref.size, ref.stride)
-
-
-@contextlib.contextmanager
-def _drawing_again(state: bytearray) -> Iterator[None]:
-    now = cpu_state()
-    lay_cpu_state(state)
-    try:
-        yield
-    finally:
-        lay_cpu_state(now)
-
-
-def _written_into(tensor: torch.Tensor) -> PlanBroken:
-    return PlanBroken(
-        "a tensor was written into before the backward had made others from it again",
-        found=f"a tensor of shape {tuple(tensor.shape)}",
-        hint="write into a copy, or undo the plan",
-    )
-
-
-# ---- making it again -----------------------------------------------------------------------------------------------
-
-
-class _Sample:
-    """A few values of a dropped tensor, and where they lie."""
-
-    __slots__ = ("dtype", "num_writes", "offset", "size", "stride", "values")
-
-    def __init__(self, tensor: torch.Tensor, num_writes: int) -> None:
-        self.num_writes = num_writes
-        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
-        self.size, self.stride = tensor.size(), tensor.stride()
-        self.values = values_of(tensor)
-
-
-class SavedHandle:
-    """What autograd keeps in place of a dropped tensor."""
-
-    __slots__ = ("dtype", "lock", "name", "num_writes", "offset", "size", "stride", "value")
-
-    def __init__(
-        self,
-        value: MadeStorage,
-        tensor: torch.Tensor,
-        lock: contextlib.AbstractContextManager[bool],
-        name: str,
-        is_exact: bool,
-    ) -> None:
-        self.value, self.lock, self.name = value, lock, name
-        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
-        self.size, self.stride = tensor.size(), tensor.stride()
-        self.num_writes = value.num_writes
-        is_sampled = value.sample is not None and value.sample.num_writes == value.num_writes
-        if is_exact and not is_sampled:  # one for all handles of a storage: it is made again once, as it was at last
-            value.sample = _Sample(tensor, value.num_writes) if can_be_sampled(tensor, set()) else None
-        value.num_handles += 1
-
-    def __del__(self) -> None:
-        self.value.num_handles -= 1
-
-    def tensor(self) -> torch.Tensor:
-        """The tensor as it was saved; made again if need be."""
-        with self.lock:
-            if self.value.num_writes != self.num_writes:
-                raise PlanBroken(
-                    "a tensor was written into after autograd had saved it",
-                    found=f"a tensor of shape {tuple(self.size)}, made by {self.name}",
-                    hint="write into a copy; without the plan this is an error of autograd as well",
-                )
-            if self.value.there() is None:
-                _make(self.value)
-            sample = self.value.sample
-            if sample is not None:
-                if values_of(_window(self.value.there(), sample)) != sample.values:
-                    raise SecondRunDiffers(self.name, f"another value in a tensor of shape {tuple(sample.size)}")
-                self.value.sample = None  # the storage stays: it need not be looked at again
-            return self.value.window(self)
-
-
-def find(kept: SavedHandle | KeptTensor) -> torch.Tensor:
-    """The tensor behind what autograd keeps."""
-    return kept.tensor() if isinstance(kept, SavedHandle) else kept.find()
-
-
-def _make(wanted: MadeStorage) -> None:
-    """Run again what is needed for one value; others that a handle waits for stay as well."""
-    values, steps = _needed(wanted)
-    readers: dict[MadeStorage, int] = dict.fromkeys(values, 0)
-    for step in steps:
-        for value in {ref.value for ref in step.refs}:
-            readers[value] = readers.get(value, 0) + 1
-    storages: Storages = {}
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-        for step in steps:
-            _run(step, storages)
-            _release(step, storages, readers, wanted)
-    for value in values:
-        if value.is_awaited or value is wanted:
-            value.storage, value.steps = storages[value], []
-
-
-def _needed(wanted: MadeStorage) -> tuple[list[MadeStorage], list[RepeatedOperator]]:
-    """The values to make, and the calls that make them in their order."""
-    found: dict[MadeStorage, None] = {}
-    steps: dict[int, RepeatedOperator] = {}
-    waiting = [wanted]
-    while waiting:
-        value = waiting.pop()
-        if value in found or value.there() is not None:
-            continue
-        if not value.steps:
-            raise PlanBroken(
-                "what a dropped tensor was made from is gone",
-                found="the forward ran other operators than when the plan was made",
-                hint="undo the plan, or fit again",
-            )
-        found[value] = None
-        for step in value.steps:
-            steps[step.number] = step
-            waiting += [ref.value for ref in step.refs]
-    return list(found), [steps[number] for number in sorted(steps)]
-
-
-def _run(step: RepeatedOperator, storages: Storages) -> None:
-    for ref in step.refs:
-        if ref.value not in storages:
-            storages[ref.value] = ref.value.there()
-        final = ref.value.num_writes == ref.num_writes
-        if not final and not any(step is own for own in ref.value.steps):
-            raise PlanBroken(
-                "a tensor was written into after another was made from it",
-                found=f"{step.func.name()} has to read it as it was",
-                hint="undo the plan, or fit again",
-            )
-    made = step.again(storages)
-    for reference, storage in zip(step.made, made, strict=True):
-        value = reference()
-        if value is not None and value.there() is None:
-            storages[value] = storage
-
-
-def _release(step: RepeatedOperator, storages: Storages, readers: dict[MadeStorage, int], wanted: MadeStorage) -> None:
-    """Drop what no later call reads and no handle waits for."""
-    for value in {ref.value for ref in step.refs}:
-        readers[value] -= 1
-    for value in [value for value in storages if not readers.get(value)]:
-        if value is not wanted and not (value in readers and value.is_awaited):
-            del storages[value]
+_grad_is_enabled = torch.is_grad_enabled
+find = operator.methodcaller("find")
+"""The tensor behind what autograd keeps."""
 
 
 # ---- the forward ---------------------------------------------------------------------------------------------------
@@ -345,6 +56,7 @@ class OperatorRecording(TorchDispatchMode):
     def __init__(self, chosen: Chosen) -> None:
         super().__init__()
         self.chosen, self.number, self.on_plan = chosen, 0, True
+        self.expected = chosen.expected
         self.lock = threading.RLock()
         self._values: dict[int, MadeStorage] = {}
 
@@ -360,7 +72,15 @@ class OperatorRecording(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        kwargs, kind = kwargs or {}, kind_of(func)
+        number = self.number
+        if self.expected[number] is func and args[0].requires_grad and _grad_is_enabled():  # type: ignore[attr-defined]
+            self.number = number + 1
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return self._looked_at(func, args, kwargs or {})
+
+    def _looked_at(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Run an operator that the plan names, or that is not known by its place."""
+        kind = kind_of(func)
         if self._passes_by(kind, args):
             return func(*args, **kwargs)
         number = self._place_of(kind, args, kwargs) if self.on_plan else None
@@ -373,14 +93,14 @@ class OperatorRecording(TorchDispatchMode):
             return result
         if kind.shapes_only:
             result = func(*args, **kwargs)
-            self._note_made(RepeatedOperator(number, *empty_like(result), []), result, set(), [])
+            self._note_made(_empty_again(number, result), result, set(), [])
             return result
-        step = self._noted(number, func, args, kwargs)
+        known: set[int] = set()
+        step = self._noted(number, kind, args, kwargs, known)
         if step is None:
             self._note_writes(func, args, kwargs)
             return func(*args, **kwargs)
-        known = {tensor.untyped_storage()._cdata for tensor in tensors_of_call(args, kwargs)}
-        written = written_by(func, args, kwargs)
+        written = written_by(func, args, kwargs) if kind.is_mutable else []
         result = func(*args, **kwargs)
         self._note_made(step, result, known, written)
         return result
@@ -394,8 +114,10 @@ class OperatorRecording(TorchDispatchMode):
             return True
         first = args[0] if args else None
         is_known = quiet[number] == kind.name and isinstance(first, torch.Tensor) and first.requires_grad
-        if not is_known or not torch.is_grad_enabled():
+        if not is_known or not _grad_is_enabled():
             return False
+        if kind.takes_a_tensor_first:
+            self.expected[number] = kind.func
         self.number = number + 1
         return True
 
@@ -414,110 +136,127 @@ class OperatorRecording(TorchDispatchMode):
             if fills_a_cache and number not in constants:
                 return None
         if number < len(names) and names[number] != name:
-            self.on_plan = False
+            self.on_plan, self.number = False, len(names)
             self.chosen.say_other_operators(number, name)
             return None
-        self.number = number + 1
+        self.number = min(number + 1, len(names))
         return number
 
     def _noted(
-        self, number: int, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        number: int,
+        kind: OperatorKind,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        known: set[int],
     ) -> RepeatedOperator | None:
-        if not can_be_repeated(func, args, kwargs):
+        """A call, ready to be made again; None where that cannot be. The storages it is given are put into `known`."""
+        if not can_be_repeated(kind, args, kwargs):
             return None
         refs: list[Ref] = []
 
         def stand_in(leaf: object) -> object:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            value = self._value_of(leaf)
+            address = storage_address(leaf)
+            known.add(address)
+            value = self._value_of(leaf, address)
             if value is None:
                 return Outer(leaf)
             refs.append(Ref(value, leaf))
             return refs[-1]
 
-        template = replaced((without_statistics(kind_of(func), args), kwargs), stand_in)
-        return RepeatedOperator(number, func, template, refs)
+        args = without_statistics(kind, args)
+        if is_flat(args, kwargs):
+            return RepeatedOperator(number, kind, list(map(stand_in, args)), kwargs, refs, is_flat=True)
+        args, kwargs = replaced((args, kwargs), stand_in)
+        return RepeatedOperator(number, kind, args, kwargs, refs, is_flat=False)
 
     def _note_sources(self, result: object) -> None:
         """What others will be made from, and autograd will save: then torch counts for us who writes into it."""
         for tensor in fresh(result, set()):
-            known = self._values.get(tensor.untyped_storage()._cdata)
-            if known is None or known.first.expired():
-                self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, drop=False)
+            address = storage_address(tensor)
+            known = self._values.get(address)
+            if known is None or known.is_gone():
+                self._values[address] = MadeStorage(tensor)
 
     def _note_writes(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
         for tensor in written_by(func, args, kwargs):
-            value = self._values.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
-            if value is not None and not value.first.expired():
-                value.drop, value.steps, value.num_writes = False, [], value.num_writes + 1
-                value.version = tensor._version + 1
+            value = self._values.get(storage_address(tensor)) if is_plain(tensor) else None
+            if value is not None and not value.is_gone():
+                value.cannot_be_made()
+                value.was_written(tensor._version + 1)
 
-    def _value_of(self, tensor: torch.Tensor) -> MadeStorage | None:
+    def _value_of(self, tensor: torch.Tensor, address: int) -> MadeStorage | None:
         """The value under a tensor; None for what lies outside of the forward: parameters, buffers, the batch."""
-        storage = tensor.untyped_storage()
-        known = self._values.get(storage._cdata)
-        if known is not None and not known.first.expired():
+        if type(tensor) is torch.nn.Parameter:
+            return None
+        known = self._values.get(address)
+        if known is not None and not known.is_gone():
             if known.version != tensor._version:  # an operator that is not noted wrote into it
-                known.drop, known.steps, known.num_writes = False, [], known.num_writes + 1
-                known.version = tensor._version
+                known.cannot_be_made()
+                known.was_written(tensor._version)
             return known
         base = tensor._base if tensor._is_view() else tensor  # a weight is often read transposed
-        if base is None or base.grad_fn is None:
+        if base is None or base.is_leaf:
             return None
-        value = self._values[storage._cdata] = MadeStorage(tensor, drop=False)
+        value = self._values[address] = MadeStorage(tensor)
         return value
 
     def _note_made(self, step: RepeatedOperator, result: object, known: set[int], written: list[torch.Tensor]) -> None:
+        dropped = self.chosen.dropped
         for output, tensor in enumerate(fresh(result, known)):
-            storage = tensor.untyped_storage()
-            planned = self.chosen.dropped.get((step.number, output))
-            value = MadeStorage(tensor, drop=planned is not None, stays=planned is None or planned.stays)
+            planned = dropped.get((step.number, output))
+            value = self._values[storage_address(tensor)] = MadeStorage(tensor, planned)
             value.steps.append(step)
             step.made.append(weakref.ref(value))
-            self._values[storage._cdata] = value
         for tensor in written:
-            value = self._value_of(tensor)
-            if value is not None:
+            value = self._value_of(tensor, storage_address(tensor))
+            if value is None:
+                continue
+            if value.steps:
                 value.steps.append(step)
                 value.num_writes += 1
-                value.version = tensor._version + 1  # torch counts it when the operator is over
+            else:
+                value.cannot_be_made()
+            value.was_written(tensor._version + 1)  # torch counts it when the operator is over
 
     def pack(self, tensor: torch.Tensor) -> SavedHandle | KeptTensor:
         """What autograd keeps in place of a tensor."""
-        storage = tensor.untyped_storage() if type(tensor) in TENSORS and tensor.layout == torch.strided else None
-        value = None if storage is None else self._values.get(storage._cdata)
-        with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
-            if storage is None or value is None or not is_plain(tensor):
-                return KeptTensor(tensor)
-            return self._kept(tensor, storage, value)
+        if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+            value = self._values.get(storage_address(tensor))
+            if value is not None and not value.is_gone() and value.version == tensor._version and is_plain(tensor):
+                with torch._C._DisableTorchDispatch():  # what memfit does itself is no operator of the forward
+                    return self._kept(tensor, value)
+        if tensor.is_leaf:
+            return KeptTensor(tensor)
+        with torch._C._DisableTorchDispatch():
+            return KeptTensor(tensor)
 
-    def _kept(
-        self, tensor: torch.Tensor, storage: torch.UntypedStorage, value: MadeStorage
-    ) -> SavedHandle | KeptTensor:
-        if value.first.expired() or value.version != tensor._version:
-            return KeptTensor(tensor)
-        if not value.drop or not value.steps or not self._holds_sources(value):
-            value.tensor = tensor.detach()
-            return KeptTensor(tensor)
-        self.chosen.check_size(storage.nbytes(), value)
-        return SavedHandle(value, tensor, self.lock, kind_of(value.steps[-1].func).name, self.chosen.is_exact)
+    def _kept(self, tensor: torch.Tensor, value: MadeStorage) -> SavedHandle | KeptTensor:
+        if value.planned is None or not value.steps or not self._holds_sources(value):
+            kept = KeptTensor(tensor)
+            value.hold(kept.tensor)
+            return kept
+        self.chosen.check_size(tensor.untyped_storage().nbytes(), value.planned.num_bytes)
+        return SavedHandle(value, tensor, self.lock, self.chosen.is_exact)
 
     def _holds_sources(self, wanted: MadeStorage) -> bool:
         """Take hold of everything that a value is made from; False when something of it is gone already."""
-        seen: set[int] = set()
+        seen: set[MadeStorage] = set()
         waiting = [wanted]
         while waiting:
             value = waiting.pop()
-            if id(value) in seen or value.tensor is not None or value.storage is not None:
+            if value.tensor is not None or value.storage is not None or value in seen:
                 continue
-            seen.add(id(value))
+            seen.add(value)
             if not value.steps:
-                if value.first.expired():
+                if value.is_gone():
                     return False
                 value.storage = torch.UntypedStorage._new_with_weak_ptr(value.first.cdata)
-            waiting += [ref.value for step in value.steps for ref in step.refs]
+            for step in value.steps:
+                waiting.extend([ref.value for ref in step.refs])
         return True
 
     def close(self) -> None:
@@ -525,6 +264,13 @@ class OperatorRecording(TorchDispatchMode):
         for value in self._values.values():
             value.guard()
         self._values.clear()
+
+
+def _empty_again(number: int, result: object) -> RepeatedOperator:
+    """A call that makes an empty tensor of the same shape without reading anything."""
+    assert isinstance(result, torch.Tensor)
+    func, args, kwargs = empty_like(result)
+    return RepeatedOperator(number, kind_of(func), args, kwargs, [], is_flat=True)
 
 
 # ---- the model -----------------------------------------------------------------------------------------------------
@@ -542,6 +288,8 @@ class Chosen:
         others = self.repeated | self.sources | (self.constants or frozenset())
         self.quiet = [None if number in others else name for number, name in enumerate(self.names)]
         """Names of operators that need a gradient and of which nothing has to be known."""
+        self.expected: list[torch._ops.OpOverload | None] = [None] * (len(self.names) + 1)
+        """The same operators once they were seen in a forward; nothing is expected after the last."""
         self._say = say
 
     def say_other_operators(self, number: int, name: str) -> None:
@@ -552,19 +300,14 @@ class Chosen:
             "drops after it is kept, and the step may take more than the budget",
         )
 
-    def check_size(self, num_bytes: int, value: MadeStorage) -> None:
+    def check_size(self, num_bytes: int, planned_bytes: int) -> None:
         """Warn once of tensors that are larger than when the plan was made."""
-        planned = self.dropped[value.steps[0].number, _output_of(value)].num_bytes
-        if num_bytes > planned:
+        if num_bytes > planned_bytes:
             self._say(
                 "size",
-                f"a tensor of {format_bytes(num_bytes)} had {format_bytes(planned)} when the plan was made: the step "
-                "may take more than the budget; fit again with the largest batch",
+                f"a tensor of {format_bytes(num_bytes)} had {format_bytes(planned_bytes)} when the plan was made: the "
+                "step may take more than the budget; fit again with the largest batch",
             )
-
-
-def _output_of(value: MadeStorage) -> int:
-    return next((place for place, made in enumerate(value.steps[0].made) if made() is value), 0)
 
 
 def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -518,7 +518,7 @@ def _sample(holders: list[Holder], call: RepeatedCall, is_exact: bool) -> None:
                     break
 
 
-def can_be_sampled(tensor: torch.Tensor, fixed: set[int]) -> bool:
+def can_be_sampled(tensor: torch.Tensor, fixed: Collection[int] = ()) -> bool:
     """Whether some values of a tensor can be noted: it lies here, and is not one of the `fixed` storages."""
     if fixed and tensor.untyped_storage()._cdata in fixed:
         return False

@@ -6,6 +6,7 @@ call does to it is done to that very object.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, cast
@@ -15,8 +16,7 @@ import torch
 FLAT = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
 """Types that are no nest, which is asked for at every operator."""
 NUM_SAMPLED = 16
-IN_NUMPY = frozenset({torch.float32, torch.float64, torch.float16})
-"""Types that numpy reads as they lie there."""
+_UNSIGNED = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -105,7 +105,14 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def values_of(tensor: torch.Tensor) -> bytes:
     """A few values of a tensor in one piece, as bytes."""
-    step = max(1, tensor.numel() // NUM_SAMPLED)
-    if tensor.dtype not in IN_NUMPY or tensor.is_neg() or tensor._is_zerotensor():
-        return bits_of(tensor.detach().view(-1)[::step]).numpy().tobytes()
-    return tensor.detach().as_strided((-(-tensor.numel() // step),), (step,)).numpy().tobytes()
+    address = tensor.data_ptr() if tensor.device.type == "cpu" else 0
+    if not address or tensor.itemsize not in _UNSIGNED or tensor.is_neg() or tensor.is_conj():
+        step = max(1, tensor.numel() // NUM_SAMPLED)
+        return bits_of(tensor.detach().view(-1)[::step]).cpu().numpy().tobytes()
+    return values_at(address, tensor.numel(), tensor.itemsize)
+
+
+def values_at(address: int, count: int, item_bytes: int) -> bytes:
+    """A few of so many values that lie one behind the other in the memory of this machine."""
+    items = (_UNSIGNED[item_bytes] * count).from_address(address)
+    return memoryview(items)[:: max(1, count // NUM_SAMPLED)].tobytes()

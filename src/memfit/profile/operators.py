@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.kept_tensors import KeptTensor
 from memfit.apply.operator_kinds import can_be_repeated, fresh, is_constant, is_plain, kind_of
-from memfit.apply.operators import SMALL_BYTES, may_record
+from memfit.apply.operator_replay import SMALL_BYTES
+from memfit.apply.operators import may_record
 from memfit.model.call_sites import After, Before, add_layer, is_compiled, watching
 from memfit.model.module_calls import at_backward
 from memfit.model.random_and_autocast import seed_all
@@ -120,7 +121,10 @@ class _Watch(TorchDispatchMode):
         put_mark(f"after {number}")
         seen = _Seen(kind_of(func).name, self.path[-1] if self.path else "", seconds, read)
         seen.shapes = tuple(tensor.shape for tensor in given)
-        seen.repeatable, seen.is_constant = can_be_repeated(func, args, kwargs), is_constant(func, args, kwargs)
+        seen.repeatable, seen.is_constant = (
+            can_be_repeated(kind_of(func), args, kwargs),
+            is_constant(func, args, kwargs),
+        )
         self.operators.append(seen)
         for tensor in given:
             if is_plain(tensor) and self.number_of(tensor) is None and tensor.nbytes > SMALL_BYTES:
