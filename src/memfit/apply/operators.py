@@ -4,7 +4,8 @@ While the model's forward runs, a dispatch mode notes the calls of the operators
 read; saved-tensor hooks around the forward put a `Handle` in place of each tensor that the plan drops. A handle
 knows the calls that made its tensor, and they know where their inputs come from: parameters and inputs from outside,
 tensors that autograd keeps anyway, or other calls. The first use in the backward runs those calls again, lowest
-number first, with the random numbers of the first time, and frees everything that no other handle waits for.
+number first, with the random numbers of the first time, and frees everything that no other handle waits for. What the
+plan moves is sent when autograd saves it, and fetched at its first use; the step waits for both.
 
 What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
 from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.kept_tensors import KeptTensor
+from memfit.apply.moves import Packet, Store, store_for
 from memfit.apply.operator_kinds import (
     TENSORS,
     OperatorKind,
@@ -44,7 +46,7 @@ from memfit.model.call_sites import add_layer, within_a_transform
 from memfit.model.random_and_autocast import cpu_state, lay_cpu_state
 from memfit.model.step import storage_bytes, tensors_of
 from memfit.model.tensors_in_arguments import replaced, values_of, written_by
-from memfit.records.operators import OperatorChoice
+from memfit.records.operators import DroppedTensor, OperatorChoice
 from memfit.units import format_bytes
 
 SMALL_BYTES = 4096
@@ -58,12 +60,12 @@ class MadeStorage:
     """One storage of the forward: the calls that made it, and its bytes while they are held."""
 
     __slots__ = (
-        "__weakref__", "digest", "drop", "first", "num_handles", "num_writes", "sample", "stays", "steps", "storage",
-        "tensor", "version", "windows",
+        "__weakref__", "away", "digest", "drop", "first", "num_handles", "num_writes", "planned", "sample", "steps",
+        "storage", "tensor", "version", "windows",
     )  # fmt: skip
 
-    def __init__(self, tensor: torch.Tensor, drop: bool, stays: bool = True) -> None:
-        self.version, self.drop, self.stays = tensor._version, drop, stays
+    def __init__(self, tensor: torch.Tensor, planned: DroppedTensor | None = None) -> None:
+        self.version, self.drop, self.planned = tensor._version, planned is not None, planned
         self.first = StorageWeakRef(tensor.untyped_storage())
         self.steps: list[RepeatedOperator] = []
         """Empty for what comes from elsewhere, and once it is there again."""
@@ -77,22 +79,44 @@ class MadeStorage:
         """Of the first run where nothing else is known of it, or of the second."""
         self.digest: bytes | None = None
         """Of a storage of the first run whose writers torch does not count for us."""
+        self.away: Packet | None = None
+        """Its bytes while they are moved."""
         self.windows: dict[object, tuple[torch.Tensor, int]] = {}
         """What was handed out of a storage of the second run, with torch's count of writes: a backward may write."""
 
     @property
     def is_awaited(self) -> bool:
         """Whether it stays when it has been made on the way to another."""
-        return self.num_handles > 0 and self.stays and bool(self.steps)
+        stays = self.planned is None or self.planned.stays
+        return self.num_handles > 0 and stays and bool(self.steps)
+
+    @property
+    def is_to_move(self) -> bool:
+        """Whether its bytes are moved when autograd saves it."""
+        return self.planned is not None and self.planned.is_moved
+
+    def note_write(self, version: int) -> None:
+        """An operator that is not run again has written into it: it is kept, or moved as it is from now on."""
+        self.drop = self.drop and self.is_to_move and self.away is None
+        self.steps, self.num_writes, self.version = [], self.num_writes + 1, version
+
+    def send(self, tensor: torch.Tensor, store: Store) -> None:
+        """Move its bytes, once; nothing is made again for it from here on."""
+        if self.away is None:
+            self.away = Packet(store, tensor.detach())
+            self.away.release()
+        self.tensor, self.storage, self.steps = None, None, []
 
     def there(self) -> torch.UntypedStorage | None:
-        """Its storage if it is held; None when it has to be made again."""
+        """Its storage if it is held, or fetched; None when it has to be made again."""
         for window, version in self.windows.values():
             if window._version != version:
                 raise _written_into(window)
         if self.tensor is None:
             if self.digest is not None and _digest_of(self.storage) != self.digest:
                 raise _written_into(_bytes_of(self.storage))
+            if self.storage is None and self.away is not None:
+                self.storage, self.away = self.away.storage(), None
             return self.storage
         if self.tensor._version != self.version:
             raise _written_into(self.tensor)
@@ -231,10 +255,10 @@ class SavedHandle:
         value: MadeStorage,
         tensor: torch.Tensor,
         lock: contextlib.AbstractContextManager[bool],
-        name: str,
         is_exact: bool,
     ) -> None:
-        self.value, self.lock, self.name = value, lock, name
+        self.value, self.lock = value, lock
+        self.name = kind_of(value.steps[-1].func).name if value.steps else "an operator whose result is moved"
         self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
         self.num_writes = value.num_writes
@@ -323,7 +347,7 @@ def _run(step: RepeatedOperator, storages: Storages) -> None:
     made = step.again(storages)
     for reference, storage in zip(step.made, made, strict=True):
         value = reference()
-        if value is not None and value.there() is None:
+        if value is not None and value.away is None and value.there() is None:  # what is away is not fetched for this
             storages[value] = storage
 
 
@@ -368,7 +392,9 @@ class OperatorRecording(TorchDispatchMode):
             if kind.is_mutable:
                 self._note_writes(func, args, kwargs)
             result = func(*args, **kwargs)
-            if number in self.chosen.sources:
+            if number in self.chosen.movers:
+                self._note_moved(number, result, args, kwargs)
+            elif number in self.chosen.sources:
                 self._note_sources(result)
             return result
         if kind.shapes_only:
@@ -444,15 +470,21 @@ class OperatorRecording(TorchDispatchMode):
         for tensor in fresh(result, set()):
             known = self._values.get(tensor.untyped_storage()._cdata)
             if known is None or known.first.expired():
-                self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, drop=False)
+                self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor)
+
+    def _note_moved(self, number: int, result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """What is moved when autograd saves it, and never made again."""
+        known = {tensor.untyped_storage()._cdata for tensor in tensors_of_call(args, kwargs)}
+        for output, tensor in enumerate(fresh(result, known)):
+            planned = self.chosen.dropped.get((number, output))
+            self._values[tensor.untyped_storage()._cdata] = MadeStorage(tensor, planned)
 
     def _note_writes(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
         for tensor in written_by(func, args, kwargs):
             value = self._values.get(tensor.untyped_storage()._cdata) if is_plain(tensor) else None
             if value is not None and not value.first.expired():
-                value.drop, value.steps, value.num_writes = False, [], value.num_writes + 1
-                value.version = tensor._version + 1
+                value.note_write(tensor._version + 1)
 
     def _value_of(self, tensor: torch.Tensor) -> MadeStorage | None:
         """The value under a tensor; None for what lies outside of the forward: parameters, buffers, the batch."""
@@ -460,20 +492,18 @@ class OperatorRecording(TorchDispatchMode):
         known = self._values.get(storage._cdata)
         if known is not None and not known.first.expired():
             if known.version != tensor._version:  # an operator that is not noted wrote into it
-                known.drop, known.steps, known.num_writes = False, [], known.num_writes + 1
-                known.version = tensor._version
+                known.note_write(tensor._version)
             return known
         base = tensor._base if tensor._is_view() else tensor  # a weight is often read transposed
         if base is None or base.grad_fn is None:
             return None
-        value = self._values[storage._cdata] = MadeStorage(tensor, drop=False)
+        value = self._values[storage._cdata] = MadeStorage(tensor)
         return value
 
     def _note_made(self, step: RepeatedOperator, result: object, known: set[int], written: list[torch.Tensor]) -> None:
         for output, tensor in enumerate(fresh(result, known)):
             storage = tensor.untyped_storage()
-            planned = self.chosen.dropped.get((step.number, output))
-            value = MadeStorage(tensor, drop=planned is not None, stays=planned is None or planned.stays)
+            value = MadeStorage(tensor, self.chosen.dropped.get((step.number, output)))
             value.steps.append(step)
             step.made.append(weakref.ref(value))
             self._values[storage._cdata] = value
@@ -498,11 +528,14 @@ class OperatorRecording(TorchDispatchMode):
     ) -> SavedHandle | KeptTensor:
         if value.first.expired() or value.version != tensor._version:
             return KeptTensor(tensor)
-        if not value.drop or not value.steps or not self._holds_sources(value):
+        moves = value.drop and value.is_to_move
+        if not value.drop or not (moves or (value.steps and self._holds_sources(value))):
             value.tensor = tensor.detach()
             return KeptTensor(tensor)
         self.chosen.check_size(storage.nbytes(), value)
-        return SavedHandle(value, tensor, self.lock, kind_of(value.steps[-1].func).name, self.chosen.is_exact)
+        if moves:
+            value.send(tensor, self.chosen.open_store())
+        return SavedHandle(value, tensor, self.lock, self.chosen.is_exact and not moves)
 
     def _holds_sources(self, wanted: MadeStorage) -> bool:
         """Take hold of everything that a value is made from; False when something of it is gone already."""
@@ -510,7 +543,7 @@ class OperatorRecording(TorchDispatchMode):
         waiting = [wanted]
         while waiting:
             value = waiting.pop()
-            if id(value) in seen or value.tensor is not None or value.storage is not None:
+            if id(value) in seen or value.tensor is not None or value.storage is not None or value.away is not None:
                 continue
             seen.add(id(value))
             if not value.steps:
@@ -533,16 +566,24 @@ class OperatorRecording(TorchDispatchMode):
 class Chosen:
     """What a plan has decided operator by operator, ready to be carried out."""
 
-    def __init__(self, choice: OperatorChoice, say: Callable[[str, str], None], is_exact: bool) -> None:
+    def __init__(
+        self, choice: OperatorChoice, say: Callable[[str, str], None], is_exact: bool, store: Store | None = None
+    ) -> None:
         self.names, self.repeated, self.is_exact = choice.names, frozenset(choice.repeated), is_exact
-        self.sources = frozenset(choice.sources)
+        self.sources, self._store = frozenset(choice.sources), store
+        self.movers = frozenset(each.operator for each in choice.dropped if each.is_moved) - self.repeated
         self.dropped = {(each.operator, each.output): each for each in choice.dropped}
         self.input_bytes = choice.input_bytes
         self.constants = None if choice.constants is None else frozenset(choice.constants)
-        others = self.repeated | self.sources | (self.constants or frozenset())
+        others = self.repeated | self.sources | self.movers | (self.constants or frozenset())
         self.quiet = [None if number in others else name for number, name in enumerate(self.names)]
         """Names of operators that need a gradient and of which nothing has to be known."""
         self._say = say
+
+    def open_store(self) -> Store:
+        """Where bytes are moved to."""
+        assert self._store is not None
+        return self._store
 
     def say_other_operators(self, number: int, name: str) -> None:
         """Warn once that a forward is not the one of the plan."""
@@ -554,7 +595,7 @@ class Chosen:
 
     def check_size(self, num_bytes: int, value: MadeStorage) -> None:
         """Warn once of tensors that are larger than when the plan was made."""
-        planned = self.dropped[value.steps[0].number, _output_of(value)].num_bytes
+        planned = num_bytes if value.planned is None else value.planned.num_bytes
         if num_bytes > planned:
             self._say(
                 "size",
@@ -563,13 +604,13 @@ class Chosen:
             )
 
 
-def _output_of(value: MadeStorage) -> int:
-    return next((place for place, made in enumerate(value.steps[0].made) if made() is value), 0)
-
-
-def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:
-    """Let the model of an applied plan drop and make again what the plan says."""
-    chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact)
+def attach_operators(applied: AppliedPlan, choice: OperatorChoice, disk: str | None = None) -> None:
+    """Let the model of an applied plan drop and make again, or move to a disk, what the plan says."""
+    moved_bytes = sum(each.num_bytes for each in choice.dropped if each.is_moved)
+    store = store_for(applied.model, moved_bytes, disk) if moved_bytes else None
+    if store is not None:
+        applied.closers.append(store.close)
+    chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact, store)
 
     def around(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not may_record():
