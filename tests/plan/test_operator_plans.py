@@ -88,6 +88,30 @@ def test_the_search_finds_the_lowest_peak_of_a_chain_and_keeps_to_every_budget()
     assert planner.within(lowest - 1) is None
 
 
+def test_what_was_made_again_stays_until_the_last_that_is_made_from_it():
+    """The backward uses the second tensor first and the third at last; the third is made from the second."""
+    operators = [Operator(name=f"aten::op{n}", seconds=1.0, reads=(n - 1,) if n else (), makes=(n,)) for n in range(3)]
+    uses = {0: 7, 1: 5, 2: 8}
+    tensors = [
+        TracedTensor(
+            num_bytes=100, operator=n, writers=(n,), is_saved=True, may_drop=n > 0, gone=3, used=at, ends=at, depth=1
+        )
+        for n, at in uses.items()
+    ]
+    starts = (0, 100, 200, 300, 300, 300, 200, 200, 100)
+    peaks = (100, 200, 300, 300, 300, 300, 200, 200, 100)
+    labels = tuple(f"moment {n}" for n in range(9))
+    planner = OperatorPlanner(
+        OperatorTrace(operators=tuple(operators), tensors=tuple(tensors), starts=starts, peaks=peaks, labels=labels)
+    )
+    found = planner.replayer.replay(frozenset({1, 2}))
+    assert sorted(found.made_again) == [(5, 1), (8, 2)]
+    # the second is there from its own use at 5 until the third is made, the first kept for it
+    assert list(found.levels[3:5]) == [100, 100]
+    assert list(found.levels[6:8]) == [200, 200]
+    assert found.levels[8] == 200
+
+
 A_LINK = Link(name="disk", out_bytes_per_second=100.0, in_bytes_per_second=50.0, latency_seconds=0.1)
 
 

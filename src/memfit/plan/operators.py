@@ -185,6 +185,8 @@ class Replayer:
         bursts: list[tuple[int, int]] = []
         there: dict[int, int] = {}
         """Tensors that were made again or fetched, and when."""
+        until: dict[int, int] = {}
+        """Tensors from which others are made after the step without a choice has freed them, and the last time."""
         repeated: set[int] = set()
         sources: set[int] = set()
         seconds = sum(self.send_seconds(number) for number in sets.moved)
@@ -197,10 +199,13 @@ class Replayer:
             repeated |= recipe.operators
             sources |= recipe.sources
             there.update(dict.fromkeys(recipe.staying, moment))
-            for each in recipe.sources:
-                if each not in dropped and tensors[each].ends < moment:  # it waits for this
-                    changes[tensors[each].ends] += tensors[each].num_bytes
-                    changes[moment] -= tensors[each].num_bytes
+            until.update((each, moment) for each in recipe.sources if tensors[each].ends < moment)
+        waiting: dict[int, int] = {}
+        """Of these, the bytes that go in a moment, after what was made from them."""
+        for number, moment in until.items():
+            changes[tensors[number].ends] += tensors[number].num_bytes
+            changes[moment] -= tensors[number].num_bytes
+            waiting[moment] = waiting.get(moment, 0) + tensors[number].num_bytes
         for number in dropped:
             if tensors[number].gone < there[number]:
                 changes[tensors[number].gone] -= tensors[number].num_bytes
@@ -208,7 +213,8 @@ class Replayer:
         changed = np.cumsum(np.array(changes, dtype=np.int64))[:count]
         levels = self.peaks + changed
         for moment, burst in bursts:
-            levels[moment] = max(levels[moment], self.starts[moment] + changed[moment] + burst)
+            here = self.starts[moment] + changed[moment] + waiting.get(moment, 0)
+            levels[moment] = max(levels[moment], here + burst)
         if dropped:
             seconds += NOTE_SECONDS * len(self.trace.operators)
         made_again = [(at, n) for n, at in there.items()]
