@@ -517,3 +517,15 @@ def test_a_plan_by_operators_is_taken_where_it_is_faster_than_one_of_blocks():
         assert fitted.fit.proof.bit_equal
         assert (fitted.fit.proof.measured_peak_bytes or 0) <= budget_bytes
         assert {each.solver for each in fitted.fit.candidates} >= {"operators", "nested"}
+
+
+def test_a_refusal_says_that_the_optimizers_step_is_the_peak():
+    """Also where plans inside of blocks were tried after those of blocks."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(6)])
+    batch = torch.randn(4, 256), torch.randint(0, 256, (4,))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(DoesNotFit) as refusal:
+        memfit.fit_to_budget(model, batch, torch.nn.functional.cross_entropy, optimizer, budget=5_500_000)
+    assert "the optimizer's step alone needs" in refusal.value.found
+    assert refusal.value.found.count("was measured with") == 1

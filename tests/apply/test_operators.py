@@ -1,8 +1,8 @@
 """Does a step compute the same when any of its saved tensors are dropped and made again, and take what was promised?
 
 Random programs of operators, modules, in-place writes, views, dropout and branches are traced. Any set of tensors that
-may be dropped is dropped, not only what a planner would choose. Loss, gradients, buffers and random state must be those
-of the plain step to the last bit, and the peak must be no higher than the replay of the trace says.
+may be dropped or moved to a disk is, not only what a planner would choose. Loss, gradients, buffers and random state
+must be those of the plain step to the last bit, and the peak must be no higher than the replay of the trace says.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from memfit.plan.operators import OperatorPlanner, ReplayedOperators
 from memfit.profile.meter.meter import record_events
 from memfit.profile.operators import trace_operators
 from memfit.records.operators import OperatorTrace
+from memfit.records.plan import Link
 
 WIDTH, ROWS = 32, 64
+A_DISK = Link(name="disk", out_bytes_per_second=1e9, in_bytes_per_second=1e9)
 SMALL_COPIES = 4096
 """Buffers that are copied, and states of random generators in passing, are not in a replay."""
 
@@ -118,10 +120,12 @@ def job_for(model: nn.Module, seed: int = 1) -> Job:
 
 
 @contextmanager
-def carrying_out(model: nn.Module, planner: OperatorPlanner, found: ReplayedOperators) -> Iterator[list[str]]:
+def carrying_out(
+    model: nn.Module, planner: OperatorPlanner, found: ReplayedOperators, disk: str | None = None
+) -> Iterator[list[str]]:
     """A model under a choice; what is said on the way."""
     applied = AppliedPlan(model, [], ())
-    attach_operators(applied, planner.choice(found, 0))
+    attach_operators(applied, planner.choice(found, 0), disk)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         texts: list[str] = []
@@ -162,18 +166,24 @@ def traced(job: Job) -> OperatorTrace:
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_set_of_dropped_tensors_computes_the_same_within_what_is_promised(data: st.DataObject):
+def test_any_set_of_dropped_tensors_computes_the_same_within_what_is_promised(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+):
     words = tuple(data.draw(st.lists(st.sampled_from(WORDS), min_size=2, max_size=8)))
     torch.manual_seed(0)
     model = Program(words)
     plain, job = job_for(copy.deepcopy(model)), job_for(model)
-    planner = OperatorPlanner(traced(job))
-    may = [n for n, each in enumerate(planner.trace.tensors) if each.may_drop]
-    dropped = frozenset(n for n in may if data.draw(st.booleans()))
-    passing = frozenset(n for n in sorted(dropped) if data.draw(st.booleans()))
-    found = planner.replayer.replay(dropped, passing)
+    planner = OperatorPlanner(traced(job), A_DISK)
+    dropped, passing, moved = set[int](), set[int](), set[int]()
+    for number, tensor in enumerate(planner.trace.tensors):
+        ways = [dropped, passing] if tensor.may_drop else []
+        chosen = data.draw(st.sampled_from([None, *ways, *([moved] if tensor.may_move else [])]))
+        if chosen is not None:
+            chosen.add(number)
+            dropped.add(number)
+    found = planner.replayer.replay(frozenset(dropped), frozenset(passing), frozenset(moved))
     theirs, _ = outcome(plain)
-    with carrying_out(model, planner, found) as said:
+    with carrying_out(model, planner, found, str(tmp_path_factory.getbasetemp())) as said:
         mine, peak_bytes = outcome(job)
     assert same(mine, theirs)
     assert peak_bytes <= found.peak_bytes + SMALL_COPIES

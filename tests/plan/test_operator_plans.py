@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
+import msgspec
 import pytest
 
 from memfit.plan.operators import OperatorPlanner, ReplayedOperators
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
+from memfit.records.plan import Link
 
 SIZES = (100, 100, 300, 100)
 
@@ -24,7 +26,7 @@ def a_chain() -> OperatorTrace:
     ]
     tensors = [
         TracedTensor(
-            num_bytes=size, operator=n, writers=(n,), is_saved=True, may_drop=n > 0,
+            num_bytes=size, operator=n, writers=(n,), is_saved=True, may_drop=n > 0, may_move=True,
             gone=min(n + 2, count), used=count + 2 + (count - 1 - n), ends=count + 2 + (count - 1 - n), depth=1,
         )
         for n, size in enumerate(SIZES)
@@ -84,6 +86,73 @@ def test_the_search_finds_the_lowest_peak_of_a_chain_and_keeps_to_every_budget()
         assert found is not None
         assert found.peak_bytes <= budget_bytes
     assert planner.within(lowest - 1) is None
+
+
+def test_what_was_made_again_stays_until_the_last_that_is_made_from_it():
+    """The backward uses the second tensor first and the third at last; the third is made from the second."""
+    operators = [Operator(name=f"aten::op{n}", seconds=1.0, reads=(n - 1,) if n else (), makes=(n,)) for n in range(3)]
+    uses = {0: 7, 1: 5, 2: 8}
+    tensors = [
+        TracedTensor(
+            num_bytes=100, operator=n, writers=(n,), is_saved=True, may_drop=n > 0, gone=3, used=at, ends=at, depth=1
+        )
+        for n, at in uses.items()
+    ]
+    starts = (0, 100, 200, 300, 300, 300, 200, 200, 100)
+    peaks = (100, 200, 300, 300, 300, 300, 200, 200, 100)
+    labels = tuple(f"moment {n}" for n in range(9))
+    planner = OperatorPlanner(
+        OperatorTrace(operators=tuple(operators), tensors=tuple(tensors), starts=starts, peaks=peaks, labels=labels)
+    )
+    found = planner.replayer.replay(frozenset({1, 2}))
+    assert sorted(found.made_again) == [(5, 1), (8, 2)]
+    # the second is there from its own use at 5 until the third is made, the first kept for it
+    assert list(found.levels[3:5]) == [100, 100]
+    assert list(found.levels[6:8]) == [200, 200]
+    assert found.levels[8] == 200
+
+
+A_LINK = Link(name="disk", out_bytes_per_second=100.0, in_bytes_per_second=50.0, latency_seconds=0.1)
+
+
+def test_a_moved_tensor_is_fetched_at_its_first_use_also_for_another():
+    planner = OperatorPlanner(a_chain(), A_LINK)
+    moved = planner.replayer.replay(frozenset({2}), moved=frozenset({2}))
+    assert list(moved.levels) == list(planner.replayer.replay(frozenset({2})).levels)  # the tensor before it is kept
+    assert (moved.repeated, moved.sources) == (set(), set())
+    assert moved.seconds == pytest.approx(3.1 + 6.1, abs=1e-3)
+    both = planner.replayer.replay(frozenset({1, 2}), moved=frozenset({1}))  # what 2 is made from lies on the disk
+    assert sorted(both.made_again) == [(7, 1), (7, 2)]
+    assert (both.repeated, both.sources) == ({2}, set())
+    assert both.seconds == pytest.approx(1.1 + 2.1 + 1.0, abs=1e-2)
+
+
+def test_the_first_of_a_chain_can_be_moved_where_nothing_can_make_it_again():
+    without, planner = OperatorPlanner(a_chain()), OperatorPlanner(a_chain(), A_LINK)
+    tensors = range(len(SIZES))
+    ways = [
+        (frozenset(n for n in tensors if way[n]), frozenset(n for n in tensors if way[n] == "move"))
+        for way in product(*((None, "make", "move") if n else (None, "move") for n in tensors))
+    ]
+    every = [planner.replayer.replay(dropped, moved=moved) for dropped, moved in ways]
+    lowest = min(each.peak_bytes for each in every)
+    assert planner.least().peak_bytes == lowest < without.least().peak_bytes
+    for budget_bytes in sorted({each.peak_bytes for each in every}):
+        found = planner.within(budget_bytes)
+        assert found is not None
+        assert found.peak_bytes <= budget_bytes
+    assert planner.within(lowest - 1) is None
+
+
+def test_what_is_cheaper_to_move_than_to_make_again_is_moved_and_the_room_of_the_link_is_kept_to():
+    fast = Link(name="disk", out_bytes_per_second=1e6, in_bytes_per_second=1e6)
+    found = OperatorPlanner(a_chain(), fast).within(650)
+    assert found is not None
+    assert found.sets.moved
+    assert not found.repeated
+    full = OperatorPlanner(a_chain(), msgspec.structs.replace(fast, capacity_bytes=100))
+    for planned in (full.within(650), full.least()):
+        assert planned is None or sum(SIZES[n] for n in planned.sets.moved) <= 100
 
 
 def test_a_choice_names_what_is_dropped_run_again_and_read():

@@ -273,6 +273,8 @@ def _measured_fit(
     job: Job, options: FitOptions, allowed: Sequence[str], say: Callable[[str], None] | None
 ) -> FittedModel:
     """Measure, plan, apply and prove, with the levers that are allowed where nothing fits without."""
+    from functools import partial
+
     from memfit.errors import DoesNotFit
     from memfit.fit.fitted import FittedModel
     from memfit.fit.levers import LeverTrial, hold_with_levers
@@ -303,7 +305,7 @@ def _measured_fit(
             folder,
             reference,
             plain_bytes,
-            operators=OperatorPlanner if planner == "best" else None,
+            operators=partial(OperatorPlanner, link=link) if planner == "best" else None,
         )
     except DoesNotFit as refusal:
         refusal.levers = levers_for(profile.chain, budget_bytes, link=link)

@@ -24,7 +24,7 @@ def apply_to(model: torch.nn.Module, plan: Plan, disk: str | None = None, is_exa
         if plan.moves:
             _move(applied, plan, disk)
         if plan.operators is not None:
-            _make_again(applied, plan.operators)
+            _make_again(applied, plan.operators, disk)
     except BaseException:
         applied.undo()
         raise
@@ -64,7 +64,7 @@ def _move(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
     attach_moves(applied, plan, disk)
 
 
-def _make_again(applied: AppliedPlan, choice: OperatorChoice) -> None:
+def _make_again(applied: AppliedPlan, choice: OperatorChoice, disk: str | None) -> None:
     from memfit.apply.operators import attach_operators
 
-    attach_operators(applied, choice)
+    attach_operators(applied, choice, disk)

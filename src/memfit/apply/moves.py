@@ -267,7 +267,7 @@ def _done_before(plan: Plan) -> list[int]:
 def attach_moves(applied: AppliedPlan, plan: Plan, disk: str | None) -> None:
     """Let the model of an applied plan move what the plan moves."""
     model = applied.model
-    store = _store_for(plan, disk, model)
+    store = store_for(model, plan.moved_bytes, disk)
     tensors = [*model.parameters(), *model.buffers()]
     mover = Mover(plan, store, {tensor.untyped_storage()._cdata for tensor in tensors})
     applied.closers.append(store.close)
@@ -310,14 +310,15 @@ def _ending(mover: Mover, number: int) -> Callable[[object], None]:
     return ends
 
 
-def _store_for(plan: Plan, disk: str | None, model: torch.nn.Module) -> Store:
+def store_for(model: torch.nn.Module, moved_bytes: int, disk: str | None) -> Store:
+    """Where a model moves bytes to: pinned memory of the host, or a folder."""
     device = next(model.parameters()).device
     if device.type == "cuda":
         from memfit.apply.pinned_store import PinnedStore
 
-        return PinnedStore(device, plan.moved_bytes)
+        return PinnedStore(device, moved_bytes)
     if disk is None:
         raise UsageError(
             "the plan moves bytes to a disk, but there is no folder", hint="apply_plan(model, plan, disk='/var/tmp')"
         )
-    return DiskStore(disk, plan.moved_bytes)
+    return DiskStore(disk, moved_bytes)

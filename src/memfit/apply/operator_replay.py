@@ -3,7 +3,7 @@
 A `SavedHandle` stands in autograd's graph in place of a dropped tensor. It knows the calls that made its storage, and
 they know where their inputs come from: parameters and inputs from outside, tensors that autograd keeps anyway, or other
 calls. The first use in the backward runs those calls again, lowest number first, with the random numbers of the first
-time, and frees everything that no other handle waits for.
+time, and frees everything that no other handle waits for. What was moved is fetched instead; the step waits for it.
 
 All of it is Python that runs for each operator, and the caches are cold from the operators before: what is common
 (arguments without nests, one result, a tensor that is read as it was made) takes as few calls of torch as possible.
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from memfit.apply.moves import Packet, Store
 from memfit.apply.operator_kinds import OperatorKind, fresh, storage_address, tensors_of_call
 from memfit.apply.recompute import SecondRunDiffers, can_be_sampled
 from memfit.errors import PlanBroken
@@ -40,8 +41,8 @@ class MadeStorage:
     """One storage of the forward: the calls that made it, and a tensor on it while it is held."""
 
     __slots__ = (
-        "__weakref__", "digest", "first", "held_version", "num_handles", "num_writes", "planned", "sample", "steps",
-        "storage", "tensor", "version", "windows",
+        "__weakref__", "away", "digest", "first", "held_version", "num_handles", "num_writes", "planned", "sample",
+        "steps", "storage", "tensor", "version", "windows",
     )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, planned: DroppedTensor | None = None) -> None:
@@ -62,6 +63,8 @@ class MadeStorage:
         """Of the first run where nothing else is known of it."""
         self.digest: bytes | None = None
         """Of a storage of the first run whose writers torch does not count for us."""
+        self.away: Packet | None = None
+        """Its bytes while they are moved."""
         self.windows: list[tuple[torch.Tensor, int]] | None = None
         """What was handed out with another type than that of the tensor, with torch's count of writes."""
 
@@ -74,9 +77,23 @@ class MadeStorage:
         """Whether nobody holds the storage of the first run any more."""
         return torch.UntypedStorage._expired(self.first.cdata)  # type: ignore[attr-defined]
 
+    @property
+    def is_to_move(self) -> bool:
+        """Whether its bytes are moved when autograd saves it."""
+        return self.planned is not None and self.planned.is_moved
+
     def cannot_be_made(self) -> None:
         """Something that is not run again wrote into it: it can be neither made again nor read as it was."""
-        self.planned, self.steps, self.num_writes = None, [], self.num_writes + 1
+        if not self.is_to_move or self.away is not None:  # what autograd has not saved yet is moved as it is then
+            self.planned = None
+        self.steps, self.num_writes = [], self.num_writes + 1
+
+    def send(self, tensor: torch.Tensor, store: Store) -> None:
+        """Move its bytes, once; nothing is made again for it from here on."""
+        if self.away is None:
+            self.away = Packet(store, tensor.detach())
+            self.away.release()
+        self.tensor, self.storage, self.steps = None, None, []
 
     def was_written(self, version: int) -> None:
         """Somebody wrote into it in the forward, and torch counts so many writes from then on."""
@@ -89,7 +106,10 @@ class MadeStorage:
         self.tensor, self.held_version = tensor, tensor._version
 
     def there(self) -> torch.Tensor | None:
-        """A tensor on its storage if that is held; None when it has to be made again."""
+        """A tensor on its storage if that is held, or fetched; None when it has to be made again."""
+        if self.away is not None:
+            self.hold(_bytes_of(self.away.storage()))
+            self.away = None
         tensor = self.tensor
         if tensor is None:
             if self.storage is None:
@@ -259,7 +279,8 @@ class SavedHandle:
     def __init__(
         self, value: MadeStorage, tensor: torch.Tensor, lock: AbstractContextManager[bool], is_exact: bool
     ) -> None:
-        self.value, self.lock, self.kind = value, lock, value.steps[-1].kind
+        self.value, self.lock = value, lock
+        self.kind = value.steps[-1].kind if value.steps else None
         self.dtype, self.offset = tensor.dtype, tensor.storage_offset()
         self.size, self.stride = tensor.size(), tensor.stride()
         self.num_writes = value.num_writes
@@ -271,14 +292,19 @@ class SavedHandle:
     def __del__(self) -> None:
         self.value.num_handles -= 1
 
+    @property
+    def name(self) -> str:
+        """Of the operator that made it; unknown where it is not run again."""
+        return "an operator" if self.kind is None else self.kind.name
+
     def find(self) -> torch.Tensor:
-        """The tensor as it was saved; made again if need be."""
+        """The tensor as it was saved; made again or fetched if need be."""
         value = self.value
         with self.lock:
             if value.num_writes != self.num_writes:
                 raise PlanBroken(
                     "a tensor was written into after autograd had saved it",
-                    found=f"a tensor of shape {tuple(self.size)}, made by {self.kind.name}",
+                    found=f"a tensor of shape {tuple(self.size)}, made by {self.name}",
                     hint="write into a copy; without the plan this is an error of autograd as well",
                 )
             held = value.there()
@@ -287,7 +313,7 @@ class SavedHandle:
             sample = value.sample
             if sample is not None:
                 if not sample.is_in(held):
-                    raise SecondRunDiffers(self.kind.name, f"another value in a tensor of shape {tuple(sample.shape)}")
+                    raise SecondRunDiffers(self.name, f"another value in a tensor of shape {tuple(sample.shape)}")
                 value.sample = None  # the storage stays: it need not be looked at again
             return value.handed_out(held, self)
 
@@ -353,7 +379,7 @@ def _run(step: RepeatedOperator, tensors: Tensors) -> None:
             raise _not_there(step)
     for reference, tensor in zip(step.made, step.again(tensors), strict=True):
         value = reference()
-        if value is not None and value.tensor is None and value.storage is None:
+        if value is not None and value.tensor is None and value.storage is None and value.away is None:
             tensors[value] = tensor
 
 

@@ -3,7 +3,7 @@
 While the model's forward runs, a dispatch mode notes the calls of the operators that a plan names, with what they
 read; saved-tensor hooks around the forward put a `SavedHandle` (`operator_replay.py`) in place of each tensor that the
 plan drops. Every operator of the forward goes by the mode: those that the plan does nothing about, most of them, are
-known by their place and cost little more than the mode itself.
+known by their place and cost little more than the mode itself. What the plan moves is sent when autograd saves it.
 
 What is noted are the calls of this very forward. Where its operators are not those of the plan, nothing more is dropped
 from there on, and that is said once. A tensor is handed out only if what it was made from has not been written into
@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.apply.checkpoints import AppliedPlan
 from memfit.apply.kept_tensors import KeptTensor
+from memfit.apply.moves import Store, store_for
 from memfit.apply.operator_kinds import (
     OperatorKind,
     can_be_repeated,
@@ -33,6 +34,7 @@ from memfit.apply.operator_kinds import (
     is_plain,
     kind_of,
     storage_address,
+    tensors_of_call,
     without_statistics,
 )
 from memfit.apply.operator_replay import MadeStorage, Outer, Ref, RepeatedOperator, SavedHandle
@@ -88,7 +90,9 @@ class OperatorRecording(TorchDispatchMode):
             if kind.is_mutable:
                 self._note_writes(func, args, kwargs)
             result = func(*args, **kwargs)
-            if number in self.chosen.sources:
+            if number in self.chosen.movers:
+                self._note_moved(number, result, args, kwargs)
+            elif number in self.chosen.sources:
                 self._note_sources(result)
             return result
         if kind.shapes_only:
@@ -180,6 +184,12 @@ class OperatorRecording(TorchDispatchMode):
             if known is None or known.is_gone():
                 self._values[address] = MadeStorage(tensor)
 
+    def _note_moved(self, number: int, result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """What is moved when autograd saves it, and never made again."""
+        known = {storage_address(tensor) for tensor in tensors_of_call(args, kwargs)}
+        for output, tensor in enumerate(fresh(result, known)):
+            self._values[storage_address(tensor)] = MadeStorage(tensor, self.chosen.dropped.get((number, output)))
+
     def _note_writes(self, func: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """An operator that is not run again writes into a value: it can be neither made again nor read as it was."""
         for tensor in written_by(func, args, kwargs):
@@ -235,12 +245,15 @@ class OperatorRecording(TorchDispatchMode):
             return KeptTensor(tensor)
 
     def _kept(self, tensor: torch.Tensor, value: MadeStorage) -> SavedHandle | KeptTensor:
-        if value.planned is None or not value.steps or not self._holds_sources(value):
+        can_go = value.is_to_move or (value.steps and self._holds_sources(value))
+        if value.planned is None or not can_go:
             kept = KeptTensor(tensor)
             value.hold(kept.tensor)
             return kept
         self.chosen.check_size(tensor.untyped_storage().nbytes(), value.planned.num_bytes)
-        return SavedHandle(value, tensor, self.lock, self.chosen.is_exact)
+        if value.is_to_move:
+            value.send(tensor, self.chosen.open_store())
+        return SavedHandle(value, tensor, self.lock, self.chosen.is_exact and not value.is_to_move)
 
     def _holds_sources(self, wanted: MadeStorage) -> bool:
         """Take hold of everything that a value is made from; False when something of it is gone already."""
@@ -248,7 +261,7 @@ class OperatorRecording(TorchDispatchMode):
         waiting = [wanted]
         while waiting:
             value = waiting.pop()
-            if value.tensor is not None or value.storage is not None or value in seen:
+            if value.tensor is not None or value.storage is not None or value.away is not None or value in seen:
                 continue
             seen.add(value)
             if not value.steps:
@@ -279,18 +292,27 @@ def _empty_again(number: int, result: object) -> RepeatedOperator:
 class Chosen:
     """What a plan has decided operator by operator, ready to be carried out."""
 
-    def __init__(self, choice: OperatorChoice, say: Callable[[str, str], None], is_exact: bool) -> None:
+    def __init__(
+        self, choice: OperatorChoice, say: Callable[[str, str], None], is_exact: bool, store: Store | None = None
+    ) -> None:
         self.names, self.repeated, self.is_exact = choice.names, frozenset(choice.repeated), is_exact
-        self.sources = frozenset(choice.sources)
+        self.sources, self._store = frozenset(choice.sources), store
+        self.movers = frozenset(each.operator for each in choice.dropped if each.is_moved) - self.repeated
+        """Operators that are not run again, and make what is moved."""
         self.dropped = {(each.operator, each.output): each for each in choice.dropped}
         self.input_bytes = choice.input_bytes
         self.constants = None if choice.constants is None else frozenset(choice.constants)
-        others = self.repeated | self.sources | (self.constants or frozenset())
+        others = self.repeated | self.sources | self.movers | (self.constants or frozenset())
         self.quiet = [None if number in others else name for number, name in enumerate(self.names)]
         """Names of operators that need a gradient and of which nothing has to be known."""
         self.expected: list[torch._ops.OpOverload | None] = [None] * (len(self.names) + 1)
         """The same operators once they were seen in a forward; nothing is expected after the last."""
         self._say = say
+
+    def open_store(self) -> Store:
+        """Where bytes are moved to."""
+        assert self._store is not None
+        return self._store
 
     def say_other_operators(self, number: int, name: str) -> None:
         """Warn once that a forward is not the one of the plan."""
@@ -310,9 +332,13 @@ class Chosen:
             )
 
 
-def attach_operators(applied: AppliedPlan, choice: OperatorChoice) -> None:
-    """Let the model of an applied plan drop and make again what the plan says."""
-    chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact)
+def attach_operators(applied: AppliedPlan, choice: OperatorChoice, disk: str | None = None) -> None:
+    """Let the model of an applied plan drop and make again, or move to a disk, what the plan says."""
+    moved_bytes = sum(each.num_bytes for each in choice.dropped if each.is_moved)
+    store = store_for(applied.model, moved_bytes, disk) if moved_bytes else None
+    if store is not None:
+        applied.closers.append(store.close)
+    chosen = Chosen(choice, applied.listeners.say, applied.listeners.is_exact, store)
 
     def around(proceed: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if not may_record():

@@ -38,6 +38,8 @@ class Bench(Protocol):
     job: Job
     base_bytes: int
     budget_bytes: int
+    disk: str | None
+    """The folder to which plans may move tensors."""
 
     def try_plan(self, plan: Plan) -> Proof | None: ...
     def holds(self, proof: Proof | None) -> bool: ...
@@ -48,7 +50,10 @@ def planner_of(bench: Bench, everything_kept: Plan, make: MakePlanner) -> Operat
     if everything_kept.chain.uncalled or bench.job.varies:  # another step may run other operators
         return None
     trace = trace_operators(bench.job)
-    if trace is None or not any(each.may_drop for each in trace.tensors):
+    if trace is None:
+        return None
+    moves = bench.disk is not None
+    if not any(each.may_drop or (moves and each.may_move) for each in trace.tensors):
         return None
     return make(_in_seconds_of(everything_kept.chain, trace))
 

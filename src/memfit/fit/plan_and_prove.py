@@ -246,12 +246,13 @@ def _refused(bench: _Bench, error: DoesNotFit, needed_bytes: int | None) -> Does
     measured = [each for each in (needed_bytes, bench.plain_bytes) if each is not None]
     named_bytes = bytes_rounded_up(min(measured)) if needed_bytes is not None else None
     enough = "" if named_bytes is None else f"a budget of {format_bytes(named_bytes)}, or "
+    folder = "a folder to move tensors to (--disk, disk=...), " if bench.disk is None else ""
     refusal = DoesNotFit(
         f"no plan fits into {format_bytes(bench.budget_bytes)}",
         limit_bytes=bench.budget_bytes,
         needed_bytes=named_bytes,
         found=_found(error, named_bytes, bench.job.varies),
-        hint=f"{enough}a link to a larger memory, a smaller batch, or one of the levers",
+        hint=f"{enough}{folder}a smaller batch, or one of the levers",
     )
     refusal.levers = error.levers
     return refusal
@@ -272,7 +273,8 @@ def _found(error: DoesNotFit, named_bytes: int | None, varies: bool) -> str:
         return error.found or "no plan at all"
     how = "promises" if varies else "was measured with"
     measured = f"the smallest plan there is {how} {format_bytes(named_bytes)}"
-    return f"{measured}; {error.found}" if error.found.startswith("the optimizer's step") else measured
+    reason = error.found.rpartition("; ")[2]  # the refusal may have been told what was measured already
+    return f"{measured}; {reason}" if reason.startswith("the optimizer's step") else measured
 
 
 def _use_the_room_left(

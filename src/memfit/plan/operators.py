@@ -1,9 +1,11 @@
-"""Planner inside of blocks: which saved tensors are dropped and recomputed, operator by operator.
+"""Planner inside of blocks: which saved tensors are recomputed or moved, operator by operator.
 
 For a set of dropped tensors the step is replayed on the moments of its trace: a dropped tensor is gone between its
 last reader in the forward and its first use in the backward. There it is made again by the operators that made it,
 from tensors that are kept, or from others that are made again on the way and stay where the backward waits for them.
-A kept tensor stays until the last of those that are made from it is there.
+A kept tensor stays until the last of those that are made from it is there. Where there is a link to a larger memory, a
+tensor may be moved instead: it is sent when autograd saves it, and fetched at its first use, also as what others are
+made from. The step waits for both, so that bytes do not depend on the speed of the link.
 
 Choosing the best set is NP-hard (knapsack is a special case). This is a descent: from sets that keep what modules of
 one depth return, and from the empty set, tensors are dropped or kept one by one where that takes most from what lies
@@ -14,14 +16,16 @@ optimality; the replay itself is exact but for what frees itself within one mome
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from memfit.records.operators import DroppedTensor, OperatorChoice, OperatorTrace, TracedTensor
-from memfit.records.plan import Binding, Decision, Part, Plan
+from memfit.records.plan import Binding, Decision, Link, Part, Plan
 
 NAME = "operators"
 Price = Literal["seconds", "operators", "nothing"]
@@ -46,23 +50,48 @@ NOTE_SECONDS = 2e-5
 """What it costs to see an operator of the forward go by."""
 
 
+class Sets(NamedTuple):
+    """What is decided for the tensors of a step."""
+
+    dropped: frozenset[int] = frozenset()
+    """What is not there from the forward to the backward."""
+    passing: frozenset[int] = frozenset()
+    """Of these, what does not stay when it was made again for another."""
+    moved: frozenset[int] = frozenset()
+    """Of these, what is moved and fetched instead of made again; it always stays."""
+
+    def keeping(self, number: int) -> Sets:
+        """The same with one tensor kept."""
+        return Sets(*(each - {number} for each in self))
+
+    def dropping(self, numbers: Iterable[int], *, move: bool = False) -> Sets:
+        """The same with more tensors made again, or moved."""
+        more = frozenset(numbers)
+        if move:
+            return Sets(self.dropped | more, self.passing - more, self.moved | more)
+        return Sets(self.dropped | more, self.passing, self.moved - more)
+
+
 @dataclass(slots=True)
 class ReplayedOperators:
-    """A step under one set of dropped tensors."""
+    """A step under one decision."""
 
-    dropped: frozenset[int]
-    passing: frozenset[int]
-    """Of these, what does not stay when it was made again for another."""
+    sets: Sets
     levels: np.ndarray
     """The most alive in each moment, above what was there before the step."""
     made_again: list[tuple[int, int]]
-    """Moment and tensor, in the order in which they are made again."""
+    """Moment and tensor, in the order in which they are made again or fetched."""
     repeated: set[int]
     """Operators that are run again."""
     sources: set[int]
     """Tensors that are kept and from which others are made again."""
     seconds: float
     """Paid beside the plain step."""
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """What is not there from the forward to the backward."""
+        return self.sets.dropped
 
     @property
     def peak_bytes(self) -> int:
@@ -83,6 +112,8 @@ class _Recipe:
     """Other dropped tensors that are made for it."""
     passing: frozenset[int]
     """Of these, what does not stay."""
+    fetched: frozenset[int]
+    """What is fetched for it, itself included."""
     sources: frozenset[int]
     staying: frozenset[int]
     operators: frozenset[int]
@@ -90,105 +121,136 @@ class _Recipe:
     """The most alive while it is made, above what stays of it."""
     seconds: float
 
-    def holds(self, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> bool:
+    def holds(self, wanted: int, sets: Sets, there: dict[int, int]) -> bool:
         """Whether it is also the one for these sets."""
-        if not self.on_the_way <= dropped or not there.keys().isdisjoint(self.on_the_way):
+        if not self.on_the_way <= sets.dropped or not there.keys().isdisjoint(self.on_the_way):
             return False
-        return self.on_the_way & passing == self.passing and self.sources & dropped <= there.keys()
+        if (self.on_the_way | {wanted}) & sets.moved != self.fetched:
+            return False
+        return self.on_the_way & sets.passing == self.passing and self.sources & sets.dropped <= there.keys()
 
 
 class Replayer:
-    """Replays one trace under any set of dropped tensors."""
+    """Replays one trace under any set of dropped tensors; a link is where some of them may be moved."""
 
-    def __init__(self, trace: OperatorTrace) -> None:
-        self.trace = trace
+    def __init__(self, trace: OperatorTrace, link: Link | None = None) -> None:
+        self.trace, self.link = trace, link
         self.peaks = np.array(trace.peaks, dtype=np.int64)
         self.starts = np.array(trace.starts, dtype=np.int64)
         self.num_replays = 0
-        self._replays: dict[tuple[frozenset[int], frozenset[int]], ReplayedOperators] = {}
+        self._replays: dict[Sets, ReplayedOperators] = {}
         self._known: list[list[_Recipe]] = [[] for _ in trace.tensors]
         self.reads = [self._reads(number) for number in range(len(trace.tensors))]
         self.by_use = sorted(
-            (n for n, each in enumerate(trace.tensors) if each.may_drop), key=lambda n: trace.tensors[n].used
+            (n for n, each in enumerate(trace.tensors) if each.may_drop or each.may_move),
+            key=lambda n: trace.tensors[n].used,
         )
 
     def _reads(self, number: int) -> list[int]:
         tensor, operators = self.trace.tensors[number], self.trace.operators
         return sorted({each for writer in tensor.writers for each in operators[writer].reads} - {number})
 
-    def replay(self, dropped: frozenset[int], passing: frozenset[int] = frozenset()) -> ReplayedOperators:
+    def send_seconds(self, number: int) -> float:
+        """What the forward waits for a tensor to be moved."""
+        return self._link_seconds(number, None if self.link is None else self.link.out_bytes_per_second)
+
+    def fetch_seconds(self, number: int) -> float:
+        """What the backward waits for it."""
+        return self._link_seconds(number, None if self.link is None else self.link.in_bytes_per_second)
+
+    def _link_seconds(self, number: int, bytes_per_second: float | None) -> float:
+        if self.link is None or bytes_per_second is None:
+            return math.inf
+        return self.trace.tensors[number].num_bytes / bytes_per_second + self.link.latency_seconds
+
+    def replay(
+        self,
+        dropped: frozenset[int] = frozenset(),
+        passing: frozenset[int] = frozenset(),
+        moved: frozenset[int] = frozenset(),
+    ) -> ReplayedOperators:
         """Bytes at every moment and seconds paid; descents that begin at one set meet the same ones again."""
         self.num_replays += 1
-        known = self._replays.get((dropped, passing))
+        sets = Sets(dropped, passing, moved)
+        known = self._replays.get(sets)
         if known is None:
-            known = self._replays[dropped, passing] = self._replay(dropped, passing)
+            known = self._replays[sets] = self._replay(sets)
             if len(self._replays) * self.peaks.nbytes > MOST_REMEMBERED_BYTES:
                 del self._replays[next(iter(self._replays))]
         return known
 
-    def _replay(self, dropped: frozenset[int], passing: frozenset[int]) -> ReplayedOperators:
-        tensors, count = self.trace.tensors, len(self.peaks)
+    def _replay(self, sets: Sets) -> ReplayedOperators:
+        tensors, count, dropped = self.trace.tensors, len(self.peaks), sets.dropped
         changes = [0] * (count + 1)
         bursts: list[tuple[int, int]] = []
         there: dict[int, int] = {}
-        """Tensors that were made again, and when."""
+        """Tensors that were made again or fetched, and when."""
+        until: dict[int, int] = {}
+        """Tensors from which others are made after the step without a choice has freed them, and the last time."""
         repeated: set[int] = set()
         sources: set[int] = set()
-        seconds = 0.0
+        seconds = sum(self.send_seconds(number) for number in sets.moved)
         for number in self.by_use:
             if number not in dropped or number in there:
                 continue
-            moment, recipe = tensors[number].used, self._recipe(number, dropped, passing, there)
+            moment, recipe = tensors[number].used, self._recipe(number, sets, there)
             bursts.append((moment, recipe.burst_bytes))
             seconds += recipe.seconds
             repeated |= recipe.operators
             sources |= recipe.sources
             there.update(dict.fromkeys(recipe.staying, moment))
-            for each in recipe.sources:
-                if each not in dropped and tensors[each].ends < moment:  # it waits for this
-                    changes[tensors[each].ends] += tensors[each].num_bytes
-                    changes[moment] -= tensors[each].num_bytes
+            until.update((each, moment) for each in recipe.sources if tensors[each].ends < moment)
+        waiting: dict[int, int] = {}
+        """Of these, the bytes that go in a moment, after what was made from them."""
+        for number, moment in until.items():
+            changes[tensors[number].ends] += tensors[number].num_bytes
+            changes[moment] -= tensors[number].num_bytes
+            waiting[moment] = waiting.get(moment, 0) + tensors[number].num_bytes
         for number in dropped:
             if tensors[number].gone < there[number]:
                 changes[tensors[number].gone] -= tensors[number].num_bytes
                 changes[there[number]] += tensors[number].num_bytes
-        moved = np.cumsum(np.array(changes, dtype=np.int64))[:count]
-        levels = self.peaks + moved
+        changed = np.cumsum(np.array(changes, dtype=np.int64))[:count]
+        levels = self.peaks + changed
         for moment, burst in bursts:
-            levels[moment] = max(levels[moment], self.starts[moment] + moved[moment] + burst)
+            here = self.starts[moment] + changed[moment] + waiting.get(moment, 0)
+            levels[moment] = max(levels[moment], here + burst)
         if dropped:
             seconds += NOTE_SECONDS * len(self.trace.operators)
-        return ReplayedOperators(
-            dropped, passing, levels, [(at, n) for n, at in there.items()], repeated, sources - dropped, seconds
-        )
+        made_again = [(at, n) for n, at in there.items()]
+        return ReplayedOperators(sets, levels, made_again, repeated, sources - dropped, seconds)
 
     def seconds_again(self, number: int, now: ReplayedOperators) -> float:
         """What it would cost to make one more tensor again, beside those that are dropped."""
-        return self._recipe(number, now.dropped | {number}, now.passing, {}).seconds
+        return self._recipe(number, now.sets.dropping([number]), {}).seconds
 
-    def _recipe(self, wanted: int, dropped: frozenset[int], passing: frozenset[int], there: dict[int, int]) -> _Recipe:
+    def _recipe(self, wanted: int, sets: Sets, there: dict[int, int]) -> _Recipe:
         """How one tensor is made again when some others are there; most sets share most of their recipes."""
         for known in self._known[wanted]:
-            if known.holds(dropped, passing, there):
+            if known.holds(wanted, sets, there):
                 return known
-        made, sources = self._cone(wanted, dropped, there)
-        operators = sorted({w for number in made for w in self.trace.tensors[number].writers})
+        dropped, passing = sets.dropped, sets.passing
+        made, sources = self._cone(wanted, sets, there)
+        fetched = made & sets.moved
+        operators = sorted({w for number in made - fetched for w in self.trace.tensors[number].writers})
         staying = {each for each in made if each == wanted or (each in dropped and each not in passing)}
         new_bytes = sum(self.trace.tensors[each].num_bytes for each in staying)
         recipe = _Recipe(
             on_the_way=frozenset(each for each in made if each in dropped and each != wanted),
             passing=frozenset(each for each in made if each in passing and each != wanted),
+            fetched=frozenset(fetched),
             sources=frozenset(sources),
             staying=frozenset(staying),
             operators=frozenset(operators),
-            burst_bytes=self._burst_bytes(made, operators, staying) - new_bytes,
-            seconds=sum(self.trace.operators[each].seconds + REPLAY_SECONDS for each in operators),
+            burst_bytes=self._burst_bytes(made, fetched, operators, staying) - new_bytes,
+            seconds=sum(self.trace.operators[each].seconds + REPLAY_SECONDS for each in operators)
+            + sum(self.fetch_seconds(each) for each in fetched),
         )
         self._known[wanted] = [recipe, *self._known[wanted][: MOST_KNOWN - 1]]
         return recipe
 
-    def _cone(self, wanted: int, dropped: frozenset[int], there: dict[int, int]) -> tuple[set[int], set[int]]:
-        """Tensors that have to be made for one, and those that are there for it."""
+    def _cone(self, wanted: int, sets: Sets, there: dict[int, int]) -> tuple[set[int], set[int]]:
+        """Tensors that have to be made or fetched for one, and those that are there for it."""
         made: set[int] = set()
         sources: set[int] = set()
         waiting = [wanted]
@@ -196,25 +258,26 @@ class Replayer:
             number = waiting.pop()
             if number in made or number in sources:
                 continue
-            is_kept = self.trace.tensors[number].is_saved and number not in dropped
+            is_kept = self.trace.tensors[number].is_saved and number not in sets.dropped
             if number != wanted and (number in there or is_kept):
                 sources.add(number)
                 continue
             made.add(number)
-            waiting += self.reads[number]
+            if number not in sets.moved:
+                waiting += self.reads[number]
         return made, sources
 
-    def _burst_bytes(self, made: set[int], operators: list[int], staying: set[int]) -> int:
-        """The most alive while tensors are made again, above what was there before."""
+    def _burst_bytes(self, made: set[int], fetched: set[int], operators: list[int], staying: set[int]) -> int:
+        """The most alive while tensors are made again, above what was there before; what is fetched comes first."""
         tensors, trace = self.trace.tensors, self.trace
         last = {each: op for op in operators for each in trace.operators[op].reads if each in made}
-        alive = most = 0
+        alive = most = sum(tensors[each].num_bytes for each in fetched)
         for op in operators:
             operator = trace.operators[op]
             alive += sum(tensors[each].num_bytes for each in operator.makes)
             most = max(most, alive + operator.transient_bytes)
             for each in operator.makes:
-                if each not in made or (each not in last and each not in staying):
+                if each not in made or each in fetched or (each not in last and each not in staying):
                     alive -= tensors[each].num_bytes
             for each in operator.reads:
                 if last.get(each) == op and each not in staying:
@@ -223,11 +286,11 @@ class Replayer:
 
 
 class OperatorPlanner:
-    """Chooses sets of dropped tensors for one trace."""
+    """Chooses sets of dropped tensors for one trace; with a link, some of them may be moved."""
 
-    def __init__(self, trace: OperatorTrace) -> None:
-        self.trace, self.replayer = trace, Replayer(trace)
-        self.plain = self.replayer.replay(frozenset())
+    def __init__(self, trace: OperatorTrace, link: Link | None = None) -> None:
+        self.trace, self.replayer, self.link = trace, Replayer(trace, link), link
+        self.plain = self.replayer.replay()
         self._least: ReplayedOperators | None = None
 
     def within(self, budget_bytes: int) -> ReplayedOperators | None:
@@ -263,7 +326,12 @@ class OperatorPlanner:
         depths = sorted({self.trace.tensors[n].depth for n in may})
         sets = {frozenset(n for n in may if self.trace.tensors[n].depth > depth) for depth in [0, *depths]}
         found = [self.plain, *(self.replayer.replay(each) for each in sets if each)]
-        return sorted(found, key=lambda each: _excess(each, budget_bytes))[:NUM_STARTS]
+        found = sorted(found, key=lambda each: _excess(each, budget_bytes))[:NUM_STARTS]
+        everything = Sets()
+        for number in sorted(range(len(self.trace.tensors)), key=lambda n: -self.trace.tensors[n].num_bytes):
+            if self._may_move(number, everything):
+                everything = everything.dropping([number], move=True)
+        return [*found, self.replayer.replay(*everything)] if everything.moved else found
 
     def _descend(
         self, start: ReplayedOperators, budget_bytes: int, price: Price = "seconds"
@@ -273,10 +341,10 @@ class OperatorPlanner:
         while now.peak_bytes > budget_bytes:
             excess = _excess(now, budget_bytes)
             better: list[tuple[float, ReplayedOperators]] = []
-            for dropped, passing in self._neighbours(now, price):
+            for sets in self._neighbours(now, price):
                 if self.replayer.num_replays >= until:
                     return None
-                other = self.replayer.replay(dropped, passing)
+                other = self.replayer.replay(*sets)
                 gain = excess - _excess(other, budget_bytes)
                 if gain > 0:
                     better.append((gain / max(_paid(other, price) - _paid(now, price), 1e-9), other))
@@ -289,65 +357,97 @@ class OperatorPlanner:
 
     def _cheapest_first(self, budget_bytes: int) -> ReplayedOperators | None:
         """Drop what costs least for its bytes at the highest moment, then at the next, until all fit; None if stuck."""
-        now, prices = self.plain, dict[int, float]()
+        now = self.plain
         for _ in range(MOST_ROUNDS):
             over_bytes = now.peak_bytes - budget_bytes
             if over_bytes <= 0:
                 return now
-            chosen: set[int] = set()
-            for number in self._by_price(now, prices):
+            sets = now.sets
+            for number, move in self._by_price(now):
                 if over_bytes <= 0:
                     break
-                chosen.add(number)
+                if move and not self._may_move(number, sets):
+                    continue
+                sets = sets.dropping([number], move=move)
                 over_bytes -= self.trace.tensors[number].num_bytes
-            if not chosen:
+            if sets == now.sets:
                 return None
-            now = self.replayer.replay(now.dropped | chosen, now.passing)
+            now = self.replayer.replay(*sets)
         return None
 
-    def _by_price(self, now: ReplayedOperators, prices: dict[int, float]) -> list[int]:
-        """What could be gone at the highest moment, by its seconds for each byte."""
-        tensors, replayer = self.trace.tensors, self.replayer
-        could_go = self._could_go(now)
-        for number in could_go:
-            prices[number] = replayer.seconds_again(number, now) / tensors[number].num_bytes
-        return sorted(could_go, key=lambda n: (prices[n], n))
+    def _by_price(self, now: ReplayedOperators) -> list[tuple[int, bool]]:
+        """What could be gone at the highest moment, by its seconds for each byte, and whether it is moved for them."""
+        tensors, replayer, prices = self.trace.tensors, self.replayer, dict[int, tuple[float, bool]]()
+        for n in self._could_go(now):
+            again = replayer.seconds_again(n, now) if tensors[n].may_drop else math.inf
+            move = self._move_seconds(n) if self._may_move(n, now.sets) else math.inf
+            prices[n] = min(again, move) / tensors[n].num_bytes, move < again
+        return [(n, prices[n][1]) for n in sorted(prices, key=lambda n: (prices[n][0], n))]
 
     def _could_go(self, now: ReplayedOperators) -> list[int]:
-        moment = now.moment
+        """What is there at the highest moment and need not be."""
+        moment, sets = now.moment, now.sets
         return [
             n for n, each in enumerate(self.trace.tensors)
-            if each.may_drop and n not in now.dropped and each.gone <= moment < each.used
+            if n not in sets.dropped and each.gone <= moment < each.used and (each.may_drop or self._may_move(n, sets))
         ]  # fmt: skip
 
-    def _neighbours(self, now: ReplayedOperators, price: Price) -> list[tuple[frozenset[int], frozenset[int]]]:
+    def _may_move(self, number: int, sets: Sets) -> bool:
+        """Whether one more tensor may be moved, and there is room for it."""
+        tensors, link = self.trace.tensors, self.link
+        if link is None or not tensors[number].may_move or number in sets.moved:
+            return False
+        away = sum(tensors[each].num_bytes for each in sets.moved)
+        return link.capacity_bytes is None or away + tensors[number].num_bytes <= link.capacity_bytes
+
+    def _move_seconds(self, number: int) -> float:
+        return self.replayer.send_seconds(number) + self.replayer.fetch_seconds(number)
+
+    def _neighbours(self, now: ReplayedOperators, price: Price) -> list[Sets]:
         """Sets in which one tensor is gone at the highest moment, or is not made again there, or does not stay."""
-        tensors, moment = self.trace.tensors, now.moment
+        tensors, moment, sets = self.trace.tensors, now.moment, now.sets
         could_go = self._could_go(now)
         here = [(n, at) for at, n in now.made_again if at <= moment <= max(at, tensors[n].ends)]
         here = sorted(here, key=lambda pair: (-tensors[pair[0]].num_bytes, pair[0]))[:MOST_TRIED]
-        worth = {n: tensors[n].num_bytes / self._weight(n, price) for n in could_go}
-        largest = sorted(could_go, key=lambda n: (-worth[n], n))[:MOST_TRIED]
-        found = [(now.dropped | {n}, now.passing) for n in largest]
-        found += [(now.dropped - {n}, now.passing - {n}) for n, _ in here]
-        return found + [(now.dropped, now.passing | {n}) for n, at in here if at < tensors[n].used]
+        found = [sets.dropping([n]) for n in self._largest([n for n in could_go if tensors[n].may_drop], price)]
+        movable = [n for n in [*could_go, *(n for n, _ in here)] if self._may_move(n, sets)]
+        found += [sets.dropping([n], move=True) for n in self._largest(movable, price, move=True)]
+        found += [sets.keeping(n) for n, _ in here]
+        passing = [n for n, at in here if at < tensors[n].used and n not in sets.moved]
+        return found + [sets._replace(passing=sets.passing | {n}) for n in passing]
+
+    def _largest(self, numbers: list[int], price: Price, *, move: bool = False) -> list[int]:
+        """The tensors that are worth most."""
+        worth = {n: self.trace.tensors[n].num_bytes / self._weight(n, price, move=move) for n in numbers}
+        return sorted(numbers, key=lambda n: (-worth[n], n))[:MOST_TRIED]
 
     def _keep_again(self, now: ReplayedOperators, budget_bytes: int) -> ReplayedOperators:
         """Keep what need not be dropped, dearest first, and let stay what may."""
-        for number in sorted(now.dropped, key=self._price, reverse=True):
-            staying = now.passing - {number}
-            for dropped in (now.dropped - {number}, now.dropped):
-                if (dropped, staying) == (now.dropped, now.passing):
-                    continue
-                other = self.replayer.replay(dropped, staying)
+        for number in sorted(now.dropped, key=lambda n: self._paid_for(n, now), reverse=True):
+            for sets in self._less_for(number, now.sets):
+                other = self.replayer.replay(*sets)
                 if other.peak_bytes <= budget_bytes and other.seconds <= now.seconds:
                     now = other
                     break
         return now
 
-    def _weight(self, number: int, price: Price) -> float:
+    def _less_for(self, number: int, sets: Sets) -> list[Sets]:
+        """One tensor kept; or made again once instead of moved, or of twice."""
+        found = [sets.keeping(number)]
+        if number in sets.passing:
+            found.append(sets._replace(passing=sets.passing - {number}))
+        if number in sets.moved and self.trace.tensors[number].may_drop:
+            found.append(sets.dropping([number]))
+        return found
+
+    def _paid_for(self, number: int, now: ReplayedOperators) -> float:
+        return self._move_seconds(number) if number in now.sets.moved else self._price(number)
+
+    def _weight(self, number: int, price: Price, *, move: bool = False) -> float:
         if price == "seconds":
-            return self._price(number) + REPLAY_SECONDS
+            return self._move_seconds(number) if move else self._price(number) + REPLAY_SECONDS
+        if move:
+            return 1.0
         return 1.0 + len(self.trace.tensors[number].writers) if price == "operators" else 1.0
 
     def _price(self, number: int) -> float:
@@ -371,6 +471,7 @@ class OperatorPlanner:
         self, kept: Plan, found: ReplayedOperators, before_bytes: int, budget_bytes: int, input_bytes: int
     ) -> Plan:
         seconds = kept.plain_seconds + found.seconds
+        stall_seconds = sum(self._move_seconds(n) for n in found.sets.moved)
         return msgspec.structs.replace(
             kept,
             solver=NAME,
@@ -379,7 +480,10 @@ class OperatorPlanner:
             peak_bytes=max(before_bytes + found.peak_bytes, kept.steps[-1].memory_bytes),
             plain_peak_bytes=max(before_bytes + self.plain.peak_bytes, kept.steps[-1].memory_bytes),
             seconds=seconds,
-            recompute_seconds=found.seconds,
+            link=self.link,
+            recompute_seconds=found.seconds - stall_seconds,
+            stall_seconds=stall_seconds,
+            moved_bytes=sum(self.trace.tensors[n].num_bytes for n in found.sets.moved),
             lower_bound_seconds=kept.plain_seconds,
             bound_of="all plans: it is the plain step",
             smallest_budget_bytes=min(budget_bytes, before_bytes + found.peak_bytes),
@@ -412,15 +516,19 @@ class OperatorPlanner:
     def _decisions(self, found: ReplayedOperators) -> tuple[Decision, ...]:
         return tuple(
             Decision(
-                what=f"make {self.trace.operators[self.trace.tensors[n].operator].name} of "
-                f"{self._where(self.trace.tensors[n])} again",
+                what=self._what(n, found.sets),
                 stages=(),
                 saved_bytes=self.trace.tensors[n].num_bytes,
                 freed_bytes=self.trace.tensors[n].num_bytes,
-                paid_seconds=self._price(n),
+                paid_seconds=self._paid_for(n, found),
             )
             for n in sorted(found.dropped)
         )
+
+    def _what(self, number: int, sets: Sets) -> str:
+        tensor = self.trace.tensors[number]
+        made = f"{self.trace.operators[tensor.operator].name} of {self._where(tensor)}"
+        return f"move {made} out and back" if number in sets.moved else f"make {made} again"
 
     def _where(self, tensor: TracedTensor) -> str:
         return self.trace.operators[tensor.operator].where or "the model"
@@ -428,14 +536,15 @@ class OperatorPlanner:
     def choice(self, found: ReplayedOperators, input_bytes: int) -> OperatorChoice:
         """What a model needs to know to carry a set out."""
         tensors, operators = self.trace.tensors, self.trace.operators
-        last = max(found.repeated, default=-1)
+        last = max([*found.repeated, *(tensors[n].operator for n in found.sets.moved)], default=-1)
         return OperatorChoice(
             names=tuple(each.name for each in operators[: last + 1]),
             dropped=tuple(
                 DroppedTensor(
                     operator=tensors[n].operator, output=tensors[n].output, name=operators[tensors[n].operator].name,
                     where=operators[tensors[n].operator].where, num_bytes=tensors[n].num_bytes,
-                    stays=n not in found.passing,
+                    stays=n not in found.sets.passing,
+                    is_moved=n in found.sets.moved,
                 )
                 for n in sorted(found.dropped)
             ),

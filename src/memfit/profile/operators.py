@@ -286,6 +286,7 @@ def _trace(kept: _Watch, first: Record, alone: _Watch, second: Record) -> Operat
                 writers=tuple(each.writers),
                 is_saved=_is_source(each),
                 may_drop=may[number] and large and left is not None,
+                may_move=_is_source(each) and large and left is not None,
                 gone=count + 1 if left is None else left + 1,
                 used=used.get(number, len(names)),
                 ends=len(names) if end is None else end,

@@ -2,7 +2,8 @@
 
 Moments number the step: one for each operator of the forward, then one for each use of a saved tensor in the backward.
 A tensor that autograd saves may be *dropped*: nothing holds it for the backward, and the operators that made it are
-run again, from tensors that are kept, when the backward asks for it.
+run again, from tensors that are kept, when the backward asks for it. Or it is *moved*: its bytes lie in a larger memory
+until then.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class TracedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """All operators that wrote it, the one that made it first."""
     is_saved: bool = False
     may_drop: bool = False
+    may_move: bool = False
     gone: int = 0
     """The moment from which on it is not there when autograd does not hold it."""
     used: int = 0
@@ -66,7 +68,7 @@ class OperatorTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DroppedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One tensor that a plan drops and makes again."""
+    """One tensor that a plan drops and makes again, or moves and fetches."""
 
     operator: int
     output: int = 0
@@ -76,6 +78,8 @@ class DroppedTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     num_bytes: int
     stays: bool = True
     """Whether it stays once it was made again for another; if not, it is made once more for its own use."""
+    is_moved: bool = False
+    """Whether its bytes are moved and fetched; no operator is run again for it."""
 
 
 class OperatorChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,7 +20,7 @@ from memfit.records.files.versioned_file import FileKind, decode_record, encode_
 from memfit.records.operators import OperatorChoice
 
 PLAN_FORMAT = "memfit-plan"
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 LEVERS = ("step-in-backward", "chunked-loss")
 """Changes beside recomputing and moving that `memfit fit` makes where they are allowed and no plan fits otherwise."""
 

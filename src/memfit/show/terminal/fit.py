@@ -105,8 +105,10 @@ def _of(module: str) -> str:
 def _last_line(plan: Plan) -> str:
     if plan.operators is None:
         return f"Smallest budget for a plan of this kind: {format_bytes(plan.smallest_budget_bytes)}"
-    dropped, repeated = len(plan.operators.dropped), len(plan.operators.repeated)
-    return f"Operator by operator: {dropped} saved tensors are dropped, {repeated} operators are run again"
+    choice, moved = plan.operators, sum(each.is_moved for each in plan.operators.dropped)
+    moves = f", {moved} are moved ({format_bytes(plan.moved_bytes)})" if moved else ""
+    again = f"{len(choice.dropped) - moved} saved tensors are dropped, {len(choice.repeated)} operators are run again"
+    return f"Operator by operator: {again}{moves}"
 
 
 def _decisions(plan: Plan) -> Table:
