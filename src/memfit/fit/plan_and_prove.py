@@ -273,7 +273,7 @@ def _found(error: DoesNotFit, named_bytes: int | None, varies: bool) -> str:
         return error.found or "no plan at all"
     how = "promises" if varies else "was measured with"
     measured = f"the smallest plan there is {how} {format_bytes(named_bytes)}"
-    reason = error.found.rpartition("; ")[2]  # the refusal may have been told what was measured already
+    reason = error.found.rpartition("; ")[2]  # the refusal may say what was measured already
     return f"{measured}; {reason}" if reason.startswith("the optimizer's step") else measured
 
 
