@@ -517,3 +517,28 @@ def test_a_plan_by_operators_is_taken_where_it_is_faster_than_one_of_blocks():
         assert fitted.fit.proof.bit_equal
         assert (fitted.fit.proof.measured_peak_bytes or 0) <= budget_bytes
         assert {each.solver for each in fitted.fit.candidates} >= {"operators", "nested"}
+
+
+class WarmingUp(nn.Module):
+    """Computes other last digits in its first call, as code does that is compiled while it runs."""
+
+    num_calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        WarmingUp.num_calls += type(x) is torch.Tensor  # fakes are not computed with
+        return torch.tanh(self.linear(x)) * (1.0 + 1e-6 * (WarmingUp.num_calls <= 4))
+
+
+def test_a_first_step_that_differs_from_all_others_is_told_and_the_plan_is_compared_with_the_others():
+    WarmingUp.num_calls = 0
+    model = nn.Sequential(*(WarmingUp() for _ in range(4)))
+    fitted = memfit.fit_to_budget(
+        model, (torch.randn(64, 32), torch.randn(64, 32)), nn.functional.mse_loss, None, budget="1GiB"
+    )
+    assert fitted.fit.proof is not None
+    assert fitted.fit.proof.within_tolerance == ()
+    assert any("first steps of this process" in note for note in fitted.fit.notes)
