@@ -529,3 +529,28 @@ def test_a_refusal_says_that_the_optimizers_step_is_the_peak():
         memfit.fit_to_budget(model, batch, torch.nn.functional.cross_entropy, optimizer, budget=5_500_000)
     assert "the optimizer's step alone needs" in refusal.value.found
     assert refusal.value.found.count("was measured with") == 1
+
+
+class WarmingUp(nn.Module):
+    """Computes other last digits in its first call, as code does that is compiled while it runs."""
+
+    num_calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        WarmingUp.num_calls += type(x) is torch.Tensor  # fakes are not computed with
+        return torch.tanh(self.linear(x)) * (1.0 + 1e-6 * (WarmingUp.num_calls <= 4))
+
+
+def test_a_first_step_that_differs_from_all_others_is_told_and_the_plan_is_compared_with_the_others():
+    WarmingUp.num_calls = 0
+    model = nn.Sequential(*(WarmingUp() for _ in range(4)))
+    fitted = memfit.fit_to_budget(
+        model, (torch.randn(64, 32), torch.randn(64, 32)), nn.functional.mse_loss, None, budget="1GiB"
+    )
+    assert fitted.fit.proof is not None
+    assert fitted.fit.proof.within_tolerance == ()
+    assert any("first steps of this process" in note for note in fitted.fit.notes)

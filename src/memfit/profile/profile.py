@@ -40,7 +40,12 @@ def profile_job(job: Job, timed_runs: int = TIMED_RUNS, reference: Reference | N
         return profile_blocks(job, timed_runs, "the plain step ran out of memory")
     later = later_steps_of(job, reference.outcome, calls)
     job.left_bytes, job.varies = later.left_bytes, job.varies or later.differ
-    notes = [*later.notes, *_without_gradient_note(job, reference, calls), *_never_cleared_note(job)]
+    notes = [
+        *([reference.note] if reference.note else []),
+        *later.notes,
+        *_without_gradient_note(job, reference, calls),
+        *_never_cleared_note(job),
+    ]
     starts: list[Start] = (
         [state.in_place for state in varied.others] if varied is not None and not varied.reorders else []
     )
