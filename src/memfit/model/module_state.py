@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from operator import is_, is_not
 from typing import Any, TypeGuard
 
@@ -55,11 +56,13 @@ def _content(container: Iterable[object]) -> dict[object, object] | list[object]
 
 
 def unchanged(container: Any, content: Any) -> bool:
-    """Whether a container holds what it held."""
+    """Whether a container holds what it held; asked for some ten containers around every call of a block."""
     if len(container) != len(content):
         return False
     if isinstance(container, dict):
         return all(map(is_, container.values(), content.values())) and all(map(is_, container, content))
+    if not content:
+        return True
     return all(map(is_, container, content)) if isinstance(container, (list, deque)) else set(content) == container
 
 
@@ -133,16 +136,24 @@ class Noted:
 
     def still_there(self) -> bool:
         """Whether every container holds what it held."""
-        return all(unchanged(container, content) for container, content in self.places)
+        return all(starmap(unchanged, self.places))
 
     def written(self) -> bool:
         """Whether a tensor was written into."""
         return any(version_of(tensor) != version for tensor, version in self.tensors)
 
+    def holds_the_same(self, other: Noted) -> bool:
+        """Whether the containers are those of another note, with the contents of that note."""
+        return self.places is other.places
+
     def lay(self) -> None:
         """Let every container hold again what it held."""
         for container, content in self.places:
             lay(container, content)
+        self.lay_generators()
+
+    def lay_generators(self) -> None:
+        """Let every random generator go on from where it was."""
         for generator, state in self.generators:
             _set_state(generator, state)
 
@@ -436,9 +447,12 @@ class State:
             note(objects) if objects else None,
         )
 
-    def lay(self) -> None:
-        """Make it the current state."""
-        self.attributes.lay()
+    def lay(self, now: State | None = None) -> None:
+        """Make it the current state; `now` is what was just noted, so that what is the same is not compared again."""
+        if now is not None and self.attributes.holds_the_same(now.attributes):
+            self.attributes.lay_generators()
+        else:
+            self.attributes.lay()
         self.hooks.lay()
         if self.given is not None:
             self.given.lay()
@@ -461,7 +475,7 @@ class State:
 def laid_back(watch: Watch, state: State, given: Sequence[object]) -> Iterator[None]:
     """Run with the state of an earlier moment, and leave the present one."""
     now = State.now(watch, given)
-    state.lay()
+    state.lay(now)
     try:
         yield
     finally:

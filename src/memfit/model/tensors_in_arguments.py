@@ -21,7 +21,10 @@ _UNSIGNED = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctype
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written into, as torch counts; -1 for those of inference mode, of which it is unknown."""
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def replaced(value: object, replace: Callable[[object], object]) -> Any:

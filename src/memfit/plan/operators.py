@@ -44,9 +44,9 @@ MOST_REMEMBERED_BYTES = 1 << 24
 MOST_ROUNDS = 60
 """In which the cheapest tensors are dropped at the highest moment."""
 NUM_STARTS = 3
-REPLAY_SECONDS = 1.2e-4
+REPLAY_SECONDS = 2.5e-4
 """What running an operator again costs in Python, beside its own time."""
-NOTE_SECONDS = 2e-5
+NOTE_SECONDS = 3e-5
 """What it costs to see an operator of the forward go by."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from memfit.apply.checkpoints import AppliedPlan, apply_nodes
+from memfit.profile.meter.stage_times import seconds_now
 from memfit.records.plan import Checkpoint, Keep, Stage
 
 NUM_STAGES = 4
@@ -112,9 +112,9 @@ def _least(run: Callable[[], None]) -> float:
     """The least seconds of some runs: whatever else runs on the machine only adds."""
     least = float("inf")
     for number in range(NUM_RUNS):
-        start = time.perf_counter()
+        start = seconds_now()
         run()
-        least = min(least, time.perf_counter() - start) if number else least  # the first one warms up
+        least = min(least, seconds_now() - start) if number else least  # the first one warms up
     return least
 
 

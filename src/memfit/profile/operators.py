@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from memfit.model.step import Job, leaving_no_trace, tensors_of
 from memfit.model.tensors_in_arguments import leaves_of, written_by
 from memfit.profile.meter.events import AllocatedBlock, Record
 from memfit.profile.meter.meter import put_mark, record_events
+from memfit.profile.meter.stage_times import seconds_now
 from memfit.records.operators import Operator, OperatorTrace, TracedTensor
 
 OTHER_SEED = 20
@@ -115,9 +115,9 @@ class _Watch(TorchDispatchMode):
         read = [] if shapes_only else sorted({n for t in given if (n := self.number_of(t)) is not None})
         written = written_by(func, args, kwargs)
         put_mark(f"operator {number}")
-        begin = time.perf_counter()
+        begin = seconds_now()
         result = func(*args, **kwargs)
-        seconds = time.perf_counter() - begin
+        seconds = seconds_now() - begin
         put_mark(f"after {number}")
         seen = _Seen(kind_of(func).name, self.path[-1] if self.path else "", seconds, read)
         seen.shapes = tuple(tensor.shape for tensor in given)
