@@ -999,3 +999,98 @@ def test_lazy_parameters_are_no_obstacle_to_counting():
     lazy = nn.LazyLinear(3)
     assert alive_bytes(torch.device("cpu")) >= 0
     assert isinstance(lazy.weight, nn.UninitializedParameter)
+
+
+class WithHiddenWeights(nn.Module):
+    """Weights in a plain list: no parameters of the model, and trained all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = blocks(6, dropout=0.0)
+        self.hidden = [torch.ones(WIDTH, requires_grad=True), nn.Linear(WIDTH, WIDTH)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(self.hidden[1](x * self.hidden[0]))
+
+
+def weights_in_a_list() -> tuple[Losses, nn.Module]:
+    model, losses = WithHiddenWeights(), []
+    hidden = [model.hidden[0], *model.hidden[1].parameters()]
+    optimizer = torch.optim.SGD([*model.parameters(), *hidden], lr=0.1)
+    for x, y in batches(5):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+def attacked_by_backward() -> tuple[Losses, nn.Module]:
+    """An input that is a leaf with a gradient, which the program reads (fast gradient sign)."""
+    model, losses = blocks(6), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches(4):
+        x.requires_grad_()
+        F.cross_entropy(model(x), y).backward()
+        assert x.grad is not None
+        attacked = (x + 0.1 * x.grad.sign()).detach()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(attacked), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model
+
+
+@pytest.mark.parametrize(("loop", "share"), [(weights_in_a_list, 1e6), (attacked_by_backward, 0.9)])
+def test_leaves_that_are_no_parameters_have_the_gradients_of_the_plain_loop(loop: Loop, share: float):
+    """The first pass is tried on fakes, the second in earnest: both have a backward that reaches those leaves."""
+    losses, weights, _ = run(loop)
+    fitted_losses, fitted_weights, _ = run(loop, int(share * everything_kept_bytes(loop)))
+    assert fitted_losses == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, fitted_weights, strict=True))
+
+
+def unfreezing() -> tuple[Losses, nn.Module]:
+    """The last blocks are trained first, then all of them, with an optimizer that begins anew."""
+    model, losses = blocks(8), []
+    for num_frozen in (6, 0):
+        for number, block in enumerate(model):
+            block.requires_grad_(number >= num_frozen)
+        optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+        for x, y in batches(4):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, model
+
+
+def growing_in_depth() -> tuple[Losses, nn.Module]:
+    """Blocks are added to a model that has a plan."""
+    model, losses = blocks(4), []
+    for _ in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in batches(4):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        for block in blocks(4)[:-1]:
+            model.insert(1, block)
+    return losses, model
+
+
+@pytest.mark.parametrize("loop", [unfreezing, growing_in_depth])
+def test_passes_that_train_more_than_the_plan_was_made_for_get_a_plan_of_their_own(loop: Loop):
+    losses, weights, _ = run(loop)
+    own_bytes = int(0.8 * everything_kept_bytes(loop))
+    fitted_losses, fitted_weights, found = run(loop, own_bytes)
+    assert fitted_losses == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, fitted_weights, strict=True))
+    assert found is not None
+    assert found.within_budget, (found.measured_peak_bytes, found.budget_bytes)
+    assert len(found.fits) == 2

@@ -2,7 +2,8 @@
 
 A GAN trains its discriminator in one pass and its generator in another. A plan belongs to the modules that one kind of
 pass calls, so that it is applied when such a pass begins and taken away when one of another kind does. A kind that is
-not at work holds none of its modules: a program may drop a model and make a new one.
+not at work holds none of its modules: a program may drop a model and make a new one. It may also train other parts of
+the same one from some step on (unfreezing layers, adding or pruning some): such passes are another kind.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_KINDS = 8
 
 @dataclass(slots=True, eq=False)
 class PassKind:
-    """Passes that begin with the same module, given tensors with or without a history."""
+    """Passes that begin with the same module, given tensors with or without a history, and train the same parts."""
 
     begins: weakref.ref[torch.nn.Module]
     takes_gradients: bool
@@ -58,6 +59,8 @@ class PassKind:
     """Why no plan is made for it."""
     keeps_plan: bool = False
     """Whether its plan stays although the program keeps more: none was found that holds beside it."""
+    _trained: tuple[int, ...] = ()
+    """What the modules that are known of it train."""
     _plan: Plan | None = None
     _modules: list[weakref.ref[torch.nn.Module]] = field(default_factory=list)
     _is_exact: bool = True
@@ -71,10 +74,19 @@ class PassKind:
     def take(self, fitted: FittedModel, modules: list[torch.nn.Module]) -> None:
         """From now on passes of this kind run under this plan, which is applied."""
         self.fitted, self._plan = fitted, fitted.plan
-        self._modules = [weakref.ref(module) for module in modules]
+        self.know(modules)
         if fitted.applied is not None:
             self._is_exact, self._said = fitted.applied.listeners.is_exact, fitted.applied.listeners.said
         self.num_fits += 1
+
+    def know(self, modules: list[torch.nn.Module]) -> None:
+        """From now on passes of this kind are those that train the same parts of these modules."""
+        self._modules, self._trained = [weakref.ref(module) for module in modules], _trained_parts(modules)
+
+    def trains_the_same(self) -> bool:
+        """Whether a pass that begins now trains what passes of this kind do."""
+        modules = [module for reference in self._modules if (module := reference()) is not None]
+        return len(modules) == len(self._modules) and _trained_parts(modules) == self._trained
 
     def apply(self, disk: str | None) -> None:
         """Apply the plan again, where it is not."""
@@ -96,7 +108,7 @@ class PassKind:
     def forget_plan(self) -> None:
         """Take the plan off for good."""
         self.put_away()
-        self._plan, self._modules, self.highest_beside_bytes = None, [], None
+        self._plan, self.highest_beside_bytes = None, None
 
 
 class PassKinds:
@@ -117,11 +129,12 @@ class PassKinds:
         takes_gradients = any(tensor.requires_grad for tensor in given)
         self._kinds = [kind for kind in self._kinds if kind.begins() is not None]
         for kind in self._kinds:
-            if kind.begins() is module and kind.takes_gradients == takes_gradients:
+            if kind.begins() is module and kind.takes_gradients == takes_gradients and kind.trains_the_same():
                 return kind
         if len(self._kinds) >= MOST_KINDS:
             return None
         self._kinds.append(PassKind(weakref.ref(module), takes_gradients))
+        self._kinds[-1].know([module])
         return self._kinds[-1]
 
     def tape_to_fit(self, kind: PassKind) -> Tape | None:
@@ -143,3 +156,8 @@ class PassKinds:
         """Another kind with a plan that begins with the same module."""
         alike = [each for each in self._kinds if each is not kind and each.begins() is kind.begins()]
         return next((each for each in alike if each.has_plan), None)
+
+
+def _trained_parts(modules: list[torch.nn.Module]) -> tuple[int, ...]:
+    """What tells one choice of parameters that get gradients from another."""
+    return tuple(id(p) for module in modules for p in module.parameters() if p.requires_grad)

@@ -11,6 +11,7 @@ import torch
 
 from memfit.model.memo_by_class import memo_by_class
 from memfit.model.step import Job, storages_of, tensors_of
+from memfit.model.tensors_in_arguments import with_subclasses
 
 
 def optimizer_of(modules: list[torch.nn.Module]) -> torch.optim.Optimizer | None:
@@ -30,13 +31,13 @@ def other_optimizers(optimizer: torch.optim.Optimizer | None) -> list[torch.opti
 
 
 def _optimizers() -> list[torch.optim.Optimizer]:
-    kinds = _with_subclasses(torch.optim.Optimizer)
+    kinds = with_subclasses(torch.optim.Optimizer)
     return [each for each in gc.get_objects() if type(each) in kinds and not hasattr(each, "optimizer")]
 
 
 def tensors_alive() -> list[torch.Tensor]:
     """All that have a Python object, and those without one: gradients not read yet, and what graphs keep."""
-    kinds = _with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
+    kinds = with_subclasses(torch.Tensor)  # a lookup by type: a program has a million objects
     found: list[torch.Tensor] = [each for each in gc.get_objects() if type(each) in kinds]
     read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
     gradients = [read.__get__(each) for each in found if each.requires_grad and _graph_of(each) is None]
@@ -73,10 +74,6 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
-def _with_subclasses(kind: type) -> set[type]:
-    return {kind}.union(*(_with_subclasses(each) for each in type.__subclasses__(kind)))
-
-
 def alive_bytes(device: torch.device) -> int:
     """What all tensors of the program on a kind of device take."""
     return sum(storages_of(tensors_alive(), device).values())
@@ -84,7 +81,7 @@ def alive_bytes(device: torch.device) -> int:
 
 def waiting_bytes(device: torch.device) -> int:
     """What graphs hold whose backward is still to come."""
-    kinds = _with_subclasses(torch.Tensor)
+    kinds = with_subclasses(torch.Tensor)
     return sum(
         storages_of(_kept_by_graphs([each for each in gc.get_objects() if type(each) in kinds]), device).values()
     )

@@ -42,7 +42,7 @@ from memfit.fit.recorded_pass import (
     refuse_unplayable,
 )
 from memfit.fit.tensors_alive import alive_bytes, bytes_around, optimizer_of, other_optimizers, waiting_bytes
-from memfit.model.gradients_aside import lending_gradients
+from memfit.model.gradients_aside import keeping_gradients_of_others, lending_gradients
 from memfit.model.out_of_memory import refusing_sparse_tensors
 from memfit.model.refused_models import refuse_model
 from memfit.model.step import Job, storage_bytes, tensors_of
@@ -452,7 +452,7 @@ class LoopFitter:
         job = self._job(kind, tape, given if tape is own_tape else None)
         del own_tape
         try:
-            with lending_gradients(job):
+            with lending_gradients(job), keeping_gradients_of_others(job.model):
                 fitted = self.fit_job(job)
         except DoesNotFit as refusal:
             if not kind.has_plan or kind.planned_bytes >= 0:
@@ -510,7 +510,8 @@ class LoopFitter:
 
     def _of_all_kinds(self, refusal: DoesNotFit, job: Job) -> DoesNotFit:
         """A refusal that names what is enough for every kind of pass that was seen, as far as each can be tried."""
-        others = [kind for kind in self._kinds if kind.follows is None and (kind.tape is not None or kind.has_plan)]
+        alone = [each for each in self._kinds if each.follows is None and each is not self._kind]
+        others = [kind for kind in alone if kind.tape is not None or kind.has_plan]
         refusals = [refusal]
         for kind in others:
             tape = self._kinds.tape_to_fit(kind)
@@ -518,7 +519,7 @@ class LoopFitter:
                 another_job = self._job(kind, tape)
                 another_job.around_bytes += max(0, kind.waiting_bytes - waiting_bytes(another_job.device))
                 try:
-                    with lending_gradients(another_job):
+                    with lending_gradients(another_job), keeping_gradients_of_others(another_job.model):
                         self.fit_job(another_job).undo()
                 except DoesNotFit as another:
                     refusals.append(another)

@@ -1,21 +1,23 @@
 """Gradients of a program in a file while its step is tried: the tries add to the same tensors, and none is there twice.
 
 A loop that calls `zero_grad` behind the model, or that accumulates, has gradients when a pass begins. Steps that are
-tried then need gradients to add to, and the program's own must come back to the last bit.
+tried then need gradients to add to, and the program's own must come back to the last bit. A backward also reaches
+leaves that are no parameters of the model: an input that is being attacked, weights in a plain list.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import tempfile
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # read in torch 2.13
 
 from memfit.model.step import Job, storage_bytes
-from memfit.model.tensors_in_arguments import bits_of
+from memfit.model.tensors_in_arguments import bits_of, with_subclasses
 
 WORTH_SHARE = 0.02
 """Of the budget: less is kept in memory."""
@@ -44,6 +46,32 @@ def lending_gradients(job: Job) -> Iterator[None]:
             file.seek(0)
             for _, gradient in lent:
                 _read(file, gradient)
+
+
+@contextlib.contextmanager
+def keeping_gradients_of_others(model: torch.nn.Module) -> Iterator[None]:
+    """Within, leaves of the program that are no parameters of a model begin without a gradient; then it comes back.
+
+    A step that is tried gives them gradients, fake ones where it is tried on fake tensors: the program would add to
+    those, or read them.
+    """
+    own = {id(p) for p in model.parameters()}
+    read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
+    others = [(leaf, read.__get__(leaf)) for leaf in _leaves_alive() if id(leaf) not in own]
+    try:
+        for leaf, gradient in others:
+            if gradient is not None:
+                leaf.grad = None
+        yield
+    finally:
+        for leaf, gradient in others:
+            if read.__get__(leaf) is not gradient:
+                leaf.grad = gradient
+
+
+def _leaves_alive() -> list[torch.Tensor]:
+    kinds = with_subclasses(torch.Tensor)
+    return [each for each in gc.get_objects() if type(each) in kinds and each.requires_grad and each.is_leaf]
 
 
 def _can_be_lent(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> bool:

@@ -100,6 +100,11 @@ def without_history(value: object) -> object:
     return value.detach().requires_grad_(value.requires_grad)
 
 
+def with_subclasses(kind: type) -> set[type]:
+    """A class and all that derive from it, for lookups by type: a program has a million objects."""
+    return {kind}.union(*(with_subclasses(each) for each in type.__subclasses__(kind)))
+
+
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor one behind the other: its own where it lies in one piece, else a copy."""
     whole = tensor.resolve_conj().resolve_neg().contiguous()  # of one element or none, with any stride

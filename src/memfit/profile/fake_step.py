@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memfit.errors import PredictionFailed
 from memfit.model.call_sites import After, Before, watching
+from memfit.model.gradients_aside import keeping_gradients_of_others
 from memfit.model.module_calls import SeenTensor, storage_key, watch_calls
 from memfit.model.stages import Layout, find_stages
 from memfit.model.step import Job, LiveTraining, build_job, leaving_no_trace, storage_bytes, tensors_of
@@ -104,7 +105,7 @@ def predict_step(job: Job, *, needs_blocks: bool = True) -> PredictedStep:
 
     A model without blocks that could be run again is refused, unless only the sum is asked for.
     """
-    with leaving_no_trace(job, runs=False):
+    with leaving_no_trace(job, runs=False), keeping_gradients_of_others(job.model):
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode, _faking(job.whole, mode):
                 layout = find_stages(watch_calls(job), needs_blocks=needs_blocks)
