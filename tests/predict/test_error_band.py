@@ -69,6 +69,21 @@ def test_results_that_stay_for_steps_leave_it_standing_on_a_condition():
     assert kept_for_long(Timeline(spans=spans[1:], num_events=60, phases=marks), "cpu") == ""
 
 
+def test_copies_that_stay_for_steps_leave_it_standing_on_a_condition():
+    """The state that gave the best result; data that was made before the steps is nobody's choice."""
+    marks = (
+        PhaseMark(start=0, step=1, phase="setup"),
+        *(PhaseMark(start=10 * step, step=step, phase="forward") for step in range(1, 5)),
+    )
+    data, copied, last = (
+        LiveSpan(start=start, end=60, num_bytes=2000, category="temporary", phase="forward", operator="", device="cpu")
+        for start in (5, 11, 41)
+    )
+    kept = kept_for_long(Timeline(spans=(data, copied, last), num_events=60, phases=marks), "cpu")
+    assert kept.startswith("1.95 KiB of results of step 1")
+    assert kept_for_long(Timeline(spans=(data, last), num_events=60, phases=marks), "cpu") == ""
+
+
 @pytest.mark.parametrize(("device", "place"), [("cpu", "cpu"), ("cuda", "cuda:0")])
 def test_a_guess_over_results_that_stay_is_said_on_every_device(device: Literal["cpu", "cuda"], place: str):
     marks = tuple(PhaseMark(start=10 * step, step=step, phase="forward") for step in range(1, 5))

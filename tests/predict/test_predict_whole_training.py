@@ -662,6 +662,7 @@ def test_calls_inside_of_a_module_that_repeat_are_cut_too(tmp_path: Path):
 
 def test_an_evaluation_that_is_not_reached_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.1)
+    monkeypatch.setattr(steps, "TO_THE_END_SECONDS", 0.1)
     started = time.process_time()
     reply = predicted(tmp_path, TRAINS_LONG + "model.eval()\n")
     assert said(reply, steps.UNSEEN) == [
@@ -905,6 +906,7 @@ def test_what_a_model_does_behind_a_loop_is_listed_with_its_line_where_time_is_s
 ):
     monkeypatch.setattr(steps, "LEAST_TO_EVALUATION_SECONDS", 0.0)
     monkeypatch.setattr(steps, "TO_EVALUATION_SHARE", 0.0)
+    monkeypatch.setattr(steps, "TO_THE_END_SECONDS", 0.0)
     reply = predicted(tmp_path, DECODES_BEHIND_ITS_LOOP + "net.compare(net.encode(x))\n")
     line = len((START + DECODES_BEHIND_ITS_LOOP).splitlines()) + 1
     assert [text for text in said(reply, UNSEEN) if f"behind the training loop, at train.py:{line}" in text]

@@ -155,6 +155,28 @@ LISTED = {
         "        a = AveragedModel(net)\n",
         5,
     ),
+    "a larger batch from a step on": (
+        "size = 8\nfor k in range(3):\n    torch.ones(size); ran()\n    if k == 100:\n        size = 64\n    step()\n",
+        5,
+    ),
+    "a size that doubles": (
+        "size = 8\nfor k in range(3):\n    torch.ones(2, size)\n    if k % 100 == 99:\n        size *= 2\n    step()\n",
+        5,
+    ),
+    "a switch of the model": (
+        "for k in range(3):\n    if k == 100:\n        net.with_auxiliary = True\n    step()\n",
+        3,
+    ),
+    "a setting of the data": (
+        "class crop:\n    size = 8\nfor k in range(3):\n    torch.ones(crop.size)\n    step()\n"
+        "    if k > 9:\n        crop.size = 16\n",
+        7,
+    ),
+    "more steps are accumulated": (
+        "every = 1\nfor k in range(3):\n    if k > 9:\n        every = 8\n"
+        "    if (k + 1) % every == 0:\n        step()\n",
+        4,
+    ),
     "another training": ("def fit(m):\n    torch.optim.SGD(m.parameters())\nstep()\nfit(net)\n", 4),
     "another optimizer": ("step()\nsecond = torch.optim.SGD(net.parameters())\n", 2),
     "a loop over other widths": ("for width in (4, 8):\n    if width == 4:\n        step()\n", 1),
@@ -186,6 +208,16 @@ HARMLESS = {
     "the same rounds": "for size in (4, 4):\n    step()\n",
     "the last of the values": "for width in (4, 8):\n    step()\n",
     "numbers in a range": "for epoch in range(3):\n    step()\n",
+    "the best so far": "best = 0\nfor k in range(3):\n    step()\n    found = k\n    if found > best:\n"
+    "        best, when = found, k\n        print(best, when)\n",
+    "a rate that falls": "rate = 0.1\nfor k in range(3):\n    torch.ones(2).mul(rate)\n    if k > 9:\n"
+    "        rate = 0.01\n    step()\n",
+    "a count that begins again": "count = 1\nfor k in range(3):\n    torch.ones(count)\n    if k > 9:\n"
+    "        count = 0\n    step()\n",
+    "what is set already": "size = 8\nfor k in range(3):\n    torch.ones(size)\n    if k > 9:\n"
+    "        size = 8\n    step()\n",
+    "when to stop": "stop = False\nfor k in range(3):\n    step()\n    if k > 9:\n        stop = True\n"
+    "    if stop:\n        break\n",
     "an error": "step()\nif x.sum() > 9:\n    net(x)\n    raise ValueError\n",
 }
 

@@ -65,6 +65,12 @@ class PassedSteps:
         self._higher_bytes = 0
         self._graphs: weakref.WeakSet[_Graph] = weakref.WeakSet()
         """Of results that were made again and are alive."""
+        self._chooses: weakref.WeakKeyDictionary[torch.nn.Module, set[Key]] = weakref.WeakKeyDictionary()
+        """Calls that kept more or less than the one before: a path through the model that is drawn, or that grows."""
+        self.calls_of_step: list[Key] = []
+        """What the calls since the last step looked like, run or passed over."""
+        self.was_passed = False
+        """Whether one of them was passed over."""
 
     # ---- calls of models -------------------------------------------------------------------------------------------
 
@@ -75,11 +81,14 @@ class PassedSteps:
             key = (*key, tuple(parameter.requires_grad for parameter in module.parameters()))
         if key is None or next(iter(module.parameters()), None) is None:
             return call()
+        self.calls_of_step.append((id(module), *key))
         seen = self._seen.setdefault(module, {})
         absent_bytes = sum(graph.absent_bytes for graph in self._graphs)
         known, live_bytes = seen.get(key), self._tracker.log.live_bytes + absent_bytes
-        if known is not None and self._may_pass(known, live_bytes) and self._was_trained(module):
+        repeats = known is not None and key not in self._chooses.get(module, ())
+        if known is not None and repeats and self._may_pass(known, live_bytes) and self._was_trained(module):
             self._note("script", "steps after those that are predicted were passed over, since their shapes repeat")
+            self.was_passed = True
             return cast("R", self._made_again(module, inputs, known))
         self.hold_graphs()
         num_births = len(self._tracker.log.births)
@@ -88,8 +97,11 @@ class PassedSteps:
         if shown is None:
             seen.pop(key, None)
         else:
+            kept = self._kept_beside(result, num_births)
             alike = known[0] if known is not None and known[1][:2] == shown[:2] else 0
-            seen[key] = alike + 1, shown, live_bytes, self._kept_beside(result, num_births)
+            if known is not None and alike and sorted(known[3]) != sorted(kept):
+                self._chooses.setdefault(module, set()).add(key)
+            seen[key] = alike + 1, shown, live_bytes, kept
         return result
 
     def _may_pass(self, known: Seen, live_bytes: int) -> bool:

@@ -25,11 +25,12 @@ from memfit.predict.child.run_script import EnoughSteps
 from memfit.predict.fake.recording import Recording
 from memfit.predict.fake.repeated_calls import RepeatedCalls
 from memfit.predict.fake.skipped_steps import PassedSteps
+from memfit.predict.fake.step_peaks import StepPeaks
 from memfit.predict.fake.unseen_samples import UnseenSamples
 from memfit.predict.levels.guesses import OF_SEEN
 from memfit.predict.observe.known_values import assume
 from memfit.predict.observe.later.chosen_by_results import ChosenByResults
-from memfit.predict.observe.later.what_follows import Later, what_follows
+from memfit.predict.observe.later.what_follows import Later, left_in_loop, what_follows
 from memfit.predict.observe.phase_and_module import (
     is_called_by_library,
     is_called_by_study,
@@ -69,6 +70,10 @@ MOST_GROUPS = 6
 """Groups of steps that are compared with each other for what the steps keep."""
 PASS_AFTER_SECONDS = 1.0
 """How long steps are followed after those that were asked for, before their repetitions are passed over."""
+TO_THE_END_SECONDS = 3.0
+"""How long a run goes on in any case, for what a script does in later rounds without saying so in its source."""
+DIFFERING_SECONDS = 12.0
+"""The same where steps hold different amounts, and the highest came once."""
 RARER = 3
 """Where an evaluation comes after so many steps, others may come after this many times as many."""
 EVALUATIONS = 4
@@ -122,7 +127,7 @@ class StepCounter:
         self.num_backwards = self.num_steps_made = 0
         self.is_done = False
         self._passed = PassedSteps(recording.tracker, recording.shadow.note)
-        self._passed.on_step, self._passed.is_late = self._goes_on, self._is_late
+        self._passed.on_step, self._passed.is_late = self._step_was_passed, self._is_late
         self._elsewhere = UpdatesElsewhere(recording.optimizers)
         self._made_at = 0.0
         self._stepped: list[int] = []
@@ -134,6 +139,9 @@ class StepCounter:
         """The most live bytes of a step's end so far, and the same when an evaluation came last."""
         self._live_at_rounds: dict[str, list[int]] = {}
         """Live bytes when a loader of a training begins, by the line that asks for its batches."""
+        self._peaks, self._left = StepPeaks(), set[Later]()
+        """And what loops over loaders that were ended early did not do yet."""
+        self._evaluates_in_step, self._live_before_step = False, 0
         self._num_after = self._num_to_evaluation = 0
         """Steps after those that were asked for, and how many of them stood before the first evaluation."""
 
@@ -234,6 +242,8 @@ class StepCounter:
         number = self._recording.number_of(optimizer)
         self._most_accumulated = max(self._most_accumulated, self.num_backwards_so_far - self._backwards_at_step)
         self._backwards_at_step = self.num_backwards_so_far
+        if number == self._leader:
+            self._note_peak()
         if self._until is not None:
             if number == self._leader and not self._passed.is_passing:
                 self._live_at_steps.append(self._recording.tracker.log.live_bytes)
@@ -266,6 +276,11 @@ class StepCounter:
             self._recording.places.step = self.num_backwards
             self._recording.tracker.work.reset()
 
+    def _step_was_passed(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._recording.number_of(optimizer) == self._leader:
+            self._note_peak()
+        self._goes_on(optimizer)
+
     def _goes_on(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step after those that were asked for: is there anything to wait for?"""
         now = _seconds_now()
@@ -278,12 +293,31 @@ class StepCounter:
         self._look_again()
         if self._evaluated and not self._holds_more():
             is_seen = {str(shapes) for shapes, _ in self._evaluated} <= self._evaluated_before
-            self._end_if(is_seen and not self._later)
+            self._end_if(is_seen and not self._later and self._went_on())
             self._num_to_evaluation = self._num_to_evaluation or max(1, self._num_after)
-            self._end_if(self._num_after > RARER * self._num_to_evaluation and not self._later)
+            is_rare = self._num_after > RARER * self._num_to_evaluation
+            self._end_if(is_rare and not self._later and self._went_on())
         self._passed.is_passing |= bool(self._evaluated)
-        self._end_if(self._until is not None and now > self._until)
+        self._end_if(self._until is not None and now > self._until and not self._may_find_higher(now))
         self._passed.is_passing |= now > self._made_at + PASS_AFTER_SECONDS
+
+    def _may_find_higher(self, now: float) -> bool:
+        """Whether steps differ so that it is worth to follow more of them."""
+        has_time = now < self._made_at + DIFFERING_SECONDS and not self._is_late()
+        return has_time and bool(self._peaks.text(self._recording.tracker.log.highest_bytes))
+
+    def _went_on(self) -> bool:
+        """Whether the run went on for as long as any does."""
+        return self._is_late() or _seconds_now() > self._made_at + TO_THE_END_SECONDS
+
+    def _note_peak(self) -> None:
+        """The step of the optimizer that is followed is made: how high it went, where it was run."""
+        log, passed = self._recording.tracker.log, self._passed
+        is_run = not passed.was_passed and not self._evaluates_in_step
+        rise_bytes = log.recent_bytes - max(log.live_bytes, self._live_before_step)
+        self._peaks.note(passed.calls_of_step, rise_bytes if is_run else None)
+        log.recent_bytes = self._live_before_step = log.live_bytes
+        passed.calls_of_step, passed.was_passed, self._evaluates_in_step = [], False, False
 
     def _holds_more(self) -> bool:
         """Whether steps hold more than when an evaluation came last: the next one will begin with more."""
@@ -307,6 +341,7 @@ class StepCounter:
                 self._recording.shadow.note(UNSEEN, "what follows the steps takes long and was not followed to its end")
                 self._end_if(True)
             return
+        self._evaluates_in_step = True
         if self._until is None:
             self._evaluated_before.add(str([tuple(tensor.shape) for tensor in tensors_in(inputs)]))
             return
@@ -340,6 +375,8 @@ class StepCounter:
             enough = self._has_shown_enough(batches, shown)
         if not enough or (shown and self._unseen.has_to_go_on(batches, shown)):
             return
+        if is_trained and self._counts_to_something(batches, shown):
+            return
         self._is_shortened |= is_trained
         self._is_ended_early = True
         if torch.is_grad_enabled() and larger_may_follow(batches, shown):
@@ -350,6 +387,22 @@ class StepCounter:
             self._recording.shadow.note("script", "a data loader was ended early: its batches repeat")
         if not go_to_smaller_last(batches, shown[-1]):
             raise StopIteration
+
+    def _counts_to_something(self, batches: object, shown: list[object]) -> bool:
+        """Whether a loop over batches has lines that did not run yet and matter, and there is time to go on to them.
+
+        A count of steps, which a loader that is ended early keeps low, may lead there.
+        """
+        asked = batches.__dict__
+        if len(shown).bit_count() == 1 or "_memfit_left" not in asked:
+            asked["_memfit_left"] = left_in_loop(self._recording.places.ran)
+        left: Later | None = asked["_memfit_left"]
+        if left is None:
+            return False
+        if self._until is not None and _seconds_now() < self._until:
+            return True
+        self._left.add(left)
+        return False
 
     def _trains(self, batches: object, shown: list[object]) -> bool:
         """Whether a loader feeds steps: gradients are on, and steps were made since its first batch.
@@ -420,7 +473,7 @@ class StepCounter:
         if self._evaluates():
             least, share = LEAST_TO_EVALUATION_SECONDS, TO_EVALUATION_SHARE
             least *= 1 if self._later is None else KNOWN_TO_FOLLOW
-        share = min(max(share * (now - self._began), least), MOST_AFTER_SECONDS)
+        share = min(max(share * (now - self._began), least, TO_THE_END_SECONDS), MOST_AFTER_SECONDS)
         self._until = now + (0.0 if self._is_late() else share)
 
     def note_unseen(self, was_ended: bool) -> None:
@@ -436,6 +489,11 @@ class StepCounter:
         highest_bytes = self._recording.tracker.log.highest_bytes
         if text := self._recording.recorded_models.text(NEGLIGIBLE * highest_bytes):
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        if is_cut and (text := self._peaks.text(self._recording.tracker.log.highest_bytes)):
+            self._recording.shadow.answered[UNSEEN, text, ""] += 1
+        for later in self._left:
+            if not self._recording.places.ran.has_any(later.place[0], [later.place[1]]):
+                self._recording.shadow.answered[UNSEEN, later.text, later.line] += 1
         for text in self._unseen.missed():
             self._recording.shadow.answered[UNSEEN, text, ""] += 1
         if self._chosen.text:

@@ -16,7 +16,7 @@ from memfit.predict.levels.gpu import CUDA
 from memfit.predict.levels.guesses import AS_SET, DECIDES, DRAWN, EARLIER, MAY_DECIDE, OF_SEEN
 from memfit.predict.levels.liveness import alive_at, mark_at, peak_of
 from memfit.records.prediction import Assumption
-from memfit.records.timeline import INSIDE_A_KERNEL, Timeline
+from memfit.records.timeline import INSIDE_A_KERNEL, LiveSpan, Timeline
 from memfit.units import format_bytes
 
 VALUE_READ = "value read"
@@ -86,23 +86,27 @@ def _place_of(device: DeviceSpec) -> str:
 
 
 def kept_for_long(timeline: Timeline, device: str) -> str:
-    """What the steps before the last one left in graphs that are alive at the peak; empty where that is nothing.
+    """What the steps before the last one left that is alive at the peak; empty where that is nothing.
 
-    A script that keeps its best result keeps the graph behind it, and a number that is guessed may say which is best.
+    A script that keeps its best result keeps the graph behind it, or a copy of the state that gave it, and a number
+    that is guessed may say which is best.
     """
     peak_bytes, event = peak_of(timeline, device)
     now = mark_at(timeline.phases, event).step
-    old = [
-        span
-        for span in alive_at(timeline, device, event)
-        if span.category == "activation" and mark_at(timeline.phases, span.start).step < now - 1
-    ]
+    old = [span for span in alive_at(timeline, device, event) if _is_result_of(timeline, span, before=now - 1)]
     old_bytes = sum(span.num_bytes for span in old)
     if old_bytes <= NEGLIGIBLE_SHARE * peak_bytes:
         return ""
     largest = max(old, key=lambda span: span.num_bytes)
     step = mark_at(timeline.phases, largest.start).step
     return f"{format_bytes(old_bytes)} of results of step {step} ({largest.line}) are alive at the peak, in step {now}"
+
+
+def _is_result_of(timeline: Timeline, span: LiveSpan, before: int) -> bool:
+    """Whether a tensor is a result of a step before this one: of a graph, or a copy (a best state, a snapshot)."""
+    mark = mark_at(timeline.phases, span.start)
+    is_copy = span.category == "temporary" and mark.phase != "setup"
+    return mark.step < before and (span.category == "activation" or is_copy)
 
 
 def earned(base: str, assumptions: Sequence[Assumption]) -> str:

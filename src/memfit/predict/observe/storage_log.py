@@ -93,6 +93,8 @@ class TraceLog:
     live_bytes: int = 0
     highest_bytes: int = 0
     """Of all devices, about: while the log is written."""
+    recent_bytes: int = 0
+    """The highest since somebody asked for that last, who sets it to `live_bytes`."""
     stream: int = 0
     """The CUDA stream on which the program works now."""
 
@@ -101,6 +103,7 @@ class TraceLog:
         uid = self.born(birth)
         self.entries.append(("alloc", uid))
         self.live_bytes += birth.num_bytes
+        self.recent_bytes = max(self.recent_bytes, self.live_bytes)
         self.highest_bytes = max(self.highest_bytes, self.live_bytes)
         return uid
 

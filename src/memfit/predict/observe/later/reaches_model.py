@@ -23,7 +23,7 @@ UNKNOWN = object()
 """What a name stands for that is not there yet, or cannot be read without running something."""
 MOST_DEPTH = 4
 """Functions that are followed into each other."""
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     """
     save dump dumps save_pretrained push_to_hub save_model save_state save_checkpoint num_parameters count_parameters
     state_dict load_state_dict print len isinstance issubclass type id str repr list tuple dict set sum max min hasattr
@@ -149,7 +149,7 @@ class _Scope:
             return self._is_made_of_a_model(target, call)
         if isinstance(target, torch.nn.Module):
             return False
-        if name in _HARMLESS or (isinstance(owner, torch.nn.Module) and _is_of_every_module(name)):
+        if name in HARMLESS or (isinstance(owner, torch.nn.Module) and _is_of_every_module(name)):
             return False
         own = _own_function(target)
         if own is not None:

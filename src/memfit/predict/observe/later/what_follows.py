@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from memfit.predict.observe.later.changes_sizes import CHANGES, KEEPS, changes_sizes, keeps_tensors
 from memfit.predict.observe.later.frame_names import names_of
 from memfit.predict.observe.later.lines_that_ran import LinesThatRan, is_own_file
 from memfit.predict.observe.later.made_anew import made_anew
@@ -60,6 +61,31 @@ class Later(NamedTuple):
     text: str
     line: str
     """'train.py:12'."""
+    place: tuple[str, int] = ("", 0)
+    """The file and the line, where it is over once that line ran."""
+
+
+def left_in_loop(ran: LinesThatRan) -> Later | None:
+    """What the loop that asks for a batch would do in later rounds that it did not do yet; None where that is nothing.
+
+    For a loop over a data loader that is to be ended early: a count of its rounds may lead there.
+    """
+    try:
+        frame = next(_own_frames(sys._getframe(1)), None)
+        return None if frame is None else _left_in(frame, ran)
+    except Exception as error:  # a question of ours must never end the job
+        return Later(f"what the training loop does later could not be read ({type(error).__name__})", "")
+
+
+def _left_in(frame: FrameType, ran: LinesThatRan) -> Later | None:
+    block, filename = _block_of(frame), frame.f_code.co_filename
+    loops = [*_loops_around(block, frame.f_lineno)]
+    if not loops:
+        return None
+    body, names = getattr(loops[-1], "body", ()), names_of(frame)
+    if number := keeps_tensors(body, names):
+        return _later(KEEPS, filename, number)._replace(place=("", 0))
+    return _not_done_yet(body, block, filename, ran, names)
 
 
 def what_follows(ran: LinesThatRan) -> Later | None:
@@ -98,6 +124,10 @@ def _in_frame(frame: FrameType, ran: LinesThatRan, is_repeated: bool) -> Later |
     if (number := _goes_on_with_others(block, line, names)) != 0:
         return _later(OTHER_ROUNDS, filename, number)
     looped = [s for s in block if is_repeated or _holds(s, line)]
+    if looped:
+        body = _within_loops(looped, line, is_repeated)
+        if (later := _not_done_yet(body, block, filename, ran, names, calls_models=False)) is not None:
+            return later
     for statements, text in ((_within_loops(looped, line, is_repeated), IN_THE_LOOP), (_behind(block, line), "")):
         seen = {ast.dump(call) for call in calls_in(block) if ran.has(filename, call)}
         known = names
@@ -106,6 +136,25 @@ def _in_frame(frame: FrameType, ran: LinesThatRan, is_repeated: bool) -> Later |
             known = with_assigned(statement, known) if isinstance(statement, ast.stmt) else known
             if number:
                 return _later(text or BEHIND_THE_LOOP, filename, number)
+    return None
+
+
+def _not_done_yet(
+    body: Sequence[ast.stmt],
+    scope: Sequence[ast.stmt],
+    filename: str,
+    ran: LinesThatRan,
+    names: Names,
+    *,
+    calls_models: bool = True,
+) -> Later | None:
+    """What a loop's body did not do yet: sizes that it changes, and calls of models in it."""
+    number, name = changes_sizes(body, scope, filename, ran, names)
+    if number:
+        return _later(CHANGES.replace("{name}", name), filename, number)
+    for statement in _not_run(body, filename, ran, names) if calls_models else ():
+        if number := may_run_a_model(statement, names):
+            return _later(IN_THE_LOOP, filename, number)
     return None
 
 
@@ -124,7 +173,7 @@ def _made_anew(frame: FrameType, is_repeated: bool, trains_below: bool) -> Later
 
 def _later(text: str, filename: str, number: int) -> Later:
     line = f"{os.path.basename(filename)}:{number}"
-    return Later(text.format(line=line), line)
+    return Later(text.replace("{line}", line), line, (filename, number))
 
 
 # ---- which statements come later ---------------------------------------------------------------------------------
