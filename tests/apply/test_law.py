@@ -619,6 +619,49 @@ def test_threads_that_train_on_one_model_do_not_disturb_each_other(plan: tuple[N
     assert all(same(found[number], expected[number]) for number in range(len(inputs)))
 
 
+class Meeting(nn.Linear):
+    """Waits in its forward until another thread is there as well; not when a backward runs it again."""
+
+    barrier: threading.Barrier | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if Meeting.barrier is not None and torch._C._current_graph_task_id() == -1:
+            Meeting.barrier.wait(60)
+        return torch.tanh(super().forward(x))
+
+
+def test_threads_that_are_inside_one_block_at_the_same_time_do_not_disturb_each_other(plan: tuple[Node, ...]):
+    torch.manual_seed(0)
+    model = Stack([Meeting(WIDTH, WIDTH) for _ in range(NUM_BLOCKS)], WIDTH)
+    inputs = [torch.randn(ROWS, WIDTH) for _ in range(2)]
+    expected = [torch.autograd.grad(model(x).square().sum(), list(model.parameters())) for x in inputs]
+    found: dict[int, Any] = {}
+    failed: list[BaseException] = []
+    barrier = Meeting.barrier = threading.Barrier(2)
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(3):
+                loss = model(inputs[number]).square().sum()
+                barrier.wait(60)
+                found[number] = torch.autograd.grad(loss, list(model.parameters()))
+        except BaseException as error:
+            failed.append(error)
+            barrier.abort()
+
+    try:
+        with apply_nodes(model, STAGES, plan):
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        Meeting.barrier = None
+    assert failed == []
+    assert all(same(list(found[number]), list(expected[number])) for number in range(2))
+
+
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 LOADS_ALONE = """

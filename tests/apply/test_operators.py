@@ -377,6 +377,41 @@ def test_evaluation_autocast_and_a_failing_forward_in_between():
     compared(lambda _: None, step)
 
 
+def test_threads_that_are_inside_one_model_at_the_same_time_get_what_they_get_without_a_plan():
+    torch.manual_seed(0)
+    model = Whims()
+    meeting = threading.Barrier(2)
+    inputs = [torch.randn(ROWS, WIDTH) for _ in range(2)]
+    expected = [torch.autograd.grad(model(x).square().sum(), list(model.parameters())) for x in inputs]
+    _, planner, found = everything_dropped(model)
+    gradients: dict[int, Any] = {}
+    failed: list[BaseException] = []
+
+    def meet(x: torch.Tensor) -> torch.Tensor:
+        meeting.wait(60)
+        return x
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(5):
+                loss = model(inputs[number]).square().sum()
+                meeting.wait(60)
+                gradients[number] = torch.autograd.grad(loss, list(model.parameters()))
+        except BaseException as error:
+            failed.append(error)
+            meeting.abort()
+
+    with carrying_out(model, planner, found):
+        model.between = meet
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert all(same(list(gradients[number]), list(expected[number])) for number in range(2))
+
+
 def test_a_backward_in_another_thread():
     def step(job: Job) -> None:
         value = job.model(job.batch[0]).square().mean()
