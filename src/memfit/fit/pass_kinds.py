@@ -160,4 +160,4 @@ class PassKinds:
 
 def _trained_parts(modules: list[torch.nn.Module]) -> tuple[int, ...]:
     """What tells one choice of parameters that get gradients from another."""
-    return tuple(id(p) for module in modules for p in module.parameters() if p.requires_grad)
+    return tuple(id(p) for module in modules for p in module.parameters() if p.requires_grad and p.is_leaf)

@@ -12,7 +12,7 @@ out. Each call is repeated with or without gradients and under the autocast that
 
 What a module returned in an earlier pass whose graph goes on here (the images of a generator, in the second pass of a
 GAN) is made again as that pass made it, where it was recorded; else it is given without its history, and that part of
-the backward is not played.
+the backward is not played. So is what the first call is given with a history from before it (`model(x + delta)`).
 
 A tape that would compute something else, or change what is not its own, is refused when it is closed: a tensor with a
 history that was not recorded (made by a hook, or by another thread), or in an object that is not opened.
@@ -103,10 +103,14 @@ class Tape:
         self._is_from_earlier_pass, self._earlier = is_from_earlier_pass, earlier
         self.goes_on_from: Tape | None = None
         """The first of the earlier tapes of which a part is played here."""
+        self._called_with: list[tuple[torch.nn.Module, list[torch.nn.Parameter]]] = []
+        """Modules, and the parameters that they had when they were called."""
         self._made: Any = WeakIdKeyDictionary()
         """By tensor, what made it, of those whose graph is still there when the backward is over."""
         self._cut_off: Any = WeakIdKeyDictionary()
         """By tensor of an earlier pass, what stands for it: its values, without its history."""
+        self.is_cut_off = False
+        """Whether there was such a tensor that gradients come to: the backward of the program goes on there."""
 
     @property
     def fault(self) -> str:
@@ -145,6 +149,7 @@ class Tape:
             known.append(module)
         if self._first_call is None and is_trained:
             self._first_call = len(self.entries)
+        self._called_with.append((module, list(module.parameters())))
         self.add(module, args, kwargs, output)
 
     def add_copy(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -178,6 +183,7 @@ class Tape:
 
     def close(self, backward: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Note the backward, and drop what it does not need."""
+        self._refuse_swapped_weights()
         self._backward = self._entry(backward, args, kwargs)
         needed, waiting = set(), set(self._backward.reads)
         for number in range(len(self.entries) - 1, -1, -1):
@@ -196,6 +202,13 @@ class Tape:
             if tensor.grad_fn not in used_up:
                 self._made[tensor] = made
         self._known, self._cut_off = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+
+    def _refuse_swapped_weights(self) -> None:
+        """A call by `functional_call` cannot be made again, for its weights are gone from the module."""
+        for module, parameters in self._called_with:
+            if list(map(id, module.parameters())) != list(map(id, parameters)):
+                self._say(f"{type(module).__name__} was called with other weights than those it has now")
+        self._called_with = []
 
     def play(self, after_first_call: Callable[[], object] = lambda: None) -> torch.Tensor | None:
         """Do all of it again; returns what the backward began with. `after_first_call` follows the call of a module
@@ -300,6 +313,7 @@ class Tape:
 
     def _without_history(self, tensor: torch.Tensor) -> torch.Tensor:
         """What stands for a tensor of an earlier pass: a gradient that comes to it goes no further."""
+        self.is_cut_off = True
         if tensor not in self._cut_off:
             with torch._C.DisableTorchFunction():  # memfit's own calls are not recorded
                 self._cut_off[tensor] = without_history(tensor)

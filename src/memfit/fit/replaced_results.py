@@ -177,6 +177,12 @@ def _calling_frame() -> FrameType | None:
     return frame
 
 
+def within_functional_call() -> bool:
+    """Whether the model is being called with weights that are the program's: `torch.func.functional_call`."""
+    frame = _calling_frame()
+    return frame is not None and frame.f_globals.get("__name__") == "torch.nn.utils.stateless"  # read in torch 2.13
+
+
 @lru_cache(maxsize=64)
 def _assigned(code: CodeType, instruction: int) -> tuple[str, ...]:
     """The variables that get what a call returns, and nothing else does: `out = model(x)`, `mean, var = model(x)`,

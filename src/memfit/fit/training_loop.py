@@ -41,6 +41,7 @@ from memfit.fit.recorded_pass import (
     of_several_kinds,
     refuse_unplayable,
 )
+from memfit.fit.replaced_results import within_functional_call
 from memfit.fit.tensors_alive import alive_bytes, bytes_around, optimizer_of, other_optimizers, waiting_bytes
 from memfit.model.gradients_aside import keeping_gradients_of_others, lending_gradients
 from memfit.model.out_of_memory import refusing_sparse_tensors
@@ -56,6 +57,14 @@ MOST_FITS = 8
 FIRST_UNSEEN = 3
 """After so many backwards without a pass, that is said."""
 SEVERAL_KINDS = "the program makes several kinds of passes, and gradients of one may add to those of another"
+CUT_OFF = (
+    "the backward goes on into what was computed before the pass began: that part was not tried with the plan, and "
+    "shows in the passes that are measured"
+)
+SWAPPED_WEIGHTS = (
+    "passes whose model gets its weights by functional_call run without a plan: a block that is run again would do so "
+    "with the weights that the model has by then"
+)
 
 FitJob = Callable[[Job], FittedModel]
 """Makes a job fit into the budget: profile, plan, apply, prove."""
@@ -221,7 +230,7 @@ class LoopFitter:
             else:
                 output = self._plain_call(module, *args, **kwargs)
             self._is_first_call = False
-            self._remember(output)
+            self._remember(output, self._num_begun)
             return output
         finally:
             self._depth -= 1
@@ -234,11 +243,11 @@ class LoopFitter:
         number = self._returned.get(tensor)
         return number is not None and number < self._num_begun
 
-    def _remember(self, output: object) -> None:
-        """Note what a call of this pass returned: another pass may go on from it."""
+    def _remember(self, output: object, number: int) -> None:
+        """Note what was made in the pass of this number: a later one may go on from it."""
         for tensor in tensors_in(output):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:  # not what stands for one
-                self._returned[tensor] = self._num_begun
+                self._returned.setdefault(tensor, number)
 
     def _records(self, module: torch.nn.Module) -> bool:
         """Whether a module that is not trained has to be on the tape: a teacher, whose state must stay as it is."""
@@ -297,15 +306,20 @@ class LoopFitter:
         self._within_pass, self._is_first_call = True, True
         self._num_begun += 1
         self._num_calls = 0
+        self._remember((args, kwargs), self._num_begun - 1)  # what has a history now has it from before the pass
         self._end_recording()
         self._note_departures()
         if self._kind is not None and self._kind.tape is not None:
             self._kind.unsteppable = self._end_watching_steps()
         size = storage_bytes(t for t in tensors_of((args, kwargs)) if not isinstance(t, torch.nn.Parameter))
-        kind = self._kind = self._kinds.of(module, args, kwargs)
+        has_own_weights = not within_functional_call()
+        kind = self._kind = self._kinds.of(module, args, kwargs) if has_own_weights else None
         self.peaks.num_kinds = max(1, len(self._kinds))
         self._unspare()
-        if kind is None or self.ready_plan is not None:
+        if not has_own_weights:
+            self._put_plan_away()
+            self._say_once(SWAPPED_WEIGHTS)
+        elif kind is None or self.ready_plan is not None:
             self._begin_with_what_there_is(module, size)
         else:
             self._begin_of_kind(kind, module, args, kwargs, size)
@@ -468,7 +482,7 @@ class LoopFitter:
         kind.forget_plan()
         kind.take(fitted, tape.modules)
         kind.highest_beside_bytes = _highest_beside(job, fitted.fit)
-        self._at_work = kind
+        self._at_work, is_cut_off = kind, tape.is_cut_off
         del tape, job
         gc.collect()  # what fitting left in rings would count as the program's
         self._fitting_seconds += time.monotonic() - began
@@ -476,6 +490,8 @@ class LoopFitter:
         self.fits.append(fitted.fit)
         self._note_for_file(kind, fitted.fit)
         self.say(_said_of(fitted.fit))
+        if is_cut_off:
+            self._say_once(CUT_OFF)
         if self.options.only_plan:
             raise StopAfterFitting
 
