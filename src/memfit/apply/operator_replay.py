@@ -71,7 +71,7 @@ class MadeStorage:
         return self.num_handles > 0 and bool(self.steps) and (self.planned is None or self.planned.stays)
 
     def is_gone(self) -> bool:
-        """Whether nobody holds the storage of the first run any more."""
+        """Whether the storage of the first run was released."""
         return torch.UntypedStorage._expired(self.first.cdata)  # type: ignore[attr-defined]
 
     def cannot_be_made(self) -> None:
