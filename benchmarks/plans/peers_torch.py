@@ -95,9 +95,10 @@ def _distilbert() -> Step:
     return _hugging_face("DistilBertForSequenceClassification", "DistilBertConfig", batch, **sizes)
 
 
-def _vit() -> Step:
+def _vit(layers: int = 8, width: int = 256) -> Step:
     batch = {"pixel_values": torch.randn(8, 3, 64, 64), "labels": torch.randint(0, 10, (8,))}
-    sizes = {"num_hidden_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
+    sizes |= {"num_attention_heads": 8}
     more = {"image_size": 64, "patch_size": 8, "num_labels": 10}
     return _hugging_face("ViTForImageClassification", "ViTConfig", batch, **sizes, **more)
 
@@ -128,6 +129,15 @@ def _swin() -> Step:
     sizes = {"image_size": 64, "patch_size": 2, "embed_dim": 48, "window_size": 4, "num_labels": 10}
     more = {"depths": [2, 2, 2], "num_heads": [3, 6, 12]}
     return _hugging_face("SwinForImageClassification", "SwinConfig", batch, **sizes, **more)
+
+
+def _whisper() -> Step:
+    batch = {"input_features": torch.randn(4, 40, 256), "labels": _words(length=64)}
+    sizes = {"d_model": 256, "encoder_layers": 4, "decoder_layers": 4, "encoder_ffn_dim": 1024, "decoder_ffn_dim": 1024}
+    sizes |= {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "num_mel_bins": 40, "vocab_size": 1000}
+    more = {"max_source_positions": 128, "use_cache": False, "decoder_start_token_id": 0, "pad_token_id": 1}
+    more |= {"bos_token_id": 0, "eos_token_id": 2}
+    return _hugging_face("WhisperForConditionalGeneration", "WhisperConfig", batch, **sizes, **more)
 
 
 def _classes(model: nn.Module, inputs: torch.Tensor, what: str) -> Step:
@@ -205,6 +215,8 @@ MODELS: dict[str, Callable[[], Step]] = {
     "GPT-NeoX": _neox,
     "Qwen2": _qwen,
     "Swin": _swin,
+    "Whisper": _whisper,
+    "wide ViT": lambda: _vit(4, 512),
     "ResNet-like": _residual,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 from torch_fit_models import job_for, normed_stack
@@ -45,3 +47,10 @@ def test_hooks_of_the_user_around_every_module_see_nothing_of_it():
 def test_every_stage_that_may_be_recomputed_says_what_its_checkpoint_costs():
     stages = profile_plain(job_for(normed_stack(3)), timed_runs=1).chain.stages
     assert all((stage.checkpoint_seconds > 0) == stage.recomputable for stage in stages)
+
+
+def test_with_one_thread_of_torch_what_other_programs_take_is_not_counted():
+    model = normed_stack(3)
+    model.blocks[1].register_forward_pre_hook(lambda *_: time.sleep(0.1))
+    stages = profile_plain(job_for(model), timed_runs=1).chain.stages
+    assert sum(stage.forward_seconds for stage in stages) < 0.1

@@ -190,6 +190,19 @@ def test_any_set_of_dropped_tensors_computes_the_same_within_what_is_promised(
     assert not said
 
 
+def test_small_tensors_on_the_way_to_a_dropped_one_are_made_again_and_not_held():
+    torch.manual_seed(0)
+    model = Program(("no grad", "chunk", "buffer", "linear"))  # two of 4096 bytes are joined
+    job = job_for(model)
+    planner = OperatorPlanner(traced(job))
+    names = [planner.trace.operators[each.operator].name for each in planner.trace.tensors]
+    last = max(n for n, name in enumerate(names) if name == "aten::tanh")
+    found = planner.replayer.replay(frozenset({last}))
+    with carrying_out(model, planner, found):
+        _, peak_bytes = outcome(job)
+    assert peak_bytes <= found.peak_bytes + SMALL_COPIES
+
+
 @settings(max_examples=10, deadline=None)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=3, max_size=8), share=st.floats(0.3, 1.0))
 def test_what_is_planned_for_a_budget_is_within_it(words: list[str], share: float):

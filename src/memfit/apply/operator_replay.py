@@ -74,7 +74,7 @@ class MadeStorage:
         return self.num_handles > 0 and bool(self.steps) and (self.planned is None or self.planned.stays)
 
     def is_gone(self) -> bool:
-        """Whether the storage of the first run is released."""
+        """Whether the storage of the first run was released."""
         return torch.UntypedStorage._expired(self.first.cdata)  # type: ignore[attr-defined]
 
     @property
