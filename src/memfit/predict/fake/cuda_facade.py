@@ -42,6 +42,9 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
             stack.enter_context(patch.object(torch.cuda, name, _always(0)))
         for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
             stack.enter_context(patch.object(torch.cuda.nvtx, name, _always(0)))
+        for name in ("__enter__", "__exit__"):  # which asks whether this build has NVTX
+            stack.enter_context(patch.object(torch.autograd.profiler.emit_nvtx, name, _always(None)))
+        stack.enter_context(patch.object(torch, "Generator", GpuGenerator))
         for name in ("start", "stop", "init"):
             if hasattr(torch.cuda.profiler, name):
                 stack.enter_context(patch.object(torch.cuda.profiler, name, _always(None)))
@@ -97,6 +100,22 @@ def _functions(
         "get_rng_state": lambda *args, **kwargs: torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda *args, **kwargs: [torch.zeros(16, dtype=torch.uint8)],
     }
+
+
+class GpuGenerator(torch.Generator):
+    """Random numbers for a GPU: drawn on the host, since only their shapes are followed."""
+
+    place: torch.device
+
+    def __new__(cls, device: torch.device | str | int = "cpu") -> GpuGenerator:
+        made = super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+        made.place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        return made
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where it was asked to be."""
+        return self.place
 
 
 class BytesOnGpu:
