@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from memfit.errors import UsageError
+from memfit.errors import PredictionFailed, UsageError
 from memfit.job.description import describe_job
 from memfit.predict.child.messages import UNSEEN
 from memfit.predict.child.run_script import BY_BACKWARDS
 from memfit.predict.devices.parse import parse_device
 from memfit.predict.phantom.library.build import has_cuda_torch
+from memfit.predict.sandbox.read_only import can_forbid_writing
 from memfit.records.prediction import Prediction
 from memfit.testing.engines import on_phantom
 
@@ -183,6 +185,53 @@ def test_an_evaluation_behind_others_is_in_the_figures_where_there_is_time_for_i
     assert peak is not None
     assert peak > LAST_EVALUATION_BYTES
     assert "not reached" not in texts(said)
+
+
+ASKS_A_CHILD = """
+import subprocess, sys, torch
+with open("prepare.py", "w") as file:
+    file.write("import json; json.dump({'width': 512}, open('made.json', 'w')); print('made')")
+assert subprocess.check_output([sys.executable, "prepare.py"], text=True) == "made\\n"
+import json
+model = torch.nn.Linear(json.load(open("made.json"))["width"], 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.randn(4, 512, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+CHILD_TRAINS = """
+import subprocess, sys
+with open("work.py", "w") as file:
+    file.write(TEXT)
+subprocess.check_call([sys.executable, "work.py"])
+"""
+
+
+def test_a_child_python_prepares_data_and_one_that_trains_is_refused(script: Callable[..., str]):
+    said = predict(script(ASKS_A_CHILD))
+    assert "a child Python was run in this process" in texts(said)
+    with pytest.raises(PredictionFailed, match="a child Python that trains"):
+        predict(script(CHILD_TRAINS.replace("TEXT", repr(IN_HOOKS))))
+
+
+COMPILED_CODE_WRITES = """
+import ctypes, torch
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.open(b"FOLDER/theirs.txt", 1 | 64 | 512, 0o600) == -1, "compiled code writes where the script lies"
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.randn(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_compiled_code_cannot_write_to_the_folder_of_the_script(tmp_path: Path, script: Callable[..., str]):
+    if not can_forbid_writing():
+        pytest.skip("this system has no Landlock")
+    (tmp_path / "theirs.txt").write_text("theirs")
+    predict(script(COMPILED_CODE_WRITES.replace("FOLDER", str(tmp_path))))
+    assert (tmp_path / "theirs.txt").read_text() == "theirs"
 
 
 def test_what_is_saved_as_safetensors_is_read_back(script: Callable[..., str]):

@@ -29,6 +29,8 @@ for step in range(3):
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated() < before
     kept = torch.empty(1000, device="cuda")
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated() < before
+    assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
+    assert torch.cuda.memory_stats()["num_ooms"] == len(torch.cuda.memory._snapshot()["segments"]) == 0
     del kept
     assert torch.cuda.max_memory_allocated() > torch.cuda.memory_allocated()
 """

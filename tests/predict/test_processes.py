@@ -39,6 +39,14 @@ def test_classes_can_derive_from_pools_that_work_in_this_process(tmp_path: Path)
     assert "did its work in this one" in said[0]
 
 
+def test_a_pool_of_threads_stays_one(tmp_path: Path):
+    said: list[str] = []
+    with guarded(str(tmp_path), lambda _kind, text: said.append(text)), multiprocessing.pool.ThreadPool(2) as pool:
+        assert pool.map(abs, [-1, 2]) == [1, 2]
+        assert sorted(pool.imap_unordered(abs, [-3, 4])) == [3, 4]
+    assert not said
+
+
 def test_what_a_worker_sets_is_set_apart(tmp_path: Path):
     inside, seen = [False], list[object]()
 

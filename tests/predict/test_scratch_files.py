@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.scratch_files import ScratchFiles
+from memfit.predict.sandbox.scratch_imports import ScratchFinder
 
 NAMES = ("a", "b", "d", "d/x", "d/e", "d/e/y", "new", "new/z")
 
@@ -206,6 +207,56 @@ def test_hugging_face_data_sets_load_and_map_on_an_empty_cache(tmp_path: Path, m
     assert done.returncode == 0, done.stderr
     assert "3 steps" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+IMPORTS_WHAT_IT_WROTE = """
+import importlib.util, os, runpy
+os.makedirs("hub")
+for name in ("hub/hubconf.py", "alone.py"):
+    with open(name, "w") as stream:
+        stream.write("width = 7")
+spec = importlib.util.spec_from_file_location("hubconf", "hub/hubconf.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+assert module.width == 7 and runpy.run_path("alone.py")["width"] == 7
+"""
+
+
+def test_code_that_was_written_is_imported_by_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("work", "scratch"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    files = ScratchFiles(str(tmp_path / "scratch"))
+    with files.guarding(), ScratchFinder(files).asked_last():
+        exec(IMPORTS_WHAT_IT_WROTE, {})
+    assert not list((tmp_path / "work").iterdir())
+
+
+SAVES_TABLES = """
+import os, sys
+from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
+from memfit.predict.sandbox.scratch_files import ScratchFiles
+files = ScratchFiles(sys.argv[1])
+with files.guarding(), opening_for_compiled_code(files, lambda kind, text: None):
+    import pyarrow, pyarrow.csv, pyarrow.feather, pyarrow.parquet
+    table = pyarrow.table({"a": [1.0, 2.0]})
+    os.makedirs("made")
+    pyarrow.parquet.write_table(table, "made/x.parquet")
+    assert pyarrow.parquet.read_table("made/x.parquet") == pyarrow.parquet.ParquetFile("made/x.parquet").read() == table
+    assert pyarrow.parquet.read_schema("made/x.parquet").names == ["a"]
+    pyarrow.csv.write_csv(table, "x.csv")
+    pyarrow.feather.write_feather(table, "x.feather")
+    assert pyarrow.csv.read_csv("x.csv").num_rows == pyarrow.feather.read_table("x.feather").num_rows == 2
+assert not os.listdir(".")
+"""
+
+
+def test_tables_of_arrow_are_saved_to_the_scratch_folder_and_loaded_from_it(tmp_path: Path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    for name in ("work", "scratch"):
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-c", SAVES_TABLES, str(tmp_path / "scratch")]
+    subprocess.run(command, cwd=tmp_path / "work", check=True)
 
 
 SAVES_ARRAYS = """

@@ -54,7 +54,7 @@ from memfit.predict.ranks.torch_rank_listener import NeedsRank
 from memfit.predict.ranks.torch_this_rank import as_this_rank
 from memfit.predict.real_operators import operator_name
 from memfit.predict.sandbox.processes import guarded
-from memfit.predict.sandbox.read_only import forbid_writing_outside
+from memfit.predict.sandbox.read_only import forbid_writing_outside, only_python_guarded
 from memfit.records.prediction import Assumption
 
 NO_FAKE_RULE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
@@ -109,12 +109,8 @@ def with_guard_noted(reply: Reply, unguarded: str) -> Reply:
     """A reply that says so when compiled code could have written."""
     if not unguarded or not isinstance(reply, TraceReply):
         return reply
-    return msgspec.structs.replace(reply, assumptions=(*reply.assumptions, _only_python_guarded(unguarded)))
-
-
-def _only_python_guarded(reason: str) -> Assumption:
-    text = f"the job's compiled code writes no files: only Python's own writing could be kept away, since {reason}"
-    return Assumption(kind="files", text=text)
+    noted = Assumption(kind="files", text=only_python_guarded(unguarded))
+    return msgspec.structs.replace(reply, assumptions=(*reply.assumptions, noted))
 
 
 def answer(request: TraceRequest, probe: ProbeProcess | None = None) -> Reply:

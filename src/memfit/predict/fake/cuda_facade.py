@@ -42,6 +42,9 @@ def pretending_cuda(request: TraceRequest, recording: Recording) -> Iterator[Non
             stack.enter_context(patch.object(torch.cuda, name, _always(0)))
         for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
             stack.enter_context(patch.object(torch.cuda.nvtx, name, _always(0)))
+        for name in ("__enter__", "__exit__"):  # which asks whether this build has NVTX
+            stack.enter_context(patch.object(torch.autograd.profiler.emit_nvtx, name, _always(None)))
+        stack.enter_context(patch.object(torch, "Generator", GpuGenerator))
         for name in ("start", "stop", "init"):
             if hasattr(torch.cuda.profiler, name):
                 stack.enter_context(patch.object(torch.cuda.profiler, name, _always(None)))
@@ -70,8 +73,9 @@ def _functions(
         "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True,
         "is_bf16_supported": True, "is_tf32_supported": request.capability >= (8, 0),
         "get_device_name": request.gpu_name, "get_device_capability": request.capability,
-        "get_device_properties": properties, "memory_stats": {}, "memory_stats_as_nested_dict": {},
-        "memory_snapshot": [], "memory_summary": "(no allocator while predicting)", "_snapshot": {},
+        "get_device_properties": properties, "memory_stats_as_nested_dict": {},
+        "memory_snapshot": [], "memory_summary": "(no allocator while predicting)",
+        "_snapshot": {"segments": [], "device_traces": []},
         "get_allocator_backend": "native", "get_arch_list": [], "get_sync_debug_mode": 0,
         "is_current_stream_capturing": False, "can_device_access_peer": False, "utilization": 0, "temperature": 0,
         "power_draw": 0, "clock_rate": 0, "memory_usage": 0, "list_gpu_processes": "", "initial_seed": 0,
@@ -93,10 +97,38 @@ def _functions(
         **dict.fromkeys(allocated, lambda *args, **kwargs: bytes_on_gpu.now()),
         **dict.fromkeys(highest, lambda *args, **kwargs: bytes_on_gpu.highest()),
         **dict.fromkeys(resets, lambda *args, **kwargs: bytes_on_gpu.reset()),
+        "memory_stats": lambda *args, **kwargs: _statistics(bytes_on_gpu),
         "mem_get_info": lambda *args, **kwargs: (total_bytes - bytes_on_gpu.now(), total_bytes),
         "get_rng_state": lambda *args, **kwargs: torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda *args, **kwargs: [torch.zeros(16, dtype=torch.uint8)],
     }
+
+
+class GpuGenerator(torch.Generator):
+    """Random numbers for a GPU: drawn on the host, since only their shapes are followed."""
+
+    place: torch.device
+
+    def __new__(cls, device: torch.device | str | int = "cpu") -> GpuGenerator:
+        made = super().__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+        made.place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        return made
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where it was asked to be."""
+        return self.place
+
+
+def _statistics(on_gpu: BytesOnGpu) -> dict[str, int]:
+    """torch.cuda.memory_stats(): bytes as far as tensors tell them, and zero for what only an allocator counts."""
+    kinds = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes")
+    kinds += ("allocation", "segment", "active", "inactive_split")
+    pools, whens = ("all", "large_pool", "small_pool"), ("current", "peak", "allocated", "freed")
+    found = {f"{kind}.{pool}.{when}": 0 for kind in kinds for pool in pools for when in whens}
+    for kind in kinds[:4]:
+        found |= {f"{kind}.all.current": on_gpu.now(), f"{kind}.all.peak": on_gpu.highest()}
+    return found | {"num_alloc_retries": 0, "num_ooms": 0, "num_sync_all_streams": 0}
 
 
 class BytesOnGpu:

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.child.messages import COMPILER_LEFT_OUT, UNSEEN, TraceRequest
 from memfit.predict.child.run_script import BY_BACKWARDS, NeverStepped, ScriptLeft, run_as_main
-from memfit.predict.fake.child_state import state_of_its_own, threads_of_its_own
+from memfit.predict.fake.patches.default_device import default_device_of
 from memfit.predict.fake.patches.process_group import pretending_ranks
 from memfit.predict.fake.patches.save_and_load import Checkpoints, SafeOpened
 from memfit.predict.fake.patches.shared_memory import SharedTensors
@@ -36,15 +36,17 @@ from memfit.predict.fake.stand_in_batches import StandInBatches
 from memfit.predict.fake.steps import StepCounter
 from memfit.predict.fake.values.lists import of_numbers
 from memfit.predict.observe.batches_by_length import BatchChooser
+from memfit.predict.observe.child_state import state_of_its_own, threads_of_its_own
 from memfit.predict.observe.data_loading import loading_here
 from memfit.predict.observe.known_values import keep_shadow
 from memfit.predict.observe.own_threads import OVERLAP
 from memfit.predict.observe.phase_and_module import is_drawn_by_tensorboard
 from memfit.predict.ranks.torch_gpu_count import GpuCount
 from memfit.predict.sandbox.absent_packages import standing_alone
+from memfit.predict.sandbox.child_python import ChildTrains, refuse_if_it_trained
 from memfit.predict.sandbox.compiled_files import opening_for_compiled_code
 from memfit.predict.sandbox.processes import Processes
-from memfit.predict.sandbox.scratch_files import ProcessRefused, ScratchFiles
+from memfit.predict.sandbox.scratch_files import ScratchFiles
 from memfit.predict.sandbox.scratch_imports import ScratchFinder
 
 COMPILED = (
@@ -89,7 +91,7 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
             leaving.hint = gpus.hint
             raise
         except Exception as error:
-            if not counter.is_done or isinstance(error, _ChildTrains):
+            if not counter.is_done or isinstance(error, ChildTrains):
                 raise
             recording.shadow.answered[UNSEEN, _failed_later(error), ""] += 1
     counter.note_unseen(was_ended)
@@ -109,13 +111,6 @@ def trace_script(request: TraceRequest, recording: Recording) -> Trace:
     return trace
 
 
-AFTERWARDS = "a child Python that trains, after a training of its own"
-
-
-class _ChildTrains(ProcessRefused):
-    """The training is that of a child: a launcher is predicted by what it launches."""
-
-
 @contextlib.contextmanager
 def _in_a_child(recording: Recording, counter: StepCounter) -> Iterator[None]:
     """Within, a child Python is at work: its tensors are not of this process, and a training is not for this one."""
@@ -125,8 +120,7 @@ def _in_a_child(recording: Recording, counter: StepCounter) -> Iterator[None]:
             with state_of_its_own():
                 yield
         finally:
-            if counter.num_backwards_so_far != before:
-                raise _ChildTrains("a child Python that trains") if not before else ProcessRefused(AFTERWARDS)
+            refuse_if_it_trained(before, counter.num_backwards_so_far)
 
 
 def _failed_later(error: Exception) -> str:
@@ -270,7 +264,7 @@ def _faked(recording: Recording, original: Callable[..., torch.Tensor]) -> Calla
             return of_numbers(original, *args, **kwargs)
         if not args or isinstance(args[0], (torch.Tensor, int, float)):
             return original(*args, **kwargs)
-        device = cast("torch.device | str | None", kwargs.pop("device", None))
+        device = cast("torch.device | str | None", kwargs.pop("device", None) or default_device_of(original))
         with _disable_current_modes():
             real = original(*args, **kwargs)
         fake = recording.mode.from_tensor(real)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
@@ -44,6 +45,7 @@ def loading_here(
     start: Callable[..., None] = dataloader._SingleProcessDataLoaderIter.__init__
     changes = IN_THIS_PROCESS if pinned else {**IN_THIS_PROCESS, "pin_memory": False}
 
+    @functools.wraps(make)  # Lightning asks for the names of its arguments
     def made(self: _Loader, *args: object, **kwargs: object) -> None:
         self.memfit_workers = args[5] if len(args) > 5 else kwargs.get("num_workers", 0)
         if len(args) > 5:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from memfit.predict.sandbox.scratch_files import PathName
+from memfit.predict.sandbox.scratch_files import PathName, ProcessRefused
 
 ALONE = ("-u", "-B", "-O", "-OO", "-s", "-S", "-E", "-I", "-q")
 WITH_WORD = ("-W", "-X")
@@ -29,6 +29,19 @@ NOT_RUN = (
 )  # fmt: skip
 """Installers, launchers, and servers, which never end."""
 PRINTS = 'cat "$1"; cat "$2" >&2; exit "$3"'
+
+
+AFTERWARDS = "a child Python that trains, after a training of its own"
+
+
+class ChildTrains(ProcessRefused):
+    """The training is that of a child: a launcher is predicted by what it launches."""
+
+
+def refuse_if_it_trained(backwards_before: int, backwards: int) -> None:
+    """A child has ended: one that trained is not for this prediction."""
+    if backwards != backwards_before:
+        raise ChildTrains("a child Python that trains") if not backwards_before else ProcessRefused(AFTERWARDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,20 +21,31 @@ from unittest.mock import patch
 from memfit.predict.sandbox.in_process_pool import InProcessPool
 from memfit.predict.sandbox.scratch_files import PathName, ScratchFiles
 
-READ, WRITE = "read", "write"
+READ, WRITE, OPEN = "read", "write", "open"
 OPENERS: dict[str, dict[str, str]] = {
     "pyarrow": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
     "pyarrow.lib": {"memory_map": READ, "OSFile": READ, "create_memory_map": WRITE},
+    "pyarrow.parquet.core": {"read_schema": READ, "read_metadata": READ},
+    "pyarrow.csv": {"read_csv": READ, "open_csv": READ, "write_csv": WRITE},
+    "pyarrow.json": {"read_json": READ},
+    "pyarrow.feather": {"read_table": READ, "read_feather": READ, "write_feather": WRITE},
     "safetensors": {"safe_open": READ, "serialize_file": WRITE},
     "safetensors.numpy": {"safe_open": READ, "serialize_file": WRITE},
     "safetensors.torch": {"safe_open": READ, "serialize_file": WRITE},
     "h5py": {"File": READ},
 }
 """Functions whose first argument is a path; a mode that writes is seen in the other arguments."""
-SECOND = ("serialize_file",)
+SECOND = ("serialize_file", "write_csv", "write_feather")
 """Functions whose second argument is the path."""
-METHODS: dict[str, dict[str, dict[str, str]]] = {"tokenizers": {"Tokenizer": {"save": WRITE, "from_file": READ}}}
-"""Methods of compiled classes: one that writes takes the path after the object, one that reads makes an object."""
+METHODS: dict[str, dict[str, dict[str, str]]] = {
+    "tokenizers": {"Tokenizer": {"save": WRITE, "from_file": READ}},
+    "pyarrow.parquet.core": {
+        "ParquetWriter": {"__init__": WRITE},
+        "ParquetFile": {"__init__": OPEN},
+        "ParquetDataset": {"__init__": OPEN},
+    },
+}
+"""Methods of classes: one that writes or opens takes the path after the object, one that reads makes an object."""
 POOLS = {"multiprocess": ("Pool",), "multiprocess.pool": ("Pool",)}
 Note = Callable[[str, str], None]
 R = TypeVar("R")
@@ -121,10 +132,10 @@ class _Afterwards(importlib.abc.MetaPathFinder):
             setattr(owner, name, staticmethod(self._sent(original, how)))
             return
 
-        def written(this: object, path: PathName, *args: object, **kwargs: object) -> object:
-            return original(this, self._files.for_writing(path, keep=False), *args, **kwargs)
+        def of_object(this: object, path: PathName, *args: object, **kwargs: object) -> object:
+            return self._sent(lambda place: original(this, place, *args, **kwargs), how)(path)
 
-        setattr(owner, name, written)
+        setattr(owner, name, of_object)
 
     def _pool(self, *args: object, **kwargs: object) -> InProcessPool:
         self._note("processes", "a pool of processes did its work in this one")

@@ -164,7 +164,8 @@ class Processes:
         replacements: list[tuple[Any, str, Any]] = [
             (subprocess.Popen, "__init__", start), (os, "system", self.system),
             (multiprocessing.process.BaseProcess, "start", run),
-            (multiprocessing, "Pool", pool), (multiprocessing.pool, "Pool", pool),
+            (multiprocessing, "Pool", pool), (multiprocessing.pool, "Pool", _with_helpers(pool)),
+            (multiprocessing.pool.ThreadPool, "__init__", _of_threads(multiprocessing.pool.Pool)),
             (context, "Pool", lambda self, *args, **kwargs: pool(*args, **kwargs)),
             (multiprocessing, "Manager", self.manager), (managers, "SyncManager", InProcessManager),
             (context, "Manager", lambda self: processes.manager()),
@@ -295,6 +296,25 @@ class Processes:
     def manager(self, *args: object, **kwargs: object) -> InProcessManager:
         """Shared objects that are not shared."""
         return InProcessManager()
+
+
+def _with_helpers(pool: type) -> type:
+    """Pools of threads ask their module for the helpers of the class they derive from (Python 3.11)."""
+    helpers = {
+        name: value
+        for name, value in vars(multiprocessing.pool.Pool).items()
+        if isinstance(value, (staticmethod, classmethod)) and not hasattr(pool, name)
+    }
+    return type(pool.__name__, (pool,), helpers)
+
+
+def _of_threads(processes: type[multiprocessing.pool.Pool]) -> Callable[..., None]:
+    """ThreadPool.__init__(): it asks its module for the class it derives from, where ours stands now."""
+
+    def begin(pool: multiprocessing.pool.ThreadPool, *args: object, **kwargs: object) -> None:
+        cast("Callable[..., None]", processes.__init__)(pool, *args, **kwargs)
+
+    return begin
 
 
 @contextlib.contextmanager

@@ -47,6 +47,11 @@ def forbid_writing_outside(folders: list[str]) -> str:
     return _restrict(libc, _rights(version), [*folders, *ALWAYS_WRITABLE])
 
 
+def only_python_guarded(reason: str) -> str:
+    """What a prediction says where that could not be done."""
+    return f"the job's compiled code writes no files: only Python's own writing could be kept away, since {reason}"
+
+
 def _rights(version: int) -> int:
     """All rights to change something that this version of Landlock knows."""
     rights = WRITE_A_FILE | CHANGE_A_FOLDER

@@ -106,7 +106,8 @@ class ScratchFiles:
         ours |= {name: partial(self._marked, name) for name in MARKS if name in self._os}
         openers = [(sys.modules[m], name, self.open) for m, name in _OPENERS if hasattr(sys.modules.get(m), name)]
         return [
-            (builtins, "open", self.open), (io, "open", self.open), (shutil, "rmtree", self.rmtree), *openers,
+            (builtins, "open", self.open), (io, "open", self.open), (io, "open_code", self.open_code),
+            (shutil, "rmtree", self.rmtree), *openers,
             *((os, name, function) for name, function in ours.items()),
         ]  # fmt: skip
 
@@ -126,6 +127,10 @@ class ScratchFiles:
         if "r" in mode:
             self._needed(file)
         return self._open(self.for_writing(file, keep="w" not in mode), mode, *args, **kwargs)
+
+    def open_code(self, path: str) -> object:
+        """io.open_code(): a program that the script wrote and runs (`runpy.run_path`)."""
+        return self._open(self.seen(path), "rb")
 
     def os_open(self, path: PathName, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """os.open(), likewise."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.machinery
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from unittest.mock import patch
 
 from memfit.predict.sandbox.scratch_files import ScratchFiles
 
@@ -35,9 +37,15 @@ class ScratchFinder:
 
     @contextlib.contextmanager
     def asked_last(self) -> Iterator[None]:
-        """Within, imports find what was written."""
+        """Within, imports find what was written, also those that name a file (`torch.hub`)."""
+        read = importlib.machinery.SourceFileLoader.get_data
         sys.meta_path.append(self)  # type: ignore[arg-type]
         try:
-            yield
+            with patch.object(
+                importlib.machinery.SourceFileLoader,
+                "get_data",
+                lambda loader, path: read(loader, os.fspath(self._files.seen(path))),
+            ):
+                yield
         finally:
             sys.meta_path.remove(self)  # type: ignore[arg-type]

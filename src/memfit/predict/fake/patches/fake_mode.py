@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -18,10 +18,11 @@ import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memfit.predict.fake.kernels.linear import register_linear
+from memfit.predict.fake.patches.default_device import default_device
+from memfit.predict.fake.patches.lazy_modules import lazy_modules
 from memfit.predict.fake.patches.recipes import usual_recipes
 from memfit.predict.fake.patches.tensor_subclasses import classes_of_fakes
 from memfit.predict.fake.values.copies import copied_as_fakes
@@ -45,7 +46,8 @@ def patched(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             _values_out,
             _initialisers,
             copied_as_fakes,
-            _lazy_modules,
+            default_device,
+            lazy_modules,
             _addresses,
             usual_recipes,
             classes_of_fakes,
@@ -236,35 +238,6 @@ def _initialisers(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
             return tensor.normal_()
 
     with patch.object(torch.nn.init, "trunc_normal_", truncated):
-        yield
-
-
-@contextlib.contextmanager
-def _lazy_modules(mode: FakeTensorMode, shadow: Shadow) -> Iterator[None]:
-    """An uninitialised parameter is an empty real tensor, which becomes a fake one when it gets its shape."""
-
-    def unmade(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def make(cls: type, *args: object, **kwargs: object) -> torch.Tensor:
-            with _disable_current_modes():
-                return original(cls, *args, **{**kwargs, "device": None})
-
-        return make
-
-    def materialize(
-        self: torch.Tensor,
-        shape: Sequence[int],
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        made = torch.empty(shape, device=device, dtype=dtype or self.dtype)
-        is_parameter = isinstance(self, UninitializedParameter)
-        made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made
-        torch.utils.swap_tensors(self, made)
-
-    with contextlib.ExitStack() as stack:
-        for kind in (UninitializedParameter, UninitializedBuffer):
-            stack.enter_context(patch.object(kind, "__new__", unmade(kind.__new__)))
-            stack.enter_context(patch.object(kind, "materialize", materialize))
         yield
 
 

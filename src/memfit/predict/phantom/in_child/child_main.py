@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from memfit.predict.child.bytecode import spool_bytecode
 from memfit.predict.phantom.in_child.compiler_processes import use_folder_for_compilers
 from memfit.predict.phantom.library.load import PhantomLibrary
 from memfit.predict.phantom.messages import PhantomRequest
+from memfit.predict.sandbox.read_only import forbid_writing_outside, only_python_guarded
 
 
 def main() -> None:
@@ -33,12 +35,22 @@ def main() -> None:
         library.use_cudnn(Path(request.cudnn_folder))
     from memfit.predict.phantom.in_child.run import PhantomRun, flush
 
-    answer = PhantomRun(request, library).answer()
+    run = PhantomRun(request, library)
+    if reason := _keep_from_writing(request):
+        run.note("files", only_python_guarded(reason))
+    answer = run.answer()
     draft = Path(reply_path + ".part")
     draft.write_bytes(msgspec.msgpack.encode(answer))
     os.replace(draft, reply_path)
     flush()
     os._exit(0)  # whatever the user's code left running (threads, servers) ends with us
+
+
+def _keep_from_writing(request: PhantomRequest) -> str:
+    """From now on this process, and compilers that it starts, write to the request's folders; why not, or nothing."""
+    os.environ["TMPDIR"] = tempfile.tempdir = request.scratch_folder
+    os.environ["PYTORCH_KERNEL_CACHE_PATH"] = request.scratch_folder  # kernels that torch compiles by itself
+    return forbid_writing_outside([os.path.realpath(request.report_folder)])
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ class PhantomSteps:
         self._num_backwards = self._num_after = self._num_when_done = 0
         self._stepped: list[int] = []
         """Optimizers that made a step after those that were asked for, by identity, in order."""
+        self.num_backwards_so_far = 0
+        """Of any kind, also in a script whose optimizers make the steps."""
         self.is_done = False
 
     @property
@@ -136,6 +138,7 @@ class PhantomSteps:
 
     def goes_backward(self) -> None:
         """A backward begins; in a script without an optimizer this is where a step ends."""
+        self.num_backwards_so_far += 1
         self._ran.note(sys._getframe(1))
         if self._watch.num_updates:
             return
