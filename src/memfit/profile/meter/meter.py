@@ -29,26 +29,11 @@ def put_mark(name: str) -> None:
 def record_events(run: Callable[[], object], device: torch.device) -> Record:
     """Run something and keep the allocator's events on one device."""
     with _quiet():
-        stop = _start_recording()
-        try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             run()
-        finally:
-            results = stop()
+        assert profiler.profiler is not None
+        results: Any = profiler.profiler.kineto_results
         return _read(results.experimental_event_tree(), device)
-
-
-def _start_recording() -> Callable[[], Any]:
-    """Begin to record allocations and marks alone; what is returned ends it.
-
-    torch.profiler would record every operator and every node of the backward as well, which costs several times as
-    much and is not read. Private bindings, read in torch 2.13.
-    """
-    bindings: Any = torch._C
-    calls, scopes = bindings._autograd, {bindings._profiler.RecordScope.USER_SCOPE}
-    config = torch.autograd.profiler.profile(use_kineto=True, profile_memory=True).config(create_trace_id=True)
-    calls._prepare_profiler(config, {ProfilerActivity.CPU})
-    calls._enable_profiler(config, {ProfilerActivity.CPU}, scopes)
-    return calls._disable_profiler
 
 
 class WindowPeak(NamedTuple):
