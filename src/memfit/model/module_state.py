@@ -246,7 +246,7 @@ def modules_beside(module: torch.nn.Module, roots: Iterable[object]) -> list[tor
         seen.add(id(value))
         if not isinstance(value, torch.nn.Module):
             waiting += [(below, depth + 1, is_given) for below in _reached_from(value)]
-        elif id(value) in known:
+        elif id(value) in known or _is_stateless_script(value):
             continue
         elif not any(each is module for each in value.modules()):
             found[id(value)] = value
@@ -257,6 +257,12 @@ def modules_beside(module: torch.nn.Module, roots: Iterable[object]) -> list[tor
             waiting += [(child, depth + 1, True) for child in value.children()]
     inner = {id(below) for each in found.values() for below in each.modules() if below is not each}
     return [each for each in found.values() if id(each) not in inner]
+
+
+def _is_stateless_script(module: torch.nn.Module) -> bool:
+    """Whether it runs in TorchScript, where tables of modules are others, and has nothing that a run could change."""
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    return is_script and not any(True for _ in (*module.parameters(), *module.buffers()))
 
 
 def _set_on(module: torch.nn.Module) -> list[object]:
