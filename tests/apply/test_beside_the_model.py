@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import memfit
-from memfit.errors import DoesNotFit
+from memfit.errors import DoesNotFit, UsageError
 from memfit.model.module_state import modules_beside
 
 WIDTH, ROWS = 32, 256
@@ -170,6 +170,42 @@ def test_a_loss_with_weights_and_statistics_is_left_alone_however_it_is_given(wr
     job.fit(1 << 30, "best")
     assert same(job.state(), before)
     assert same(job.trained(), plain)
+
+
+class Whole(nn.Module):
+    """A model as one part of it; the loss is a method, with weights of another part and of its own."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(*(InAList() for _ in range(3)))
+        self.own_loss, self.factor = CountingLoss(), nn.Parameter(torch.ones(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def loss(self, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.scale = self.scale * 1.01
+        return self.own_loss(out, target) * self.factor * self.scale
+
+
+def test_a_loss_that_is_a_method_of_what_the_model_is_part_of_leaves_no_trace():
+    torch.manual_seed(0)
+    whole = Whole()
+    batch = torch.randn(ROWS, WIDTH), torch.randint(0, 5, (ROWS,))
+    before = [*(t.clone() for t in whole.state_dict().values()), whole.own_loss.count]
+    memfit.fit_to_budget(whole.net, batch, whole.loss, torch.optim.SGD(whole.parameters(), lr=0.1), budget="1GiB")
+    assert same([*whole.state_dict().values(), whole.own_loss.count], before)
+    assert all(p.grad is None for p in whole.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_scripted_loss_is_taken_as_it_is_and_one_with_weights_is_refused():
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5))
+    batch = torch.randn(ROWS, WIDTH), torch.randint(0, 5, (ROWS,))
+    memfit.fit_to_budget(model, batch, torch.jit.script(nn.CrossEntropyLoss()), None, budget="1GiB").undo()
+    with_weights = torch.jit.script(nn.CrossEntropyLoss(weight=torch.ones(5)))
+    with pytest.raises(UsageError, match="TorchScript"):
+        memfit.fit_to_budget(model, batch, with_weights, None, budget="1GiB")
 
 
 def test_parents_and_torchs_own_functions_are_not_taken_for_modules_beside():

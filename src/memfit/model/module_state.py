@@ -230,30 +230,50 @@ def closed_over(function: object) -> list[object]:
     return found
 
 
+class OwnTensors(torch.nn.Module):
+    """The parameters and buffers of a module itself, without those of the modules below it."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self._parameters, self._buffers = module._parameters, module._buffers
+
+
 def modules_beside(module: torch.nn.Module, roots: Iterable[object]) -> list[torch.nn.Module]:
     """The outermost modules that hang on a module, or on what is given, and are not in its tree.
 
     They lie in lists, dictionaries and objects, or belong to functions: a teacher that is to have no place in the state
-    dict, a loss with weights of its own. One that has the module in its own tree is its parent, and is left out.
+    dict, a loss with weights of its own. Of a parent, which has the module in its own tree, the other parts are taken
+    where it is reached from what is given (a loss that is its method); a parent that the module knows is left out.
     """
     found: dict[int, torch.nn.Module] = {}
     known = {id(each) for each in module.modules()}
-    waiting: list[tuple[Any, int]] = [(value, 0) for value in roots]
-    waiting += [(value, 1) for each in module.modules() for value in _set_on(each)]
+    waiting: list[tuple[Any, int, bool]] = [(value, 0, True) for value in roots]
+    waiting += [(value, 1, False) for each in module.modules() for value in _set_on(each)]
     seen: set[int] = set()
     while waiting:
-        value, depth = waiting.pop()
+        value, depth, is_given = waiting.pop()
         if id(value) in seen or depth > DEEPEST or len(seen) > MOST_OBJECTS:
             continue
         seen.add(id(value))
         if not isinstance(value, torch.nn.Module):
-            waiting += [(below, depth + 1) for below in _reached_from(value)]
-        elif id(value) not in known and not any(each is module for each in value.modules()):
+            waiting += [(below, depth + 1, is_given) for below in _reached_from(value)]
+        elif id(value) in known or _is_stateless_script(value):
+            continue
+        elif not any(each is module for each in value.modules()):
             found[id(value)] = value
             known.update(id(each) for each in value.modules())
-            waiting += [(below, depth + 1) for each in value.modules() for below in _set_on(each)]
+            waiting += [(below, depth + 1, is_given) for each in value.modules() for below in _set_on(each)]
+        elif is_given:
+            found[id(value)] = OwnTensors(value)
+            waiting += [(child, depth + 1, True) for child in value.children()]
     inner = {id(below) for each in found.values() for below in each.modules() if below is not each}
     return [each for each in found.values() if id(each) not in inner]
+
+
+def _is_stateless_script(module: torch.nn.Module) -> bool:
+    """Whether it runs in TorchScript, where tables of modules are others, and has nothing that a run could change."""
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    return is_script and not any(True for _ in (*module.parameters(), *module.buffers()))
 
 
 def _set_on(module: torch.nn.Module) -> list[object]:

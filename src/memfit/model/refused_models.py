@@ -47,6 +47,16 @@ def _refuse_module(name: str, module: torch.nn.Module) -> None:
             hint="before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank; leave room "
             "for another set of gradients, which DistributedDataParallel keeps",
         )
+    _refuse_script(name, module)
+
+
+def refuse_scripts(name: str, module: torch.nn.Module) -> None:
+    """Raise a UsageError if a module of the step, or one below it, runs in TorchScript."""
+    for below, each in module.named_modules():
+        _refuse_script(f"{name}.{below}" if below else name, each)
+
+
+def _refuse_script(name: str, module: torch.nn.Module) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError(
             "a model with modules of TorchScript cannot be planned",

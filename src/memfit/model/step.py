@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay, modules_beside
 from memfit.model.optimizer_hooks import tensors_beside_state
-from memfit.model.refused_models import refuse_model
+from memfit.model.refused_models import refuse_model, refuse_scripts
 from memfit.model.written_parameters import ParameterVersions, finding_written
 
 Run = Callable[[], object]
@@ -154,6 +154,8 @@ def _count_what_is_there(job: Job, loss: object) -> None:
     """Find what belongs to the step beside the model's tree, and count what is there before it begins."""
     hanging = modules_beside(job.model, [])
     job.beside = tuple(modules_beside(job.model, [loss]))
+    for each in job.beside:
+        refuse_scripts(type(each).__name__, each)
     job.around_bytes = hanging_bytes(job.whole, job.batch, job.optimizer)
     # What hangs on the model may be called without gradients, as a teacher is; the loss is what is trained.
     of_loss = tuple(each for each in job.beside if not any(each is other for other in hanging))
