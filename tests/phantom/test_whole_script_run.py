@@ -214,6 +214,25 @@ def test_a_child_python_prepares_data_and_one_that_trains_is_refused(script: Cal
         predict(script(CHILD_TRAINS.replace("TEXT", repr(IN_HOOKS))))
 
 
+RECORDS = """
+import torch
+torch.cuda.memory._record_memory_history(max_entries=5)
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.randn(4, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    torch.cuda.memory._record_memory_history(enabled=None)
+"""
+
+
+def test_a_script_that_records_the_allocator_itself_does_not_end_our_record(script: Callable[..., str]):
+    said = predict(script(RECORDS))
+    peak = next(level for level in said.levels if level.name == "tensors").figure.value
+    assert peak is not None
+    assert peak > 2 * 4 * 512 * 512
+
+
 COMPILED_CODE_WRITES = """
 import ctypes, torch
 libc = ctypes.CDLL(None, use_errno=True)

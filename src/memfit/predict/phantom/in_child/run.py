@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -128,7 +129,9 @@ class PhantomRun:
     def _run(self) -> None:
         self.library.use_kernels_for(torch.cuda.get_arch_list())
         ranks = one_of_ranks(self.request.options.this_rank, self.values, self.note, self.facts)
-        with reporting(self.request.report_folder, self._doing), ranks, compiling(self.values, self.note):
+        # a job that records by itself, or ends that, leaves the record of the prediction as it is
+        kept = patch.object(torch.cuda.memory, "_record_memory_history", lambda *args, **kwargs: None)
+        with reporting(self.request.report_folder, self._doing), ranks, compiling(self.values, self.note), kept:
             self._run_alone()
 
     def _run_alone(self) -> None:
