@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -37,7 +37,13 @@ def record_events(run: Callable[[], object], device: torch.device) -> Record:
         return _read(results.experimental_event_tree(), device)
 
 
-def _start_recording() -> Callable[[], Any]:
+class _Results(Protocol):
+    """What torch's profiler returns."""
+
+    def experimental_event_tree(self) -> object: ...
+
+
+def _start_recording() -> Callable[[], _Results]:
     """Begin to record allocations and marks alone; what is returned ends it.
 
     torch.profiler would record every operator and every node of the backward as well, which costs several times as
