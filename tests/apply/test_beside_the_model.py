@@ -5,6 +5,7 @@ A loss with weights and statistics of its own; a module in a list, in an object 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -214,3 +215,51 @@ def test_parents_and_torchs_own_functions_are_not_taken_for_modules_beside():
     hidden = model[0].inner()  # type: ignore[operator]
     assert modules_beside(model[0], ()) == [hidden]
     assert modules_beside(model, [F.cross_entropy, torch.optim.SGD(model.parameters())]) == [hidden]
+
+
+class WithAPlainWeight(nn.Module):
+    """Blocks, and a weight in a list, which is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4))
+        self.plain = [torch.randn(32, 32).div_(6).requires_grad_()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x @ self.plain[0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.8])
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_gradients_of_leaves_that_are_no_parameters_are_what_they_were(share: float, has_gradients: bool):
+    """An input that is attacked, a weight in a plain list, one that the loss closes over; refused and fitted."""
+    torch.manual_seed(0)
+    model, scale = WithAPlainWeight(), torch.ones(32, requires_grad=True)
+    x, target = torch.randn(256, 32, requires_grad=True), torch.randint(0, 5, (256,))
+    leaves = [x, model.plain[0], scale]
+
+    def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy((out * scale)[:, :5], target)
+
+    def gradients() -> list[torch.Tensor | None]:
+        return [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+
+    loss(model(x), target).backward()
+    theirs = gradients()
+    for leaf in leaves:
+        leaf.grad = torch.full_like(leaf, 0.5) if has_gradients else None
+    model.zero_grad()
+    before = gradients()
+    with memfit.fit_to_budget(model, (x, target), loss, budget="1GiB") as plain:
+        plain_bytes = plain.plan.plain_peak_bytes
+    fitted = None
+    with contextlib.suppress(DoesNotFit):
+        fitted = memfit.fit_to_budget(model, (x, target), loss, budget=int(share * plain_bytes))
+    assert (fitted is None) == (share < 0.5)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(gradients(), before, strict=True))  # type: ignore[arg-type]
+    for leaf in leaves:
+        leaf.grad = None
+    loss(model(x), target).backward()
+    assert all(torch.equal(a, b) for a, b in zip(gradients(), theirs, strict=True))  # type: ignore[arg-type]

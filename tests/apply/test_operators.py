@@ -176,8 +176,10 @@ def test_any_set_of_dropped_tensors_computes_the_same_within_what_is_promised(
     planner = OperatorPlanner(traced(job), A_DISK)
     dropped, passing, moved = set[int](), set[int](), set[int]()
     for number, tensor in enumerate(planner.trace.tensors):
-        ways = [dropped, passing] if tensor.may_drop else []
-        chosen = data.draw(st.sampled_from([None, *ways, *([moved] if tensor.may_move else [])]))
+        ways: list[set[int] | None] = [None]
+        ways += [dropped, passing] if tensor.may_drop else []
+        ways += [moved] if tensor.may_move else []
+        chosen = data.draw(st.sampled_from(ways))
         if chosen is not None:
             chosen.add(number)
             dropped.add(number)

@@ -8,7 +8,6 @@ leaves that are no parameters of the model: an input that is being attacked, wei
 from __future__ import annotations
 
 import contextlib
-import gc
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
@@ -17,7 +16,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # read in torch 2.13
 
 from memfit.model.step import Job, storage_bytes
-from memfit.model.tensors_in_arguments import bits_of, with_subclasses
+from memfit.model.tensors_in_arguments import bits_of, leaves_alive
 
 WORTH_SHARE = 0.02
 """Of the budget: less is kept in memory."""
@@ -57,7 +56,7 @@ def keeping_gradients_of_others(model: torch.nn.Module) -> Iterator[None]:
     """
     own = {id(p) for p in model.parameters()}
     read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
-    others = [(leaf, read.__get__(leaf)) for leaf in _leaves_alive() if id(leaf) not in own]
+    others = [(leaf, read.__get__(leaf)) for leaf in leaves_alive() if id(leaf) not in own]
     try:
         for leaf, gradient in others:
             if gradient is not None:
@@ -67,11 +66,6 @@ def keeping_gradients_of_others(model: torch.nn.Module) -> Iterator[None]:
         for leaf, gradient in others:
             if read.__get__(leaf) is not gradient:
                 leaf.grad = gradient
-
-
-def _leaves_alive() -> list[torch.Tensor]:
-    kinds = with_subclasses(torch.Tensor)
-    return [each for each in gc.get_objects() if type(each) in kinds and each.requires_grad and each.is_leaf]
 
 
 def _can_be_lent(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from memfit.errors import RunExists, UsageError
 from memfit.model.module_state import ALL_OBJECTS, State, Watch, lay, modules_beside
 from memfit.model.optimizer_hooks import tensors_beside_state
 from memfit.model.refused_models import refuse_model, refuse_scripts
+from memfit.model.tensors_in_arguments import leaves_alive
 from memfit.model.written_parameters import ParameterVersions, finding_written
 
 Run = Callable[[], object]
@@ -50,6 +52,8 @@ class Job:
     name: str = ""
     beside: tuple[torch.nn.Module, ...] = ()
     """Modules that belong to the step and are not in the model's tree: of its loss, or in a list of the model."""
+    leaves: tuple[weakref.ref[torch.Tensor], ...] = ()
+    """What else a backward may reach: an input that is attacked, weights in a plain list or of another model."""
     seen: dict[str, Any] = field(default_factory=dict)
     """What the last run returned beside gradients; filled by `run`."""
     limit_bytes: int | None = None
@@ -156,6 +160,8 @@ def _count_what_is_there(job: Job, loss: object) -> None:
     job.beside = tuple(modules_beside(job.model, [loss]))
     for each in job.beside:
         refuse_scripts(type(each).__name__, each)
+    own = {id(parameter) for parameter in job.whole.parameters()}
+    job.leaves = tuple(weakref.ref(leaf) for leaf in leaves_alive() if id(leaf) not in own)
     job.around_bytes = hanging_bytes(job.whole, job.batch, job.optimizer)
     # What hangs on the model may be called without gradients, as a teacher is; the loss is what is trained.
     of_loss = tuple(each for each in job.beside if not any(each is other for other in hanging))
@@ -303,16 +309,23 @@ def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
 def _put_back_afterwards(job: Job) -> Iterator[State]:
     random_state, before = RandomState.now(), State.now(Watch(job.whole, ALL_OBJECTS))
     gradients = [(p, p.grad) for p in job.whole.parameters()]
+    of_others = [(leaf, leaf.grad) for each in job.leaves if (leaf := each()) is not None]
     trees = [(module._modules, dict(module._modules)) for module in job.whole.modules()]
     try:
         for parameter, gradient in gradients:
             parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
+        for leaf, gradient in of_others:
+            if gradient is not None:
+                leaf.grad = None
         torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
         yield before
     finally:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:
             parameter.grad = gradient
+        for leaf, gradient in of_others:
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
         for tree, content in trees:
             lay(tree, content)
         before.hooks.remember_added()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, cast
 
@@ -103,6 +104,12 @@ def without_history(value: object) -> object:
 def with_subclasses(kind: type) -> set[type]:
     """A class and all that derive from it, for lookups by type: a program has a million objects."""
     return {kind}.union(*(with_subclasses(each) for each in type.__subclasses__(kind)))
+
+
+def leaves_alive() -> list[torch.Tensor]:
+    """Every tensor of the program that a backward may give a gradient."""
+    kinds = with_subclasses(torch.Tensor)
+    return [each for each in gc.get_objects() if type(each) in kinds and each.requires_grad and each.is_leaf]
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
