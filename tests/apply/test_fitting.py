@@ -554,3 +554,12 @@ def test_a_first_step_that_differs_from_all_others_is_told_and_the_plan_is_compa
     assert fitted.fit.proof is not None
     assert fitted.fit.proof.within_tolerance == ()
     assert any("first steps of this process" in note for note in fitted.fit.notes)
+
+
+def test_each_wrapper_for_several_devices_is_refused_in_words_of_its_own():
+    sharded = type("FSDPLinear", (type("FSDPModule", (nn.Module,), {}), nn.Linear), {})(4, 4)
+    for model, found in ((nn.DataParallel(nn.Linear(4, 4)), "copies the model"), (sharded, "a part of each parameter")):
+        with pytest.raises(UsageError, match="wrapped by (DataParallel|FSDPModule) cannot be fitted") as refusal:
+            memfit.fit_to_budget(model, (torch.randn(2, 4), torch.randn(2, 4)), CROSS_ENTROPY, budget="1GiB")
+        assert found in refusal.value.found
+        assert "buckets" not in refusal.value.found

@@ -10,7 +10,25 @@ import torch
 from memfit.errors import UsageError
 from memfit.model.call_sites import is_compiled
 
-_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
+_SHARDED = (
+    "it holds a part of each parameter, and gathers the rest from other ranks around the calls of its blocks",
+    "fit the model on one device before it is sharded, and checkpoint the blocks that the plan recomputes by the "
+    "wrapper's own means",
+)
+_WRAPPERS = {
+    "DistributedDataParallel": (
+        "it talks to other ranks and holds buckets of gradients beside the model's own",
+        "before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank; leave room for "
+        "another set of gradients, which DistributedDataParallel keeps",
+    ),
+    "FullyShardedDataParallel": _SHARDED,
+    "FSDPModule": _SHARDED,
+    "DataParallel": (
+        "it copies the model to every GPU in each forward",
+        "fit the model that it wraps, for one GPU, or before DistributedDataParallel",
+    ),
+}
+"""What each does that a plan does not follow, and what to do instead."""
 _RULED = "_memfit_is_skipped"
 
 
@@ -39,14 +57,11 @@ def _keep_compiler_out() -> None:
 
 
 def _refuse_module(name: str, module: torch.nn.Module) -> None:
-    wrappers = {kind.__name__ for kind in type(module).__mro__} & _WRAPPERS
-    if wrappers:
-        raise UsageError(
-            f"a model wrapped by {wrappers.pop()} cannot be fitted while it trains",
-            found=f"{name}: it talks to other ranks and holds buckets of gradients beside the model's own",
-            hint="before it is wrapped: memfit.fit_to_budget, or apply_plan with a plan made on one rank; leave room "
-            "for another set of gradients, which DistributedDataParallel keeps",
-        )
+    wrapper = next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS), None)
+    if wrapper is not None:
+        found, hint = _WRAPPERS[wrapper]
+        what = f"a model wrapped by {wrapper} cannot be fitted while it trains"
+        raise UsageError(what, found=f"{name}: {found}", hint=hint)
     _refuse_script(name, module)
 
 
