@@ -559,7 +559,7 @@ def test_a_first_step_that_differs_from_all_others_is_told_and_the_plan_is_compa
 def test_each_wrapper_for_several_devices_is_refused_in_words_of_its_own():
     sharded = type("FSDPLinear", (type("FSDPModule", (nn.Module,), {}), nn.Linear), {})(4, 4)
     for model, found in ((nn.DataParallel(nn.Linear(4, 4)), "copies the model"), (sharded, "a part of each parameter")):
-        with pytest.raises(UsageError, match="wrapped by (DataParallel|FSDPModule) cannot be fitted") as refusal:
+        with pytest.raises(UsageError, match=r"wrapped by (DataParallel|FSDPModule) cannot be fitted") as refusal:
             memfit.fit_to_budget(model, (torch.randn(2, 4), torch.randn(2, 4)), CROSS_ENTROPY, budget="1GiB")
         assert found in refusal.value.found
         assert "buckets" not in refusal.value.found
