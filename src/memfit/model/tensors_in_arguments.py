@@ -109,7 +109,14 @@ def with_subclasses(kind: type) -> set[type]:
 def leaves_alive() -> list[torch.Tensor]:
     """Every tensor of the program that a backward may give a gradient."""
     kinds = with_subclasses(torch.Tensor)
-    return [each for each in gc.get_objects() if type(each) in kinds and each.requires_grad and each.is_leaf]
+    return [each for each in gc.get_objects() if type(each) in kinds and each.requires_grad and _is_leaf(each)]
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view made without gradients whose base was written into with them: torch does not tell
+        return False
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
