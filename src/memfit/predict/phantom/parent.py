@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -32,7 +33,11 @@ def run_in_child(
     with tempfile.TemporaryDirectory(prefix="memfit-phantom-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
-        request = msgspec.structs.replace(request, scratch_folder=str(folder / "scratch"), report_folder=name)
+        snapshot_path = request.snapshot_path  # the child can write into its own folder alone
+        request = msgspec.structs.replace(
+            request, scratch_folder=str(folder / "scratch"), report_folder=name,
+            snapshot_path=str(folder / "snapshot.pickle") if snapshot_path else "",
+        )  # fmt: skip
         (folder / "request.json").write_bytes(msgspec.json.encode(request))
         reply_path = folder / "reply.msgpack"
         command = [
@@ -54,6 +59,8 @@ def run_in_child(
         if not reply_path.exists():
             raise _died(code, tail)
         answer = msgspec.msgpack.decode(reply_path.read_bytes(), type=Answer)
+        if snapshot_path and os.path.exists(request.snapshot_path):
+            shutil.copyfile(request.snapshot_path, snapshot_path)
     if isinstance(answer, Failure):
         raise error_of(answer, tail)
     return answer
