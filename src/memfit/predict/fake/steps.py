@@ -70,7 +70,7 @@ MOST_GROUPS = 6
 """Groups of steps that are compared with each other for what the steps keep."""
 PASS_AFTER_SECONDS = 1.0
 """How long steps are followed after those that were asked for, before their repetitions are passed over."""
-TO_THE_END_SECONDS = 3.0
+TO_THE_END_SECONDS = 1.0
 """How long a run goes on in any case, for what a script does in later rounds without saying so in its source."""
 DIFFERING_SECONDS = 12.0
 """The same where steps hold different amounts, and the highest came once."""
