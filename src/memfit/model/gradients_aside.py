@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # read in torch 2.13
 
-from memfit.model.step import Job, storage_bytes
+from memfit.model.step import Job, storage_bytes, without_gradients
 from memfit.model.tensors_in_arguments import bits_of, leaves_alive
 
 WORTH_SHARE = 0.02
@@ -55,17 +55,8 @@ def keeping_gradients_of_others(model: torch.nn.Module) -> Iterator[None]:
     those, or read them.
     """
     own = {id(p) for p in model.parameters()}
-    read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
-    others = [(leaf, read.__get__(leaf)) for leaf in leaves_alive() if id(leaf) not in own]
-    try:
-        for leaf, gradient in others:
-            if gradient is not None:
-                leaf.grad = None
+    with without_gradients([leaf for leaf in leaves_alive() if id(leaf) not in own]):
         yield
-    finally:
-        for leaf, gradient in others:
-            if read.__get__(leaf) is not gradient:
-                leaf.grad = gradient
 
 
 def _can_be_lent(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> bool:

@@ -309,28 +309,38 @@ def leaving_no_trace(job: Job, *, runs: bool = True) -> Iterator[State]:
 def _put_back_afterwards(job: Job) -> Iterator[State]:
     random_state, before = RandomState.now(), State.now(Watch(job.whole, ALL_OBJECTS))
     gradients = [(p, p.grad) for p in job.whole.parameters()]
-    of_others = [(leaf, leaf.grad) for each in job.leaves if (leaf := each()) is not None]
     trees = [(module._modules, dict(module._modules)) for module in job.whole.modules()]
     try:
         for parameter, gradient in gradients:
             parameter.grad = _gradient_to_begin_with(job, parameter, gradient)
-        for leaf, gradient in of_others:
-            if gradient is not None:
-                leaf.grad = None
         torch.clear_autocast_cache()  # a run within the user's autocast casts weights itself, as a step of theirs does
-        yield before
+        with without_gradients([leaf for each in job.leaves if (leaf := each()) is not None]):
+            yield before
     finally:
         torch.clear_autocast_cache()
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for leaf, gradient in of_others:
-            if leaf.grad is not gradient:
-                leaf.grad = gradient
         for tree, content in trees:
             lay(tree, content)
         before.hooks.remember_added()
         before.lay()
         random_state.put_back()
+
+
+@contextlib.contextmanager
+def without_gradients(leaves: list[torch.Tensor]) -> Iterator[None]:
+    """Within, leaves begin without a gradient; then they have their own again."""
+    read: Any = torch._C.TensorBase.grad  # not noticed by what watches the program read its gradients
+    own = [(leaf, read.__get__(leaf)) for leaf in leaves]
+    try:
+        for leaf, gradient in own:
+            if gradient is not None:
+                leaf.grad = None
+        yield
+    finally:
+        for leaf, gradient in own:
+            if read.__get__(leaf) is not gradient:
+                leaf.grad = gradient
 
 
 @torch.no_grad()
